@@ -1,0 +1,1 @@
+"""Measurements, never tests: `./run bench` runs them all, `./run bench engine` one."""

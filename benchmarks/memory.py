@@ -1,0 +1,59 @@
+"""N7: is the memory of a worker flat? Five million rows through one task, in a process of its own without Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.harness import Table
+
+ROWS = 5_000_000
+STEP = 500_000
+BATCH = 10_000
+
+
+def child() -> None:
+    """Enrich ROWS rows of distinct keys and print the resident memory, in KiB, after each STEP."""
+    import pyarrow as pa
+
+    from benchmarks.engine import Noop, identity
+    from enrichkit.assemble import assemble
+    from enrichkit.connector import ConnectorConfig
+    from enrichkit.engine.dispatch import Engine
+    from enrichkit.engine.handover import Handover
+    from enrichkit.engine.loop import loop_thread
+    from enrichkit.engine.run import Run
+    from enrichkit.keys import encode
+    from enrichkit.options import Options
+    from enrichkit.outcome import Outcomes
+
+    handover = Handover(loop_thread(), 40_000, 8_000, lambda emit: Run("noop", Options(), identity, emit))
+
+    def slices() -> Iterator[Outcomes]:
+        for start in range(0, ROWS, BATCH):
+            batch = pa.array(range(start, start + BATCH), pa.int64())
+            for offset in range(0, BATCH, 2_500):
+                keys, codes = encode([batch.slice(offset, 2_500)])
+                yield Outcomes(keys, 2_500, codes)
+
+    done = 0
+    for part in handover.process(slices(), "n7", lambda: Engine(Noop(ConnectorConfig()), 8, 500)):
+        assert len(assemble(part.outcomes.values, part.outcomes.tag, pa.int64())) == part.rows
+        done += part.rows
+        if done % STEP == 0:
+            fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+            print(done, fields["VmRSS"].split()[0], flush=True)
+
+
+def main() -> list[Table]:
+    """Measure N7."""
+    code = "from benchmarks.memory import child; child()"
+    lines = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split("\n")
+    resident = {int(rows): int(size) for rows, size in (line.split() for line in lines if line)}
+    table = Table("N7", f"resident memory of a worker, {ROWS:,} rows of distinct keys", ("rows", "MiB"))
+    table.rows = [(f"{rows:,}", f"{size / 1024:.1f}") for rows, size in resident.items()]
+    growth = max(resident.values()) / resident[STEP] - 1
+    table.goals.append((f"flat within 5 % after the first {STEP:,} rows (at most {growth:+.1%})", growth <= 0.05))
+    return [table]

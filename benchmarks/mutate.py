@@ -1,0 +1,249 @@
+"""
+Mutation testing: which small changes to the core of the engine would its tests not notice?
+
+`./run mutate` tries every mutant and writes `benchmarks/results/mutate.md`; `./run mutate --sample 60` tries so many,
+chosen by a seed that it prints. mutmut makes the mutants, in a copy of the tree, and forks a process for each.
+`benchmarks/tolerated.toml` says of each survivor why nobody has to notice it. Why mutmut: docs/decisions/0023.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import ROOT, Table, save
+
+MODULES = ("queues", "deadlines", "retry", "dispatch", "calls")
+FOLDER = "enrichkit/engine"
+TOLERATED = ROOT / "benchmarks" / "tolerated.toml"
+GOAL = 0.9
+GOAL_OF_SAMPLE = 0.8
+PROCESSES = 2
+RUN = ("run", "--max-children", str(PROCESSES))
+KILLED = ("killed", "timeout")
+CANARY = "enrichkit.engine.retry.xǁBudgetǁspend__mutmut_1"
+"""A mutant that dies at once; it is tried before a sample is drawn, because only a run makes the list of all."""
+
+# The virtual-time tests of the engine. Left out is what takes long (every order around a deadline, the simulation, the
+# state machine), what is about threads and real time and so about other modules, and one that tests the cache alone.
+TESTS = """\
+[mutmut]
+source_paths=enrichkit
+only_mutate=
+{modules}
+pytest_add_cli_args_test_selection=
+    tests/engine
+pytest_add_cli_args=
+    --ignore=tests/engine/test_race.py
+    --ignore=tests/engine/test_simulation.py
+    --ignore=tests/engine/test_state_machine.py
+    --ignore=tests/engine/test_loop.py
+    --ignore=tests/engine/test_window.py
+    --ignore=tests/engine/test_fallbacks.py
+    --deselect=tests/engine/test_cache.py::test_a_cache_never_gives_a_wrong_or_an_old_answer_and_keeps_to_its_bounds
+    -pno:cacheprovider
+    -knot uvloop
+process_isolation=forkserver
+debug=true
+timeout_multiplier=4.0
+timeout_constant=5.0
+"""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """
+    One change, and what became of it.
+
+    Attributes:
+        name: What mutmut calls it: module, class, function, number.
+        status: `killed`, `timeout`, `survived`, or another word of mutmut's for not killed.
+    """
+
+    name: str
+    status: str
+
+    @property
+    def module(self) -> str:
+        return self.name.split(".")[2]
+
+    @property
+    def function(self) -> str:
+        """The function, behind the class that it is a method of: `backoff`, `Budget.spend`."""
+        mangled = self.name.rpartition(".")[2].rpartition("__mutmut_")[0]
+        return mangled.removeprefix("x_") if "ǁ" not in mangled else mangled.removeprefix("xǁ").replace("ǁ", ".")
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a survivor changes: *was* in *line* of *function* of *module* *becomes* something else, and nobody notices."""
+
+    module: str
+    function: str
+    line: int
+    was: str
+    becomes: str
+
+
+def copy_tree(to: Path) -> None:
+    """Copy what mutmut and the tests need, so that the checkout is never changed."""
+    for name in ("enrichkit", "tests"):
+        shutil.rmtree(to / name, ignore_errors=True)
+        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copy)
+    shutil.copy(ROOT / "pyproject.toml", to)
+    modules = "\n".join(f"    {FOLDER}/{module}.py" for module in MODULES)
+    (to / "setup.cfg").write_text(TESTS.format(modules=modules))
+
+
+def mutmut(tree: Path, *arguments: str) -> str:
+    """Run mutmut in *tree* and return what it printed."""
+    command = [sys.executable, "-m", "mutmut", *arguments]
+    # One hash seed, because mutmut runs the tests in the order of a set.
+    done = subprocess.run(
+        command, cwd=tree, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = re.sub(r".*[\r⠀-⣿]", "", done.stdout)  # its spinner turns in Braille
+        sys.exit(f"mutmut {arguments[0]} failed:\n{said[-8000:]}\n{done.stderr[-4000:]}")
+    return done.stdout
+
+
+def results(tree: Path) -> list[Mutant]:
+    """Return all mutants, in the order of their names."""
+    lines = mutmut(tree, "results", "--all", "true").splitlines()
+    return sorted((Mutant(*line.strip().split(": ")) for line in lines if line.strip()), key=lambda mutant: mutant.name)
+
+
+def everything(tree: Path) -> list[Mutant]:
+    """Try all mutants; where *tree* holds an earlier run, those that survived it and those of changed functions."""
+    again = (tree / "mutants").exists()
+    copy_tree(tree)
+    print("Trying every mutant; this takes about twenty minutes.", flush=True)
+    alive = {mutant.name for mutant in results(tree) if mutant.status == "survived"} if again else set()
+    mutmut(tree, *RUN)
+    if alive := alive & {mutant.name for mutant in results(tree)}:
+        mutmut(tree, *RUN, *sorted(alive))
+    return results(tree)
+
+
+def sample(tree: Path, size: int, seed: int) -> list[Mutant]:
+    """Try *size* mutants, drawn by *seed*."""
+    copy_tree(tree)
+    mutmut(tree, *RUN, CANARY)
+    names = [mutant.name for mutant in results(tree)]
+    chosen = set(random.Random(seed).sample(names, min(size, len(names))))
+    print(f"Trying {len(chosen)} of {len(names):,} mutants, chosen by --seed {seed}.", flush=True)
+    mutmut(tree, *RUN, *sorted(chosen))
+    return [mutant for mutant in results(tree) if mutant.name in chosen]
+
+
+def change(tree: Path, mutant: Mutant) -> Change:
+    """Return what *mutant* changes."""
+    diff = mutmut(tree, "show", mutant.name).split("@@ -", 1)[1].splitlines()
+    offset = int(re.split(r"\D", diff[0])[0])
+    removed = [(number, line[1:]) for number, line in enumerate(line for line in diff[1:] if line[:1] != "+")
+               if line[:1] == "-"]  # fmt: skip
+    added = [line[1:] for line in diff[1:] if line[:1] == "+"]
+    source = (ROOT / FOLDER / f"{mutant.module}.py").read_text()
+    expected = _first_line(ast.parse(source), mutant) + offset - 1 + (removed[0][0] if removed else 0)
+    was = " ".join(line.strip() for _, line in removed)
+    lines = source.splitlines()
+    same = [number for number, line in enumerate(lines, 1) if removed and line.strip() == removed[0][1].strip()]
+    line = min(same, key=lambda number: abs(number - expected), default=expected)
+    return Change(mutant.module, mutant.function, line, was, " ".join(line.strip() for line in added))
+
+
+def _first_line(module: ast.Module, mutant: Mutant) -> int:
+    """Return the line on which the function begins that *mutant* changes."""
+    scope, _, name = mutant.function.rpartition(".")
+    body: list[ast.stmt] = module.body
+    if scope:
+        [body] = [node.body for node in body if isinstance(node, ast.ClassDef) and node.name == scope]
+    return next(
+        node.lineno for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
+    )
+
+
+def reasons() -> dict[tuple[str, str, str, str], str]:
+    """Return why survivors are tolerable, by module, function, and both texts of the line."""
+    modules = tomllib.loads(TOLERATED.read_text())
+    return {
+        (module, entry["function"], was, becomes): entry["why"]
+        for module, entries in modules.items()
+        for entry in entries
+        for was, becomes in entry["changes"]
+    }
+
+
+def tables(mutants: list[Mutant], survivors: list[Change], goal: float, seconds: float) -> list[Table]:
+    """Return what to print and to keep: how many died, and who did not."""
+    counts = Table(
+        "Mutants",
+        f"of {', '.join(f'{module}.py' for module in MODULES)}, tried in {seconds / 60:.0f} min",
+        ("module", "mutants", "killed", "of which by time limit", "survived", "share killed"),
+    )
+    for module in (*MODULES, "all"):
+        found = Counter(mutant.status for mutant in mutants if module in (mutant.module, "all"))
+        dead, number = sum(found[status] for status in KILLED), found.total()
+        if number:
+            texts = (number, dead, found["timeout"], number - dead)
+            counts.rows.append((module, *map(str, texts), f"{dead / number:.1%}"))
+    killed = sum(mutant.status in KILLED for mutant in mutants) / len(mutants)
+    counts.goals.append((f"at least {goal:.0%} killed ({killed:.1%})", killed >= goal))
+    known = reasons()
+    alive = Table("Survivors", "why each is tolerable", ("line", "was", "becomes", "why"))
+    unexplained = 0
+    for found_change in sorted(survivors, key=lambda each: (MODULES.index(each.module), each.line, each.becomes)):
+        why = known.get((found_change.module, found_change.function, found_change.was, found_change.becomes))
+        unexplained += why is None
+        cells = (f"`{found_change.was}`", f"`{found_change.becomes}`", why or "NOT EXPLAINED in tolerated.toml")
+        alive.rows.append(
+            (f"{found_change.module}.py:{found_change.line}", *(cell.replace("|", "\\|") for cell in cells))
+        )
+    alive.goals.append((f"a reason for each survivor ({unexplained} have none)", not unexplained))
+    return [counts, alive]
+
+
+def main() -> int:
+    """Try all mutants, or a sample; return 0 when enough of them died."""
+    parser = argparse.ArgumentParser(prog="./run mutate", description=__doc__)
+    parser.add_argument("--sample", type=int, metavar="N", help="try N mutants only, and write no result")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000), help="of the sample")
+    parser.add_argument(
+        "--folder", type=Path, help="work there and keep it; a second run tries survivors and changed functions alone"
+    )
+    asked = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="enrichkit-mutate-") as temporary:
+        tree = asked.folder or Path(temporary)
+        tried = sample(tree, asked.sample, asked.seed) if asked.sample else everything(tree)
+        with ThreadPoolExecutor(PROCESSES) as pool:
+            alive = [mutant for mutant in tried if mutant.status not in KILLED]
+            survivors = list(pool.map(lambda mutant: change(tree, mutant), alive))
+    goal = GOAL if asked.sample is None else GOAL_OF_SAMPLE
+    counts, listed = tables(tried, survivors, goal, time.monotonic() - began)
+    print(counts.text(), listed.text(), sep="\n", flush=True)
+    if asked.sample is not None:
+        return 0 if counts.goals[0][1] else 1
+    sources = [f"{FOLDER}/{module}.py" for module in MODULES]
+    print(
+        f"written to {save('mutate', [counts, listed], packages=('mutmut', 'pytest', 'hypothesis'), measured=sources).name}"
+    )
+    return 0 if all(reached for table in (counts, listed) for _, reached in table.goals) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

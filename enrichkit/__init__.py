@@ -1,0 +1,58 @@
+"""
+Flink's async I/O for Apache Spark.
+
+>>> from enrichkit import enrich
+>>> df.withColumn("profile", enrich("redis", "user_id"))  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+from .column import enrich
+from .connector import Call, Connector, ConnectorConfig, Failure
+from .description import describe
+from .errors import (
+    ConfigError,
+    EnrichkitError,
+    FatalError,
+    LookupFailedError,
+    PermanentError,
+    TransientError,
+    UnknownConnectorError,
+)
+from .explanation import explain
+from .frame import enrich_frame, enriched
+from .functions import register_function
+from .hookspecs import hookimpl
+from .options import Cache, Options, Retry, default
+from .registry import connectors, register
+from .secrets import Secret
+
+__all__ = [
+    "Cache",
+    "Call",
+    "ConfigError",
+    "Connector",
+    "ConnectorConfig",
+    "EnrichkitError",
+    "Failure",
+    "FatalError",
+    "LookupFailedError",
+    "Options",
+    "PermanentError",
+    "Retry",
+    "Secret",
+    "TransientError",
+    "UnknownConnectorError",
+    "connectors",
+    "default",
+    "describe",
+    "enrich",
+    "enrich_frame",
+    "enriched",
+    "explain",
+    "hookimpl",
+    "register",
+    "register_function",
+]

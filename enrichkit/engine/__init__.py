@@ -1,0 +1,20 @@
+"""
+The engine: distinct keys in, outcomes out. It knows neither Spark nor pandas.
+
+    handover.py   the Spark thread's half of a run: window, waiting, watchdog
+    loop.py       the loop thread of a worker process, its mailbox, and the engines
+    run.py        one task: admit slices, settle keys, emit finished slices, fail, close
+    lookup.py     one key from admission to outcome; the part of a slice that leaves
+    policies.py   what a lookup that did not end well means for its rows
+    fallback.py   fallbacks that have to be asked: runs behind a run
+    queues.py     which finished slice may leave next
+    dispatch.py   pending keys -> calls: grouping, slots, limits
+    calls.py      one call: attempts, bisection of a poisoned group, what its end means
+    deadlines.py  one sweeper for all deadlines
+    retry.py      back-off and budget
+    limits.py     rate and breaker
+    cache.py      answers remembered across runs
+    stats.py      what a run did
+"""
+
+from __future__ import annotations

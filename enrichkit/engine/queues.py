@@ -1,0 +1,180 @@
+"""
+Which finished entry may leave next: Flink's two stream element queues.
+
+`OrderedQueue` follows Flink's `OrderedStreamElementQueue`: an entry leaves when it is done and all earlier ones have
+left. `UnorderedQueue` follows `UnorderedStreamElementQueue`: entries leave as they become ready, but never cross a
+barrier. A barrier is an entry that is born done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+__all__ = ["OrderedQueue", "Ticket", "UnorderedQueue", "Window"]
+
+T = TypeVar("T")
+
+
+class Ticket(Generic[T]):
+    """One entry's place in a queue."""
+
+    __slots__ = ("done", "entry", "parts", "segment")
+
+    def __init__(self, entry: T) -> None:
+        self.entry = entry
+        self.parts: list[T] = []
+        self.done = False
+        self.segment: _Segment[T] | None = None
+
+
+class OrderedQueue(Generic[T]):
+    """Entries leave in the order in which they came; a slow head holds the others back."""
+
+    def __init__(self) -> None:
+        self._tickets: deque[Ticket[T]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def put(self, entry: T) -> Ticket[T]:
+        """Append *entry* and return its ticket."""
+        ticket = Ticket(entry)
+        self._tickets.append(ticket)
+        return ticket
+
+    def put_barrier(self, barrier: T) -> None:
+        """Append *barrier*, which is done already."""
+        self.ready(self.put(barrier), barrier)
+
+    def ready(self, ticket: Ticket[T], part: T, *, last: bool = True) -> None:
+        """Hand in a *part* of an entry; with the *last* one it is done, and what comes later is ignored."""
+        if not ticket.done:
+            ticket.parts.append(part)
+            ticket.done = last
+
+    def pop(self) -> list[T]:
+        """Remove the done entries at the head and return their parts in order."""
+        leaving: list[T] = []
+        while self._tickets and self._tickets[0].done:
+            leaving += self._tickets.popleft().parts
+        return leaving
+
+    def head(self) -> T | None:
+        """The oldest entry that is not done, or None."""
+        return next((ticket.entry for ticket in self._tickets if not ticket.done), None)
+
+    def entries(self) -> Iterator[T]:
+        """Every entry that has not left, in order, done ones included."""
+        return (ticket.entry for ticket in self._tickets)
+
+
+class _Segment(Generic[T]):
+    """The entries between two barriers."""
+
+    __slots__ = ("parts", "pending")
+
+    def __init__(self) -> None:
+        self.pending: dict[int, Ticket[T]] = {}  # by identity, in order of arrival
+        self.parts: deque[tuple[Ticket[T], T, bool]] = deque()
+
+    def drained(self) -> bool:
+        return not self.pending and not self.parts
+
+
+class UnorderedQueue(Generic[T]):
+    """Parts leave in the order in which they become ready, within segments that barriers close."""
+
+    def __init__(self) -> None:
+        self._segments: deque[_Segment[T]] = deque([_Segment()])
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def put(self, entry: T) -> Ticket[T]:
+        """Add *entry* to the last segment and return its ticket."""
+        ticket = Ticket(entry)
+        ticket.segment = self._segments[-1]
+        ticket.segment.pending[id(ticket)] = ticket
+        self._size += 1
+        return ticket
+
+    def put_barrier(self, barrier: T) -> None:
+        """Close the last segment: nothing that comes later leaves before *barrier*, nothing earlier after it."""
+        # Flink's rule: a drained last segment is reused, so that 10,000 barriers leave no empty segments behind.
+        if not self._segments[-1].drained():
+            self._segments.append(_Segment())
+        self.ready(self.put(barrier), barrier)
+        self._segments.append(_Segment())
+
+    def ready(self, ticket: Ticket[T], part: T, *, last: bool = True) -> None:
+        """Hand in a *part* that may leave as soon as its segment is the first; the *last* one ends the entry."""
+        if ticket.done:
+            return
+        segment = ticket.segment
+        assert segment is not None
+        segment.parts.append((ticket, part, last))
+        if last:
+            ticket.done = True
+            del segment.pending[id(ticket)]
+
+    def pop(self) -> list[T]:
+        """Remove and return the parts that may leave now, first segment first."""
+        leaving: list[T] = []
+        while True:
+            segment = self._segments[0]
+            while segment.parts:
+                _, part, last = segment.parts.popleft()
+                leaving.append(part)
+                self._size -= last
+            if segment.pending or len(self._segments) == 1:
+                return leaving
+            self._segments.popleft()
+
+    def head(self) -> T | None:
+        """The oldest entry that is not done, or None."""
+        return next((ticket.entry for segment in self._segments for ticket in segment.pending.values()), None)
+
+    def entries(self) -> Iterator[T]:
+        """Every entry that has not left: per segment the ready parts in order, then the pending entries in order."""
+        for segment in self._segments:
+            yield from (part for _, part, _ in segment.parts)
+            yield from (ticket.entry for ticket in segment.pending.values())
+
+
+class Window:
+    """
+    How many rows may be admitted and not yet emitted.
+
+    It starts small and doubles with each emission, so that a job that wants a few rows (`show`, `limit`) does not
+    look a whole window up.
+
+    Attributes:
+        held: Rows admitted and not yet emitted.
+        size: Rows that may be held now.
+        limit: Rows that may ever be held.
+    """
+
+    __slots__ = ("held", "limit", "size")
+
+    def __init__(self, limit: int, start: int | None = None) -> None:
+        if limit < 1:
+            raise ValueError(f"window is {limit}; it must be at least 1 row.")
+        self.limit = limit
+        self.size = limit if start is None else max(1, min(start, limit))
+        self.held = 0
+
+    def admits(self, rows: int) -> bool:
+        """Whether *rows* more fit; an empty window takes anything, or a large slice would wait for ever."""
+        return self.held == 0 or self.held + rows <= self.size
+
+    def enter(self, rows: int) -> None:
+        """Count *rows* as admitted."""
+        self.held += rows
+
+    def leave(self, rows: int) -> None:
+        """Count *rows* as emitted, and grow."""
+        self.held -= rows
+        self.size = min(self.limit, 2 * self.size)

@@ -1,0 +1,148 @@
+"""
+A batch's key columns -> its distinct keys, and for each row the number of its key.
+
+A null part makes a null key, and so does NaN, which equals nothing and so can be looked up nowhere. -0.0 is 0.0, as in
+Spark's joins. Timestamps become datetimes in UTC: in the session's zone, Python holds the two instants of an hour that
+is repeated in autumn for equal, and one row would get the other's value.
+
+Measured on one core of a busy machine, batches of 10,000 rows, per row: a bigint column with 1,000 distinct keys 15 ns
+(68 M rows/s), all-distinct strings of 10 characters 75 to 180 ns with their Python objects, two columns 160 to 270 ns.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import ConfigError, TaskFailedError
+from .types import spark_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .connector import Key
+
+__all__ = ["encode", "no_key", "out_of_years"]
+
+_REFUSED = (
+    pa.types.is_nested,
+    pa.types.is_interval,
+    pa.types.is_timestamp,  # of nanoseconds, which Python does not have; Spark sends microseconds
+    pa.duration("ns").equals,
+    lambda data_type: isinstance(data_type, pa.BaseExtensionType),
+)
+_PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+_EPOCH = dt.datetime(1970, 1, 1)
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+
+
+def encode(columns: Sequence[pa.Array[Any]]) -> tuple[list[Key], pa.Int32Array]:
+    """
+    Number the distinct keys of n rows.
+
+    Args:
+        columns: One array per key column, each with n rows.
+
+    Returns:
+        The distinct keys in the order of their first row, a plain object for one column and a tuple for several, and
+        n numbers of keys, null where the key is null. Rows have one number if and only if they have one key.
+
+    Raises:
+        ConfigError: An array, map or struct column is no key.
+        TaskFailedError: On a worker: a date or timestamp outside the years 1 to 9999, which Python cannot hold.
+
+    >>> keys, codes = encode([pa.array(["a", "b", None, "a"])])
+    >>> keys, codes.to_pylist()
+    (['a', 'b'], [0, 1, None, 0])
+    """
+    if not columns:
+        raise ConfigError("No key column is given; a lookup needs one or more. Name one: enrich('redis', 'user_id').")
+    encoded = [_comparable(column).dictionary_encode() for column in columns]
+    if len(encoded) == 1:
+        return _objects(encoded[0].dictionary), encoded[0].indices
+    codes: Any = encoded[0].indices.cast(pa.int64())
+    # For each combination of the columns seen so far, the code of each of its parts.
+    parts: list[Any] = []
+    for column in encoded[1:]:
+        # At most 2**31 combinations times 2**31 codes: no overflow. Null + anything is null.
+        size = max(1, len(column.dictionary))
+        combined = pc.add(pc.multiply(codes, size), column.indices.cast(pa.int64())).dictionary_encode()
+        left = pc.divide(combined.dictionary, size)
+        parts = [part.take(left) for part in parts] or [left]
+        parts.append(pc.subtract(combined.dictionary, pc.multiply(left, size)))
+        codes = combined.indices.cast(pa.int64())
+    objects = [
+        map(_objects(column.dictionary).__getitem__, part.to_pylist())
+        for column, part in zip(encoded, parts, strict=True)
+    ]
+    return list(zip(*objects, strict=True)), codes.cast(pa.int32())
+
+
+def no_key(name: str) -> ConfigError:
+    """Return the error of a key column that cannot be one; *name*: what Spark users call its type."""
+    return ConfigError(
+        f"A key column has the type {name}, which is no key; allowed are string, binary, boolean, number, date and "
+        "timestamp columns. Pass its parts as several key columns, or cast it to string."
+    )
+
+
+def out_of_years(name: str) -> TaskFailedError:
+    """Return the error of a date or timestamp that Python cannot hold; *name*: what Spark users call its type."""
+    return TaskFailedError(
+        f"A key of type {name} lies outside the years 1 to 9999; Python holds no other years. "
+        "Filter such rows, make their key null, or cast the key to string."
+    )
+
+
+def _comparable(column: Any) -> Any:
+    """*column* in a type whose equal values are equal keys, without NaN."""
+    data_type = column.type
+    if pa.types.is_dictionary(data_type):
+        # A dictionary may hold a value twice, or one that no row has.
+        values = column.dictionary
+        if values.type in _PLAIN:  # nothing takes elements of a view yet
+            values = values.cast(_PLAIN[values.type])
+        return _comparable(values.take(column.indices))
+    if pa.types.is_run_end_encoded(data_type):
+        return _comparable(pc.call_function("run_end_decode", [column]))
+    if pa.types.is_floating(data_type):
+        if pa.types.is_float16(data_type):
+            column = column.cast(pa.float32())
+        # x + 0.0 turns -0.0 into 0.0 and changes nothing else.
+        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), pc.add(column, pa.scalar(0.0, column.type)))
+    if pa.types.is_date64(data_type):
+        return column.cast(pa.date32())
+    if pa.types.is_time(data_type):
+        # Spark keeps microseconds; finer ones would be equal in Python.
+        return column.cast(pa.time64("us"))
+    if pa.types.is_timestamp(data_type) and data_type.unit != "ns":
+        return column.cast(pa.timestamp("us", data_type.tz and "UTC"))
+    if any(refused(data_type) for refused in _REFUSED):
+        raise no_key(spark_name(data_type))
+    return column
+
+
+def _objects(dictionary: Any) -> list[Any]:
+    """Distinct values as Python objects; pyarrow is 20 times slower for dates and times (1.5 and 5 us)."""
+    data_type = dictionary.type
+    try:
+        if pa.types.is_timestamp(data_type):
+            zone = dt.UTC if data_type.tz else None
+            epoch = _EPOCH.replace(tzinfo=zone)
+            return [epoch + dt.timedelta(0, 0, value) for value in dictionary.view(pa.int64()).to_pylist()]
+        if pa.types.is_date32(data_type):
+            return [dt.date.fromordinal(_EPOCH_DAY + day) for day in dictionary.view(pa.int32()).to_pylist()]
+    except (OverflowError, ValueError) as error:
+        raise out_of_years(spark_name(data_type)) from error
+    if pa.types.is_null(data_type):
+        return []
+    try:
+        objects: list[Any] = dictionary.to_pylist()
+    except UnicodeDecodeError:
+        # Spark's strings may hold any bytes. Distinct ones stay distinct, and a connector rejects the key: it has a
+        # lone surrogate, which no UTF-8 has.
+        return [raw.decode("utf-8", "surrogateescape") for raw in dictionary.cast(pa.large_binary()).to_pylist()]
+    return objects

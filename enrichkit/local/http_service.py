@@ -1,0 +1,436 @@
+"""
+The process behind `local.http()`: an HTTP/1.1 service that misbehaves when told to; a script without enrichkit.
+
+A hand-written protocol, because the service shares the machine with what it measures: aiohttp.web takes several times
+the CPU per request. One port answers requests, a second one takes commands, so that looking at the counters does not
+change them. `Fault` in `http.py` documents the rules. The file is long because a script that imports nothing of its
+package has parser, answers and faults in one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import collections
+import gc
+import gzip
+import json
+import socket
+import struct
+import sys
+import time
+from functools import partial
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any
+from urllib.parse import unquote
+from zlib import crc32
+
+TAIL_STEPS = 1_000_000
+TICK = 0.001  # what libuv's timers can tell apart
+
+
+def value_of(key: str) -> dict[str, Any]:
+    """
+    Return what the service holds under *key* unless `seed` said otherwise: a pure function of the key.
+
+    >>> value_of("u1")
+    {'key': 'u1', 'name': 'name of u1', 'score': 206}
+    """
+    return {"key": key, "name": f"name of {key}", "score": crc32(key.encode()) % 1000}
+
+
+def in_tail(key: str, fraction: float) -> bool:
+    """Tell whether *key* is among the slow ones: by its hash, so the same keys are slow in every run."""
+    return crc32(b"tail of " + key.encode()) % TAIL_STEPS < fraction * TAIL_STEPS
+
+
+def encoded_value(key: str) -> bytes:
+    # The text of json.dumps(value_of(key)), in a tenth of the time.
+    text = quoted(key)
+    return b'{"key": %b, "name": "name of %b, "score": %d}' % (
+        text.encode(),
+        text[1:].encode(),
+        crc32(key.encode()) % 1000,
+    )
+
+
+class Service:
+    """What the service holds, how it behaves, and what it has counted."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.reset()
+
+    def reset(self) -> None:
+        self.seeded: dict[str, bytes] = {}
+        self.logging = False
+        self.script({})
+        self.reset_stats()
+
+    def reset_stats(self) -> None:
+        self.calls = self.keys = self.connections = self.faults_used = 0
+        self.peak = self.in_flight
+        self.served = 0.0
+        self.cpu = time.process_time()
+        self.per_key: collections.Counter[str] = collections.Counter()
+        self.entries: list[dict[str, Any]] = []
+
+    def script(self, settings: dict[str, Any]) -> None:
+        self.latency: float = settings.get("latency", 0.0)
+        self.tail: float = settings.get("tail", 0.0)
+        self.tail_latency: float = settings.get("tail_latency", 0.0)
+        if settings.get("log") is not None:
+            self.logging = settings["log"]
+        self.faults: list[dict[str, Any]] = settings.get("faults", [])
+        self.lanes: dict[float, Lane] = {}
+
+    def stats(self) -> dict[str, Any]:
+        return {
+            "calls": self.calls,
+            "keys": self.keys,
+            "per_key": dict(self.per_key),
+            "peak": self.peak,
+            "in_flight": self.in_flight,
+            "connections": self.connections,
+            "faults_used": self.faults_used,
+            "served": self.served,
+            "cpu": time.process_time() - self.cpu,
+        }
+
+    def control(self, target: str, body: bytes) -> Any:
+        match target:
+            case "/__stats":
+                return self.stats()
+            case "/__log":
+                return self.entries
+            case "/__script":
+                self.script(json.loads(body))
+            case "/__seed":
+                for key, value in json.loads(body).items():
+                    self.seeded[key] = json.dumps(value).encode()
+            case "/__reset":
+                self.reset()
+            case "/__reset_stats":
+                self.reset_stats()
+            case _:
+                return {"error": f"no command {target}"}
+        return {}
+
+    def answer_for(self, key: str) -> bytes | None:
+        """The JSON text of a key's value, None when the service does not hold it."""
+        if self.seeded and key in self.seeded:
+            return self.seeded[key]
+        return None if "missing" in key else encoded_value(key)
+
+    def fault_for(self, target: str, body: bytes) -> dict[str, Any] | None:
+        text = f"{target} {unquote(target)} {body.decode(errors='replace')}"
+        for fault in self.faults:
+            if fault["match"] in text and fault.get("times") != 0:
+                if fault.get("skip"):
+                    fault["skip"] -= 1
+                    continue
+                if fault.get("times") is not None:
+                    fault["times"] -= 1
+                self.faults_used += 1
+                return fault
+        return None
+
+    def delay_of(self, keys: list[str]) -> float:
+        slow = self.tail and any(in_tail(key, self.tail) for key in keys)
+        return self.tail_latency if slow else self.latency
+
+
+class Lane:
+    """
+    Answers that wait equally long, so the first to arrive is the first to leave: one timer for all instead of one each.
+
+    A timer per request costs 9 us of the 25 that a request may cost, most of it because each wakes the loop by itself.
+    """
+
+    def __init__(self, delay: float) -> None:
+        self.delay = delay
+        self.waiting: collections.deque[tuple[float, Data]] = collections.deque()
+        self.loop = asyncio.get_running_loop()
+
+    def add(self, data: Data) -> None:
+        self.waiting.append((self.loop.time() + self.delay, data))
+        if len(self.waiting) == 1:
+            self.loop.call_later(self.delay, self.fire)
+
+    def fire(self) -> None:
+        waiting, now = self.waiting, self.loop.time()
+        while waiting and waiting[0][0] <= now:  # late by a millisecond at most, never early
+            due, data = waiting.popleft()
+            data.service.served += now - due + self.delay
+            data.answer_late()
+        if waiting:
+            self.loop.call_later(max(TICK, waiting[0][0] - now), self.fire)
+
+
+class HttpProtocol(asyncio.Protocol):
+    """Parses requests and answers those of one connection one after the other: HTTP/1.1 wants answers in order."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.buffer = b""
+        self.busy = False
+        self.open = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # a server's transport is a Transport
+        self.transport.set_write_buffer_limits(high=1 << 26)  # oversized answers are written in one go
+
+    def data_received(self, data: bytes) -> None:
+        if self.busy or self.buffer:
+            self.buffer += data
+            if not self.busy:
+                self.parse()
+        elif data.startswith(b"GET ") and data.find(b"\r\n\r\n") == len(data) - 4:
+            # One whole request without a body, as nearly all arrive: half the cost of the general way.
+            self.busy = True
+            self.request(b"GET", data[4 : data.index(b" ", 4)].decode("latin-1"), data, b"")
+        else:
+            self.buffer = data
+            self.parse()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open = False
+
+    def parse(self) -> None:
+        """Take whole requests off the buffer until one has to wait."""
+        while self.buffer and not self.busy and not self.transport.is_closing():
+            head, separator, rest = self.buffer.partition(b"\r\n\r\n")
+            if not separator:
+                return
+            body = b""
+            first, _, headers = head.partition(b"\r\n")
+            method, _, target = first.rpartition(b" ")[0].partition(b" ")
+            if method != b"GET":
+                taken = take_body(headers, rest)
+                if taken is None:
+                    return
+                body, rest = taken
+            self.buffer = rest
+            self.busy = True
+            self.request(method, target.decode("latin-1"), headers, body)
+
+    def request(self, method: bytes, target: str, headers: bytes, body: bytes) -> None:
+        raise NotImplementedError
+
+    def reply(self, status: bytes, body: bytes, headers: bytes = b"Content-Type: application/json\r\n") -> None:
+        self.transport.write(b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, headers, len(body), body))
+
+
+class Control(HttpProtocol):
+    """The port for commands."""
+
+    def request(self, method: bytes, target: str, headers: bytes, body: bytes) -> None:
+        self.reply(b"200 OK", json.dumps(self.service.control(target, body)).encode())
+        self.busy = False
+
+
+class Data(HttpProtocol):
+    """The port for lookups."""
+
+    timer: asyncio.TimerHandle | None = None
+    # Of the request in hand:
+    keys: list[str]
+    bulk: bool
+    as_object: bool
+    closing: bool
+    fault: dict[str, Any] | None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.loop = asyncio.get_running_loop()
+        self.service.connections += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.busy:
+            self.finish()
+            if self.timer is not None:
+                self.timer.cancel()
+
+    def request(self, method: bytes, target: str, headers: bytes, body: bytes) -> None:
+        service = self.service
+        plain = not body and "%" not in target and "?" not in target
+        keys = [target[target.rfind("/") + 1 :]] if plain else keys_of(target, body)
+        service.calls += 1
+        service.keys += len(keys)
+        service.in_flight += 1
+        if service.in_flight > service.peak:
+            service.peak = service.in_flight
+        self.closing = b"lose" in headers and b"connection: close" in headers.lower()
+        self.keys = keys
+        self.as_object = "shape=object" in target
+        self.bulk = body[:1] == b"["
+        self.fault = service.fault_for(target, body) if service.faults else None
+        if service.logging:
+            service.per_key.update(keys)
+            service.entries.append(
+                {
+                    "method": method.decode(),
+                    "path": target,
+                    "keys": keys,
+                    "headers": headers_of(headers),
+                    "body": body.decode(errors="replace"),
+                }
+            )
+        delay = service.delay_of(keys) if service.latency or service.tail else 0.0
+        if self.fault is not None:
+            if self.fault.get("hang"):
+                return  # stays in flight until the client gives up
+            delay += self.fault.get("delay", 0.0)
+        if delay:
+            lane = service.lanes.get(delay)
+            if lane is None:
+                lane = service.lanes[delay] = Lane(delay)
+            lane.add(self)
+        else:
+            self.answer()
+
+    def answer_late(self) -> None:
+        if self.open:
+            self.answer()
+            if self.buffer:
+                self.parse()
+
+    def answer(self) -> None:
+        service = self.service
+        payload = bulk_payload(service, self.keys, self.as_object) if self.bulk else service.answer_for(self.keys[0])
+        if self.fault is None:
+            if payload is None:
+                self.reply(b"404 Not Found", b'{"error": "no such key"}')
+            else:
+                self.transport.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+                    % (len(payload), payload)
+                )
+            self.busy = False
+            service.in_flight -= 1
+            if self.closing:
+                self.transport.close()
+        else:
+            self.misbehave(self.fault, payload)
+
+    def finish(self) -> None:
+        self.busy = False
+        self.service.in_flight -= 1
+
+    def misbehave(self, fault: dict[str, Any], payload: bytes | None) -> None:
+        if fault.get("reset"):
+            raw: socket.socket = self.transport.get_extra_info("socket")
+            # Linger zero: the kernel sends RST instead of FIN.
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.transport.abort()
+            return
+        status = fault.get("status") or (404 if payload is None else 200)
+        payload = payload or b'{"error": "no such key"}'
+        if fault.get("body") is not None:
+            payload = base64.b64decode(fault["body"])
+        if fault.get("oversize"):
+            payload = b'{"padding": "%b"}' % (b"x" * max(0, fault["oversize"] - 15))
+        headers = {"Content-Type": fault.get("content_type") or "application/json", **fault.get("headers", {})}
+        if fault.get("truncated_gzip"):
+            headers["Content-Encoding"] = "gzip"
+            payload = gzip.compress(payload)
+            payload = payload[: len(payload) // 2]
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        answer = f"HTTP/1.1 {status} Scripted\r\n{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload
+        if fault.get("stray"):
+            extra = encoded_value("stray")
+            answer += b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+                len(extra),
+                extra,
+            )
+        if fault.get("close_after") is not None:
+            self.transport.write(answer[: fault["close_after"]])
+            self.transport.close()
+        elif fault.get("drip"):
+            self.drip(answer, fault["drip"])
+            return  # in flight until the last byte
+        else:
+            self.transport.write(answer)
+        self.finish()
+
+    def drip(self, rest: bytes, interval: float) -> None:
+        self.transport.write(rest[:1])
+        if rest[1:]:
+            self.timer = self.loop.call_later(interval, self.drip, rest[1:], interval)
+        else:
+            self.timer = None
+            self.finish()
+            self.parse()
+
+
+def take_body(headers: bytes, rest: bytes) -> tuple[bytes, bytes] | None:
+    """Split what follows the head into this request's body and the next request; None when the body is not complete."""
+    fields = headers_of(headers)
+    if fields.get("transfer-encoding", "").lower() == "chunked":
+        body = b""
+        while True:
+            size, separator, rest = rest.partition(b"\r\n")
+            if not separator:
+                return None
+            length = int(size.split(b";")[0], 16)
+            if len(rest) < length + 2:
+                return None
+            body, rest = body + rest[:length], rest[length + 2 :]
+            if length == 0:
+                return body, rest
+    length = int(fields.get("content-length", "0"))
+    return None if len(rest) < length else (rest[:length], rest[length:])
+
+
+def headers_of(headers: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in headers.decode("latin-1").split("\r\n"))
+    return {name.strip().lower(): value.strip() for name, _, value in lines}
+
+
+def keys_of(target: str, body: bytes) -> list[str]:
+    """What a request asks for: a JSON list as body, `key` or `id` of a JSON object, else the path's last segment."""
+    if body:
+        asked = json.loads(body)
+        if isinstance(asked, list):
+            return [item if isinstance(item, str) else json.dumps(item) for item in asked]
+        if isinstance(asked, dict):
+            for field in ("key", "id"):
+                if field in asked:
+                    return [str(asked[field])]
+    segment = target.partition("?")[0].rpartition("/")[2]
+    return [unquote(segment) if "%" in segment else segment]
+
+
+def bulk_payload(service: Service, keys: list[str], as_object: bool) -> bytes:
+    values = [service.answer_for(key) for key in keys]
+    if as_object:
+        found = (
+            quoted(key).encode() + b": " + value for key, value in zip(keys, values, strict=True) if value is not None
+        )
+        return b"{" + b", ".join(found) + b"}"
+    return b"[" + b", ".join(b"null" if value is None else value for value in values) + b"]"
+
+
+async def serve() -> None:
+    loop = asyncio.get_running_loop()
+    service = Service()
+    protocols = (partial(Data, service), partial(Control, service))
+    servers = [await loop.create_server(protocol, "127.0.0.1", 0, backlog=4096) for protocol in protocols]
+    gc.collect()
+    gc.freeze()  # nothing here is cyclic per request; the collector would only add noise to latencies
+    ports = [server.sockets[0].getsockname()[1] for server in servers]
+    print(json.dumps({"port": ports[0], "control": ports[1], "loop": type(loop).__module__}), flush=True)
+    await loop.create_future()
+
+
+if __name__ == "__main__":
+    try:
+        import uvloop
+    except ImportError:  # an extra package of enrichkit[local]; the service is only slower without it
+        asyncio.run(serve())
+    else:
+        uvloop.run(serve())
+    sys.exit(1)

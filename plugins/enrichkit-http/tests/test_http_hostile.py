@@ -1,0 +1,382 @@
+"""Answers whose bytes are wrong: cut off, compressed, doubled, malformed, too large. None of them becomes a value."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import resource
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from enrichkit.connector import Call
+from enrichkit.errors import ConnectorError, PermanentError, TransientError
+from enrichkit.local import Fault, HttpService
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OK = b"HTTP/1.1 200 OK\r\n"
+BROKE = "broke before the answer was complete."
+NOT_HTTP = "is not valid HTTP: its head, length or chunks are malformed or too long."
+TANGLED = (
+    "The answer has more than one length, or a Transfer-Encoding other than 'chunked', so where it ends depends on who "
+    "reads it; it was not used. Look at the proxies in front of the service."
+)
+UNFRAMED = (
+    "The answer has neither a Content-Length nor chunks, and is no JSON object, list or string, so a whole one looks "
+    "like one that was cut off. Let the service send a Content-Length."
+)
+
+
+def error_of(call: Callable[[], Any]) -> tuple[type, str]:
+    """Return class and text of what *call* raises, without the address."""
+    with pytest.raises(ConnectorError) as caught:
+        call()
+    text = str(caught.value)
+    return type(caught.value), text.partition(" http://127.0.0.1:")[2].partition(" ")[2] or text
+
+
+# --- cut off
+
+
+@pytest.mark.parametrize(
+    ("data", "then"),
+    [
+        (b"", "close"),
+        (b"", "reset"),
+        (b"HTTP/1.1 200 OK\r\nConte", "close"),
+        (OK + b"Content-Length: 10\r\n\r\n{}", "close"),
+        (OK + b"Content-Length: 10\r\n\r\n{}", "reset"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n", "close"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n", "reset"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n9\r\n{}", "close"),
+    ],
+)
+@pytest.mark.parametrize("returns", ["string", "name string"])
+def test_an_answer_that_is_cut_off_is_asked_for_again(
+    answered: Callable[..., Any], data: bytes, then: str, returns: str
+) -> None:
+    assert error_of(lambda: answered(data, then=then, returns=returns)) == (TransientError, BROKE)
+
+
+@pytest.mark.parametrize("body", [b'{"a": 1}', b"[1]", b'"text"', b' \n{"a": 1} '])
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+def test_an_answer_that_ends_with_its_connection_must_show_its_own_end(
+    answered: Callable[..., Any], version: bytes, body: bytes
+) -> None:
+    data = version + b" 200 OK\r\n\r\n" + body
+    assert answered(data, then="close", returns="a int") == {"k": body.strip()}
+    assert answered(data, then="close") == {"k": body.decode()}
+
+
+@pytest.mark.parametrize("body", [b"12", b"true", b"null", b"-0.5"])
+def test_half_a_number_is_a_number_so_that_its_end_must_be_announced(answered: Callable[..., Any], body: bytes) -> None:
+    for returns in ("string", "int"):
+        call = lambda returns=returns: answered(OK + b"\r\n" + body, then="close", returns=returns)  # noqa: E731  # short
+        assert error_of(call) == (PermanentError, UNFRAMED)
+    assert error_of(lambda: answered(OK + b"\r\n" + body, then="close", path="/", bulk=True)) == (
+        PermanentError,
+        UNFRAMED,
+    )
+
+
+def test_half_a_document_that_ends_with_its_connection_is_no_value(answered: Callable[..., Any]) -> None:
+    kind, text = error_of(lambda: answered(OK + b'\r\n{"a": [1, 2', then="close", returns="a int"))
+    assert kind is PermanentError
+    assert text == (
+        "The answer of 11 bytes is no JSON document: malformed, cut off, not UTF-8, or nested too deep. Only "
+        "returns='string' takes other text."
+    )
+
+
+def test_text_that_ends_with_its_connection_is_no_value(answered: Callable[..., Any]) -> None:
+    kind, _ = error_of(lambda: answered(OK + b"\r\nhello", then="close"))
+    assert kind is PermanentError
+
+
+# --- more than one meaning
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"Transfer-Encoding: gzip\r\n\r\n{}",
+        b"Transfer-Encoding: chunked, identity\r\n\r\n{}",
+        b"Transfer-Encoding: \xe4\r\n\r\n{}",
+    ],
+)
+def test_an_answer_of_two_lengths_is_not_used_and_neither_is_its_connection(
+    serving: Callable[..., Any], connected: Callable[..., Any], http: Callable[..., bytes], head: bytes
+) -> None:
+    async def scenario() -> None:
+        first = (OK + head, "keep" if head.endswith(b"0\r\n\r\n") else "close")
+        async with serving(first, http(b"v")) as server, connected(server.url + "/{}") as connector:
+            with pytest.raises(PermanentError) as caught:
+                await connector.fetch_many(["a"], Call(timeout=5.0))
+            assert str(caught.value) == TANGLED
+            assert await connector.fetch_many(["b"], Call(timeout=5.0)) == {"b": "v"}
+            assert server.connections == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        OK + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        OK + b"Content-Length: -1\r\n\r\n{}",
+        OK + b"Content-Length: +2\r\n\r\n{}",
+        OK + b"Content-Length : 2\r\n\r\n{}",
+        OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n2;" + b"a" * 20_000 + b"\r\n{}\r\n0\r\n\r\n",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" + b"X: a\r\n" * 2000 + b"\r\n",
+        b"HTTP/1.1 200 O\x00K\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 20 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/3.0 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"{}",
+        OK + b"X: a\r\n b\r\nContent-Length: 2\r\n\r\n{}",
+        OK + b"".join(b"X-%d: a\r\n" % n for n in range(500)) + b"Content-Length: 2\r\n\r\n{}",
+        OK + b"X: " + b"a" * 1_000_000 + b"\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+)
+def test_what_is_not_http_fails_the_key(answered: Callable[..., Any], data: bytes) -> None:
+    assert error_of(lambda: answered(data)) == (PermanentError, NOT_HTTP)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        OK + b"X: " + b"a" * 10_240 + b"\r\nContent-Length: 2\r\n\r\n{}",
+        OK + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        OK + b"Transfer-Encoding: Chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" + OK + b"Content-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + OK + b"Content-Length: 2\r\n\r\n{}",
+        OK + b"Content-Type: \xe4\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+)
+def test_what_is_odd_but_clear_is_a_value(answered: Callable[..., Any], data: bytes) -> None:
+    assert answered(data) == {"k": "{}"}
+
+
+def test_an_answer_that_nobody_asked_for_reaches_nobody(
+    http_service: HttpService, connected: Callable[..., Any]
+) -> None:
+    async def scenario() -> list[Any]:
+        async with connected(http_service.url + "/{}", capacity=1, value="key") as connector:
+            return [await connector.fetch_many([key], Call(timeout=5.0)) for key in ("a", "b", "c", "d", "e")]
+
+    http_service.script(Fault(match="/a", stray=True), Fault(match="/c", stray=True))
+    assert asyncio.run(scenario()) == [{key: key} for key in "abcde"]
+
+
+def test_a_late_extra_answer_on_an_idle_connection_reaches_nobody(
+    serving: Callable[..., Any], connected: Callable[..., Any], http: Callable[..., bytes]
+) -> None:
+    async def scenario() -> None:
+        async with serving(http(b"first"), http(b"second")) as server, connected(server.url + "/{}") as connector:
+            assert await connector.fetch_many(["a"], Call(timeout=5.0)) == {"a": "first"}
+            (transport,) = server.transports
+            transport.write(http(b"stray"))
+            await server.all_closed()
+            assert await connector.fetch_many(["b"], Call(timeout=5.0)) == {"b": "second"}
+
+    asyncio.run(scenario())
+
+
+# --- size and compression
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks", "close"])
+def test_an_answer_that_is_too_large_is_refused_and_does_not_leak_into_the_next(
+    serving: Callable[..., Any], connected: Callable[..., Any], http: Callable[..., bytes], framing: str
+) -> None:
+    big = b"x" * 1_000_000
+    first = {
+        "length": (http(big), "keep"),
+        "chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(big), big), "keep"),
+        "close": (OK + b"\r\n" + big, "close"),
+    }[framing]
+
+    async def scenario() -> None:
+        async with serving(first, http(b"v")) as server, connected(server.url + "/{}", max_bytes=1000) as connector:
+            with pytest.raises(PermanentError) as caught:
+                await connector.fetch_many(["a"], Call(timeout=5.0))
+            assert str(caught.value) == (
+                "The answer is too large: it has more than 1,000 bytes. Raise HttpConfig.max_bytes if it may."
+            )
+            assert await connector.fetch_many(["b"], Call(timeout=5.0)) == {"b": "v"}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("size", [1, 65_535, 65_536, 65_537, 1_000_000])
+def test_the_limit_is_exact(answered: Callable[..., Any], http: Callable[..., bytes], size: int) -> None:
+    body = b"x" * size
+    chunked = OK + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (size, body)
+    for data in (http(body), chunked, http(gzip.compress(body), "Content-Encoding: gzip")):
+        assert answered(data, max_bytes=max(size, 50)) == {"k": body.decode()}
+        if size > 50:
+            assert error_of(lambda data=data: answered(data, max_bytes=size - 1))[1].startswith(
+                "The answer is too large"
+            )  # type: ignore[misc]
+
+
+def test_an_endless_answer_takes_no_more_memory_than_the_limit(
+    http_service: HttpService, lookup: Callable[..., Any]
+) -> None:
+    http_service.script(Fault(oversize=64 * 2**20))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kind, text = error_of(lambda: lookup(http_service.url + "/{}", "k"))
+    assert (kind, text[:23]) == (PermanentError, "The answer is too large")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8 * 1024, "KiB"
+
+
+@pytest.mark.parametrize("returns", ["string", "key string"])
+def test_a_compressed_answer_is_undone(answered: Callable[..., Any], http: Callable[..., bytes], returns: str) -> None:
+    plain = json.dumps({"key": "k" * 1000})
+    expected = plain if returns == "string" else plain.encode()
+    for coding, body in (
+        ("gzip", gzip.compress(plain.encode())),
+        ("X-GZIP", gzip.compress(plain.encode())),
+        ("deflate", zlib.compress(plain.encode())),
+        ("identity", plain.encode()),
+        ("", plain.encode()),
+    ):
+        assert answered(http(body, f"Content-Encoding: {coding}"), returns=returns) == {"k": expected}
+
+
+def test_half_a_gzip_stream_is_no_value(http_service: HttpService, lookup: Callable[..., Any]) -> None:
+    http_service.script(Fault(truncated_gzip=True))
+    assert error_of(lambda: lookup(http_service.url + "/{}", "k")) == (
+        PermanentError,
+        "The compressed answer is cut off, or something follows it; it was not used.",
+    )
+
+
+CUT_OFF = "The compressed answer is cut off, or something follows it; it was not used."
+DAMAGED = "The answer is not the compressed stream that its Content-Encoding names; it was not used."
+LARGE = "The answer is too large: it has more than 1,048,576 bytes. Raise HttpConfig.max_bytes if it may."
+UNKNOWN = (
+    "The answer has another Content-Encoding than gzip, deflate and identity, which are those that can be undone. "
+    "Leave Accept-Encoding out of HttpConfig.headers, or make it 'gzip'."
+)
+GZIP = gzip.compress(b'{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "message"),
+    [
+        ("gzip", GZIP[:10], CUT_OFF),
+        ("gzip", GZIP[:-1], CUT_OFF),
+        ("gzip", b"", CUT_OFF),
+        ("gzip", GZIP + b"x", CUT_OFF),
+        ("gzip", GZIP + GZIP, CUT_OFF),
+        ("gzip", GZIP[:-8] + b"\0" * 8, DAMAGED),
+        ("gzip", b"<html>", DAMAGED),
+        ("deflate", zlib.compress(b"{}")[:-1], CUT_OFF),
+        ("gzip", gzip.compress(b"0" * (2**20 + 1)), LARGE),
+        ("gzip", gzip.compress(b"\0" * 100_000_000), LARGE),
+        ("br", b"{}", UNKNOWN),
+        ("zstd", b"{}", UNKNOWN),
+        ("gzip, gzip", gzip.compress(GZIP), UNKNOWN),
+        ("\u00e4", b"{}", UNKNOWN),
+    ],
+)
+def test_what_cannot_be_decompressed_is_no_value(
+    answered: Callable[..., Any], http: Callable[..., bytes], coding: str, body: bytes, message: str
+) -> None:
+    assert error_of(lambda: answered(http(body, f"Content-Encoding: {coding}"))) == (PermanentError, message)
+
+
+def test_a_gzip_stream_inside_a_gzip_stream_is_not_json(
+    answered: Callable[..., Any], http: Callable[..., bytes]
+) -> None:
+    kind, text = error_of(lambda: answered(http(gzip.compress(GZIP), "Content-Encoding: gzip"), returns="a int"))
+    assert (kind, text.partition(":")[0]) == (PermanentError, f"The answer of {len(GZIP)} bytes is no JSON document")
+
+
+# --- text and JSON
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "text"),
+    [
+        ("text/plain; charset=iso-8859-1", b"\xe4", "\u00e4"),
+        ('text/plain; charset="UTF-16LE"', "\u00e4".encode("utf-16-le"), "\u00e4"),
+        ("text/plain", "\u00e4".encode(), "\u00e4"),
+        ("text/plain", b"", ""),
+    ],
+)
+def test_text_is_decoded_with_the_charset_that_it_names(
+    answered: Callable[..., Any], http: Callable[..., bytes], kind: str, body: bytes, text: str
+) -> None:
+    assert answered(http(body, f"Content-Type: {kind}")) == {"k": text}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("text/plain", b"\xff"),
+        ("text/plain; charset=rot13", b"a"),
+        ("text/plain; charset=no-such", b"a"),
+        ("a/b; charset=hex", b"61"),
+    ],
+)
+def test_text_that_is_not_in_its_charset_is_no_value(
+    answered: Callable[..., Any], http: Callable[..., bytes], kind: str, body: bytes
+) -> None:
+    assert error_of(lambda: answered(http(body, f"Content-Type: {kind}"))) == (
+        PermanentError,
+        "The answer is not text in the charset that it names, UTF-8 when it names none.",
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>error</html>",
+        b'{"a": NaN}',
+        b"\xef\xbb\xbf{}",
+        b"{} {}",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'"\\ud800"',
+        b"nul",
+    ],
+)
+@pytest.mark.parametrize("fields", [{}, {"value": "a"}, {"key_field": "a"}, {"bulk": True}])
+def test_what_is_not_json_fails_the_key(
+    answered: Callable[..., Any], http: Callable[..., bytes], body: bytes, fields: dict[str, Any]
+) -> None:
+    path = "/" if "bulk" in fields else "/{}"
+    assert error_of(lambda: answered(http(body), path=path, returns="a int", **fields)) == (
+        PermanentError,
+        (
+            f"The answer of {len(body):,} bytes is no JSON document: malformed, cut off, not UTF-8, or nested too "
+            "deep. Only returns='string' takes other text."
+        ),
+    )
+
+
+@pytest.mark.parametrize("body", [b'{"a": "\xff"}', b'{"a": {"b": "\xff"}}'])
+def test_text_inside_json_that_is_no_text_fails_the_key(
+    answered: Callable[..., Any], http: Callable[..., bytes], body: bytes
+) -> None:
+    kind, _ = error_of(lambda: answered(http(body), value="a"))
+    assert kind is PermanentError
+    found = answered(http(b"[" + body + b', {"a": "fine"}]'), "k", "l", path="/", bulk=True, value="a")
+    assert found["l"] == "fine"
+    assert type(found["k"].error) is PermanentError
+
+
+def test_doubled_names_and_long_numbers_are_left_to_the_declared_type(
+    answered: Callable[..., Any], http: Callable[..., bytes]
+) -> None:
+    for body in (b'{"a":1,"a":2}', b"1" * 5000):
+        assert answered(http(body), returns="bigint") == {"k": body}

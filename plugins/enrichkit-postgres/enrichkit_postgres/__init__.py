@@ -1,0 +1,21 @@
+"""The `postgres` connector of enrichkit: values from the rows of a PostgreSQL table or query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.hookspecs import hookimpl
+
+from .config import PostgresConfig
+from .connector import PostgresConnector
+
+if TYPE_CHECKING:
+    from enrichkit.connector import Connector
+
+__all__ = ["PostgresConfig", "PostgresConnector"]
+
+
+@hookimpl
+def enrichkit_connector() -> type[Connector[Any]]:
+    """Offer the connector to `enrich("postgres", ...)`."""
+    return PostgresConnector

@@ -1,0 +1,177 @@
+"""
+Read a DSN ourselves, and tell the driver host, port and user: one parser decides what is local and where we dial.
+
+With two parsers a DSN that we take for local could lead the driver elsewhere, without TLS. Messages never quote the
+DSN: whatever part of it looks wrong may be half of a password.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from enrichkit.errors import ConfigError
+
+__all__ = ["SSL_MODES", "Address", "parse_dsn"]
+
+SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+SESSION_ATTRS = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
+
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?")
+_SETTINGS = (
+    "host",
+    "port",
+    "user",
+    "password",
+    "dbname",
+    "database",
+    "sslmode",
+    "target_session_attrs",
+    "application_name",
+)
+_FIELDS = {"sslrootcert": "tls_ca", "sslcert": "tls_cert", "sslkey": "tls_key"}
+_EXAMPLE = "for example 'postgresql://app@localhost:5432/shop'"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """
+    What a DSN says.
+
+    Attributes:
+        hosts: Host names, IP addresses, or absolute paths of the folder of a Unix socket; tried in this order.
+        ports: One port per host.
+        user: None: `PGUSER` or the user of the worker process.
+        password: None: `PostgresConfig.password`, `PGPASSWORD` or `~/.pgpass` on the worker.
+        database: None: `PGDATABASE` or the name of the user.
+        sslmode: One of `SSL_MODES`, or None.
+        target_session_attrs: Which of several hosts will do, for example `prefer-standby`.
+        application_name: What `pg_stat_activity` shows.
+    """
+
+    hosts: tuple[str, ...]
+    ports: tuple[int, ...]
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    database: str | None = None
+    sslmode: str | None = None
+    target_session_attrs: str | None = None
+    application_name: str = "enrichkit"
+
+    @property
+    def local(self) -> bool:
+        """True when no byte leaves this machine: a Unix socket or the loopback interface, for every host."""
+        return all(map(_is_local, self.hosts))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{host}:{port}" for host, port in zip(self.hosts, self.ports, strict=True))
+
+
+def parse_dsn(dsn: str) -> Address:
+    """Return what *dsn* says; raises `ConfigError` for anything that two readers could read differently."""
+    parts, settings = _split(dsn)
+    userinfo, _, hostlist = parts.netloc.rpartition("@")
+    user, _, password = userinfo.partition(":")
+    named = hostlist or settings.get("host", "")
+    if not named:
+        raise ConfigError(
+            "PostgresConfig.dsn names no host; it must name one, so that it means the same server on every worker. "
+            "Write 'postgresql://localhost:5432/shop', or 'postgresql:///shop?host=/var/run/postgresql' for a Unix "
+            "socket."
+        )
+    pairs = [_host_and_port(item, settings.get("port", "5432")) for item in named.split(",")]
+    return Address(
+        hosts=tuple(host for host, _ in pairs),
+        ports=tuple(port for _, port in pairs),
+        user=unquote(user) or settings.get("user"),
+        password=unquote(password) or settings.get("password"),
+        database=unquote(parts.path[1:]) or settings.get("dbname") or settings.get("database"),
+        sslmode=_one_of("sslmode", settings.get("sslmode"), SSL_MODES),
+        target_session_attrs=_one_of("target_session_attrs", settings.get("target_session_attrs"), SESSION_ATTRS),
+        application_name=settings.get("application_name", "enrichkit"),
+    )
+
+
+def _split(dsn: str) -> tuple[SplitResult, dict[str, str]]:
+    if not isinstance(dsn, str):
+        raise ConfigError(f"PostgresConfig.dsn has the type {type(dsn).__name__}; it must be a str, {_EXAMPLE}.")
+    if not dsn.startswith(("postgresql://", "postgres://")):
+        raise ConfigError(f"PostgresConfig.dsn must start with 'postgresql://' or 'postgres://', {_EXAMPLE}.")
+    try:
+        parts = urlsplit(dsn)
+        settings = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    except ValueError:
+        raise _unreadable() from None
+    # A '/', '?', '#' or '@' of the password that is not encoded ends the host too early or moves it. urlsplit
+    # drops tabs and newlines.
+    if (
+        "#" in dsn
+        or "@" in parts.path + parts.query
+        or parts.netloc.count("@") > 1
+        or re.search(r"[\x00-\x20\x7f\\]", dsn)
+    ):
+        raise _unreadable()
+    for name in settings:
+        if name not in _SETTINGS:
+            raise _unknown_setting(name)
+    return parts, settings
+
+
+def _unreadable() -> ConfigError:
+    return ConfigError(
+        "PostgresConfig.dsn cannot be read as a URL; user, password and database must be percent-encoded "
+        "('@' is %40, '/' is %2F, ':' is %3A, '#' is %23, '%' is %25). "
+        "Or leave the password out and give password=Secret.env('NAME')."
+    )
+
+
+def _unknown_setting(name: str) -> ConfigError:
+    if name in _FIELDS:
+        return ConfigError(
+            f"PostgresConfig.dsn holds {name!r}; give it as PostgresConfig({_FIELDS[name]}=...) instead."
+        )
+    close = get_close_matches(name, _SETTINGS, 1)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    allowed = ", ".join(map(repr, _SETTINGS))
+    return ConfigError(f"PostgresConfig.dsn holds the unknown setting {name!r}. {hint}Allowed: {allowed}.")
+
+
+def _one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> str | None:
+    if value is not None and value not in allowed:
+        names = ", ".join(map(repr, allowed))
+        raise ConfigError(
+            f"PostgresConfig.dsn says {name}={value}; it must be one of {names}. Correct it or leave it out."
+        )
+    return value
+
+
+def _host_and_port(item: str, default_port: str) -> tuple[str, int]:
+    item = unquote(item)
+    if item.startswith("/"):
+        host, port = item, default_port
+    elif item.startswith("["):
+        host, _, rest = item[1:].partition("]")
+        port = rest.removeprefix(":") or default_port
+    else:
+        host, _, port = item.partition(":")
+        port = port or default_port
+    if not (item.startswith("/") or _HOST.fullmatch(host) or _ip(host)):
+        raise _unreadable()
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise _unreadable()
+    return host, int(port)
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _is_local(host: str) -> bool:
+    address = _ip(host)
+    return host.startswith("/") or host.lower() == "localhost" or (address is not None and address.is_loopback)

@@ -1,0 +1,135 @@
+"""What the server's catalog says about a table or a query, and messages for what it does not say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.errors import FatalError
+
+from .pgtypes import PgType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Column", "columns_of_query", "columns_of_table", "find"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """
+    A column of a table or query.
+
+    Attributes:
+        name: As the catalog spells it.
+        type: Its type.
+        exact: False when its collation finds different texts equal.
+    """
+
+    name: str
+    type: PgType
+    exact: bool = True
+
+
+_TABLE = """
+SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+
+_TABLES = """
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+ORDER BY n.nspname <> $1, 1, 2 LIMIT 2000
+"""
+
+_COLUMNS = """
+SELECT a.attname::text, a.atttypid, a.atttypmod, coalesce(c.collisdeterministic, true)
+FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation
+WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+# A domain is followed down to its base type, whose typmod is the domain's.
+_TYPES = """
+WITH RECURSIVE step (n, oid, typmod) AS (
+    SELECT u.n, u.oid, u.typmod
+    FROM unnest($1::pg_catalog.oid[], $2::pg_catalog.int4[]) WITH ORDINALITY AS u (oid, typmod, n)
+    UNION ALL
+    SELECT s.n, t.typbasetype, CASE WHEN s.typmod < 0 THEN t.typtypmod ELSE s.typmod END
+    FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.oid WHERE t.typtype = 'd'
+)
+SELECT t.typname::text, t.typnamespace = 'pg_catalog'::regnamespace, t.typtype::text, t.typcategory::text, s.typmod,
+    -- format_type alone would write char(n) as "character", which is char(1) and cuts the keys.
+    CASE WHEN t.typarray = 0 THEN NULL WHEN t.typnamespace = 'pg_catalog'::regnamespace
+        THEN 'pg_catalog.' || pg_catalog.quote_ident(t.typname) || '[]'
+        ELSE pg_catalog.format_type(t.typarray, NULL) END,
+    (SELECT n.nspname::text FROM pg_catalog.pg_operator o JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
+        WHERE o.oprname = '=' AND o.oprleft = t.oid AND o.oprright = t.oid LIMIT 1),
+    CASE WHEN e.typnamespace = 'pg_catalog'::regnamespace THEN e.typname::text WHEN e.oid IS NOT NULL THEN '' END,
+    e.oid
+FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.oid
+LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
+WHERE t.typtype <> 'd' ORDER BY s.n
+"""
+
+
+async def columns_of_table(connection: Any, schema: str, table: str) -> list[Column]:
+    """Return the columns of a table, view or foreign table; raises `FatalError` when there is none of that name."""
+    found = await connection.fetch(_TABLE, schema, table)
+    if not found:
+        raise _no_table(schema, table, await connection.fetch(_TABLES, schema))
+    rows = await connection.fetch(_COLUMNS, found[0][0])
+    types = await _types(connection, [(oid, typmod) for _, oid, typmod, _ in rows])
+    return [Column(name, type_, exact) for (name, _, _, exact), type_ in zip(rows, types, strict=True)]
+
+
+async def columns_of_query(connection: Any, query: str) -> tuple[list[Column], list[PgType | None]]:
+    """Return the columns of *query*, and the type of one key of each parameter (None: it takes no array)."""
+    statement = await connection.prepare(query)
+    attributes, parameters = statement.get_attributes(), statement.get_parameters()
+    types = await _types(connection, [(part.oid, -1) for part in (*(a.type for a in attributes), *parameters)])
+    columns = [Column(a.name, type_) for a, type_ in zip(attributes, types[: len(attributes)], strict=True)]
+    elements = [type_.element_oid for type_ in types[len(attributes) :]]
+    known = iter(await _types(connection, [(oid, -1) for oid in elements if oid is not None]))
+    return columns, [None if oid is None else next(known) for oid in elements]
+
+
+def find(columns: Sequence[Column], name: str, field: str, source: str) -> Column:
+    """Return the column *name*; raises `FatalError` that speaks of *field* when *source* has none of that name."""
+    for column in columns:
+        if column.name == name:
+            return column
+    names = [column.name for column in columns]
+    hint = _did_you_mean(name, names)
+    listed = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
+    raise FatalError(
+        f"PostgresConfig.{field} names the column {name!r}, which {source} does not have. {hint}Its columns: {listed}."
+    )
+
+
+async def _types(connection: Any, types: list[tuple[int, int]]) -> list[PgType]:
+    if not types:
+        return []
+    rows = await connection.fetch(_TYPES, [oid for oid, _ in types], [typmod for _, typmod in types])
+    return [PgType(*row) for row in rows]
+
+
+def _no_table(schema: str, table: str, rows: list[Any]) -> FatalError:
+    here = [name for where, name in rows if where == schema]
+    elsewhere = sorted(where for where, name in rows if name == table)
+    if elsewhere:
+        hint = f"The schema {elsewhere[0]!r} has one: write table='{elsewhere[0]}.{table}'. "
+    else:
+        hint = _did_you_mean(table, here)
+    listed = ", ".join(map(repr, here[:20])) + (", ..." if len(here) > 20 else "")
+    return FatalError(
+        f"PostgresConfig.table names {table!r}, which the schema {schema!r} does not have. {hint}"
+        + (f"Its tables: {listed}." if here else "It has no table that this user can see.")
+    )
+
+
+def _did_you_mean(name: str, names: list[str]) -> str:
+    same = [other for other in names if other.lower() == name.lower()]
+    close = same or get_close_matches(name, names, 1)
+    return f"Did you mean {close[0]!r}? " if close else ""

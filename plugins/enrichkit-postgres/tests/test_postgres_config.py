@@ -1,0 +1,370 @@
+"""PostgresConfig: what it takes, what it refuses and in which words, and that it travels without showing a secret."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import subprocess
+import sys
+
+import pytest
+from enrichkit_postgres import PostgresConfig
+from enrichkit_postgres.address import parse_dsn
+from enrichkit_postgres.names import split_table
+
+from enrichkit.errors import ConfigError
+from enrichkit.secrets import Secret
+
+EXAMPLES = (
+    "Write PostgresConfig(table='users', key='id') or "
+    "PostgresConfig(query='SELECT id, name FROM users WHERE id = ANY($1)', key='id')."
+)
+UNREADABLE = (
+    "PostgresConfig.dsn cannot be read as a URL; user, password and database must be percent-encoded ('@' is %40, "
+    "'/' is %2F, ':' is %3A, '#' is %23, '%' is %25). Or leave the password out and give password=Secret.env('NAME')."
+)
+
+
+def message(**config: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        PostgresConfig(**config)
+    return str(caught.value)
+
+
+def test_a_config_is_hashable_picklable_and_equal_to_its_copy():
+    config = PostgresConfig(dsn="postgresql://a:b@h/d", table="users", key=("a", "b"), columns=("c",), password=None)
+    assert config == pickle.loads(pickle.dumps(config))
+    assert hash(config) == hash(dataclasses.replace(config))
+    assert config != dataclasses.replace(config, table="others")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.table = "others"
+
+
+def test_lists_and_a_single_column_become_tuples():
+    """As they come from a TOML file, or from forgetting the comma of a tuple."""
+    expected = PostgresConfig(table=("a.b", "c"), key=("x", "y"), columns=("name",))
+    assert expected == PostgresConfig(table=["a.b", "c"], key=["x", "y"], columns="name")
+    assert {expected} == {PostgresConfig(table=["a.b", "c"], key=["x", "y"], columns=["name"])}
+    assert expected.key_columns == ("x", "y")
+    assert PostgresConfig(table="t").key_columns == ("id",)
+
+
+@pytest.mark.parametrize(
+    "secrets",
+    [
+        {"dsn": "postgresql://app:S3cret@db.example/shop"},
+        {"dsn": "postgresql://app@db.example/shop?password=S3cret"},
+        {"dsn": "postgresql://app@db.example/shop", "password": "S3cret"},
+        {"dsn": "postgresql://app@db.example/shop", "password": Secret.env("S3cret_NAME")},
+    ],
+)
+def test_no_secret_is_in_the_repr(secrets):
+    config = PostgresConfig(table="users", **secrets)
+    assert "S3cret" not in repr(config)
+    assert "S3cret" not in repr(config.address)
+    assert "S3cret" not in str(config.address)
+
+
+def test_the_config_is_built_without_the_driver():
+    code = "import sys, enrichkit_postgres as p; p.PostgresConfig(table='t'); "
+    code += "assert not {'asyncpg', 'pyspark'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Table, key, columns, query ---------------------------------------------------------------------------------------
+
+
+def test_it_has_a_table_or_a_query():
+    assert message() == f"PostgresConfig has neither a table nor a query; it must have one of them. {EXAMPLES}"
+    assert message(table="t", query="SELECT $1") == (
+        f"PostgresConfig has both a table and a query; it must have one of them. {EXAMPLES}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("users", ("public", "users")),
+        ("app.users", ("app", "users")),
+        (("my.app", "my.users"), ("my.app", "my.users")),
+        ("users; DROP TABLE users--", ("public", "users; DROP TABLE users--")),
+        ('users" WHERE true--', ("public", 'users" WHERE true--')),
+        ("public.users, pg_sleep(10)", ("public", "users, pg_sleep(10)")),
+        ('we"ird', ("public", 'we"ird')),
+        ("x" * 63, ("public", "x" * 63)),
+    ],
+)
+def test_a_table_is_a_name_or_a_schema_and_a_name(table, expected):
+    assert expected == split_table(PostgresConfig(table=table).table)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            {"table": ""},
+            ("PostgresConfig.table holds an empty name; it must be the name of a table, 1 to 63 bytes long."),
+        ),
+        (
+            {"table": "app."},
+            ("PostgresConfig.table holds an empty name; it must be the name of a table, 1 to 63 bytes long."),
+        ),
+        (
+            {"table": ".users"},
+            ("PostgresConfig.table holds an empty name; it must be the name of a schema, 1 to 63 bytes long."),
+        ),
+        (
+            {"table": 5},
+            (
+                "PostgresConfig.table is 5; it must be 'table', 'schema.table', or a tuple (schema, table) "
+                "when a name itself holds a dot."
+            ),
+        ),
+        (
+            {"table": "a.b.c"},
+            (
+                "PostgresConfig.table is 'a.b.c'; it must be 'table', 'schema.table', or a tuple "
+                "(schema, table) when a name itself holds a dot."
+            ),
+        ),
+        (
+            {"table": "pg_catalog.pg_authid"},
+            (
+                "PostgresConfig.table is in the system schema 'pg_catalog'; it must be a "
+                "table of your own. To read the catalog, say so in query=."
+            ),
+        ),
+        (
+            {"table": "a\0b"},
+            (
+                "PostgresConfig.table holds 'a\\x00b'; the name of a table cannot hold a NUL or half a "
+                "surrogate pair. Remove that character."
+            ),
+        ),
+        (
+            {"table": "\ud800"},
+            (
+                "PostgresConfig.table holds '\\ud800'; the name of a table cannot hold a NUL or half a "
+                "surrogate pair. Remove that character."
+            ),
+        ),
+        (
+            {"table": "ä" * 32},
+            (
+                f"PostgresConfig.table holds '{'ä' * 20}...', 64 bytes long; PostgreSQL cuts names "
+                "after 63 bytes, so it could mean another table. Write the name as the catalog has it."
+            ),
+        ),
+        ({"table": "t", "key": "*"}, "PostgresConfig.key holds '*'; it must be the name of a column. Write its name."),
+        (
+            {"table": "t", "columns": ("*",)},
+            (
+                "PostgresConfig.columns holds '*'; it must be the name of a column. Leave "
+                "columns empty for all columns but the key."
+            ),
+        ),
+        (
+            {"table": "t", "columns": ("a", 5)},
+            ("PostgresConfig.columns holds 5; it must be the name of a column, a str."),
+        ),
+        (
+            {"table": "t", "columns": ("a", "a")},
+            ("PostgresConfig.columns is ('a', 'a'); it must hold each name once. Remove the second."),
+        ),
+        (
+            {"table": "t", "columns": {"a"}},
+            ("PostgresConfig.columns is {'a'}; it must be a tuple of names, for example ('name', 'tier')."),
+        ),
+        (
+            {"table": "t", "key": ()},
+            ("PostgresConfig.key is (); it must be the name of a column, for example 'id', or a tuple of them."),
+        ),
+        ({"table": "t", "key": None}, "PostgresConfig.key holds None; it must be the name of a column, a str."),
+        (
+            {"query": "SELECT 1"},
+            (
+                "PostgresConfig.query does not mention $1; it takes one array of keys for each of the "
+                "1 key columns, for example WHERE id = ANY($1)."
+            ),
+        ),
+        (
+            {"query": "SELECT $1", "key": ("a", "b")},
+            (
+                "PostgresConfig.query does not mention $2; it takes one array of keys for each of the 2 key columns, "
+                "for example WHERE b = ANY($2)."
+            ),
+        ),
+        (
+            {"query": "SELECT $1", "columns": ("a",)},
+            (
+                "PostgresConfig.columns is ('a',) beside a query; it must be empty then. Select these columns in the "
+                "query, after the key columns."
+            ),
+        ),
+        ({"query": "SELECT $1\0"}, f"PostgresConfig.query must be one SELECT statement, a str without NUL. {EXAMPLES}"),
+        ({"query": 5}, f"PostgresConfig.query must be one SELECT statement, a str without NUL. {EXAMPLES}"),
+        ({"table": "t", "pgbouncer": 1}, "PostgresConfig.pgbouncer is 1; it must be True or False."),
+        ({"table": "t", "insecure": "no"}, "PostgresConfig.insecure is 'no'; it must be True or False."),
+        (
+            {"table": "t", "tls_ca": ""},
+            ("PostgresConfig.tls_ca is ''; it must be the path of a file, or None."),
+        ),
+        (
+            {"table": "t", "password": 5},
+            (
+                "PostgresConfig.password has the type int; it must be a str or a Secret, for "
+                "example Secret.env('PGPASSWORD')."
+            ),
+        ),
+    ],
+)
+def test_a_wrong_field_is_refused_in_these_words(config, expected):
+    assert expected == message(**config)
+
+
+# DSN and TLS ------------------------------------------------------------------------------------------------------
+
+
+def test_a_dsn_is_read_part_by_part():
+    address = parse_dsn(
+        "postgresql://al%40ice:p%40ss%2Fw%3Ard%25%23@db1.example:6000,[::1],10.0.0.1/my%20shop?application_name=etl"
+    )
+    assert address.hosts == ("db1.example", "::1", "10.0.0.1")
+    assert address.ports == (6000, 5432, 5432)
+    assert (address.user, address.password, address.database) == ("al@ice", "p@ss/w:rd%#", "my shop")
+    assert address.application_name == "etl"
+    assert not address.local
+    assert parse_dsn("postgres:///shop?host=/var/run/postgresql&port=6000&user=u&target_session_attrs=any").local
+    assert parse_dsn("postgresql://%2Fvar%2Frun/shop").hosts == ("/var/run",)
+    assert [
+        parse_dsn(f"postgresql://{host}/d").local
+        for host in ("localhost", "127.9.9.9", "[::1]", "127.0.0.1.example", "localhost,db")
+    ] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://u:S3cret@S3cret@h/d",
+        "postgresql://u:S3cret/S3cret@h/d",
+        "postgresql://u:12/S3cret@h/d",
+        "postgresql://u:S3cret#S3cret@h/d",
+        "postgresql://u:S3cret?S3cret@h/d",
+        "postgresql://u:S3cret?a=S3cret@h/d",
+        "postgresql://u:S3cret S3cret@h/d",
+        "postgresql://u:S3cret\n@h/d",
+        "postgresql://u:[S3cret@h/d",
+        "postgresql://u:S3cret@h:99999/d",
+        "postgresql://u:S3cret@h:S3cret/d",
+        "postgresql://u:S3cret@h:\u0665\u0664/d",
+        "postgresql://u:S3cret@,h/d",
+        "postgresql://u:S3cret@h\\S3cret/d",
+        "postgresql://u:S3cret@-h/d",
+        "postgresql://h/d?S3cret",
+    ],
+)
+def test_a_dsn_with_two_readings_is_refused_and_not_shown(dsn):
+    assert message(dsn=dsn, table="t") == UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("dsn", "expected"),
+    [
+        (
+            5,
+            (
+                "PostgresConfig.dsn has the type int; it must be a str, for example "
+                "'postgresql://app@localhost:5432/shop'."
+            ),
+        ),
+        (
+            "S3cret",
+            (
+                "PostgresConfig.dsn must start with 'postgresql://' or 'postgres://', for example "
+                "'postgresql://app@localhost:5432/shop'."
+            ),
+        ),
+        (
+            "host=h password=S3cret",
+            (
+                "PostgresConfig.dsn must start with 'postgresql://' or 'postgres://', for example "
+                "'postgresql://app@localhost:5432/shop'."
+            ),
+        ),
+        (
+            "postgresql:///shop",
+            (
+                "PostgresConfig.dsn names no host; it must name one, so that it means the same server "
+                "on every worker. Write 'postgresql://localhost:5432/shop', or "
+                "'postgresql:///shop?host=/var/run/postgresql' for a Unix socket."
+            ),
+        ),
+        (
+            "postgresql://h/d?sslrootcert=ca.pem",
+            ("PostgresConfig.dsn holds 'sslrootcert'; give it as PostgresConfig(tls_ca=...) instead."),
+        ),
+        (
+            "postgresql://h/d?sslmod=require",
+            (
+                "PostgresConfig.dsn holds the unknown setting 'sslmod'. Did you mean "
+                "'sslmode'? Allowed: 'host', 'port', 'user', 'password', 'dbname', "
+                "'database', 'sslmode', 'target_session_attrs', 'application_name'."
+            ),
+        ),
+        (
+            "postgresql://h/d?sslmode=verify",
+            (
+                "PostgresConfig.dsn says sslmode=verify; it must be one of 'disable', 'allow', 'prefer', 'require', "
+                "'verify-ca', 'verify-full'. Correct it or leave it out."
+            ),
+        ),
+        (
+            "postgresql://u:p@h/d?target_session_attrs=master",
+            (
+                "PostgresConfig.dsn says target_session_attrs=master; it must be one of 'any', 'primary', 'standby', "
+                "'prefer-standby', 'read-write', 'read-only'. Correct it or leave it out."
+            ),
+        ),
+    ],
+)
+def test_a_wrong_dsn_is_refused_in_these_words(dsn, expected):
+    assert expected == message(dsn=dsn, table="t")
+
+
+def test_two_passwords_are_one_too_many():
+    assert message(dsn="postgresql://u:S3cret@h/d", table="t", password="S3cret") == (
+        "PostgresConfig has a password and another one in its dsn; remove the one in the dsn."
+    )
+
+
+@pytest.mark.parametrize("mode", ["disable", "allow", "prefer", "require", "verify-ca"])
+def test_off_the_local_host_nothing_less_than_verify_full_will_do(mode):
+    for host in ("db.example", "10.0.0.1", "localhost,db.example", "127.0.0.1.example"):
+        dsn = f"postgresql://u@{host}/d?sslmode={mode}"
+        assert message(dsn=dsn, table="t") == (
+            f"PostgresConfig.dsn says sslmode={mode}, which does not check who answers; off the local host it must be "
+            "verify-full. Leave sslmode out (verify-full is the default) and name the certificates to trust with "
+            "tls_ca=..., or accept the risk with insecure=True."
+        )
+        assert PostgresConfig(dsn=dsn, table="t", insecure=True).sslmode == mode
+    assert PostgresConfig(dsn=f"postgresql://u@localhost/d?sslmode={mode}", table="t").sslmode == mode
+
+
+def test_the_default_of_sslmode_depends_on_where_the_server_is():
+    def mode(host: str, **config: object) -> str:
+        return PostgresConfig(dsn=f"postgresql://u@{host}/d", table="t", **config).sslmode
+
+    assert mode("localhost") == "disable"
+    assert mode("localhost", tls_ca="ca.pem") == "verify-full"
+    assert mode("db.example") == "verify-full"
+    assert mode("db.example", insecure=True) == "prefer"
+
+
+def test_certificates_that_would_not_be_used_are_refused():
+    assert message(dsn="postgresql://u@localhost/d?sslmode=prefer", table="t", tls_ca="ca.pem") == (
+        "PostgresConfig names certificates, but the connection may be made without them: its sslmode is prefer. "
+        "Say sslmode=verify-full in the dsn, or remove tls_ca, tls_cert and tls_key."
+    )
+    assert message(table="t", tls_key="key.pem") == (
+        "PostgresConfig.tls_key is given without tls_cert; name the certificate that it belongs to."
+    )

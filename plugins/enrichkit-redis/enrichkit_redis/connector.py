@@ -1,0 +1,154 @@
+"""The connector of Redis and Valkey: keys to names, names to the store, answers back under the keys."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from datetime import date
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from enrichkit.connector import Call, Connector, ConnectorConfig, Failure, Key, Value
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+
+from .config import RedisConfig
+from .replies import without_frames
+from .template import KeyTemplate, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping, Sequence
+
+    from .store import Store
+
+__all__ = ["RedisConnector"]
+
+T = TypeVar("T")
+logger = logging.getLogger("enrichkit.redis")
+
+WRITE_TIMEOUT = 5.0
+_HASH_TAG = re.compile(rb"\{[^}]+\}")
+
+
+class RedisConnector(Connector[RedisConfig]):
+    """
+    Looks keys up in Redis or Valkey: one `MGET` per call for strings, one pipeline for hashes and in a cluster.
+
+    Measured on loopback with uvloop, Redis 6.2 and clients on 2 busy cores, in turns with redis-py 8.1, whose `MGET` of
+    1,000 keys, 4 in flight, takes 1.35 to 1.6 us CPU per key: 0.45 to 0.6 us with 500 text keys a call and 8 in flight,
+    0.4 to 0.5 us with 1,000 and 4, which is 1.7 to 3.5 times the keys per second. A miss adds 0.2 us, an int key 0.1, a
+    second key column 0.5; a hash takes 2.4, a key in a cluster 1.9. A call takes about 55 us apart from its keys.
+    """
+
+    name: ClassVar[str] = "redis"
+    config_class: ClassVar[type[ConnectorConfig]] = RedisConfig
+    requires: ClassVar[tuple[str, ...]] = ("hiredis",)
+    pip: ClassVar[str | None] = "pip install 'enrichkit[redis]'"
+    capacity = 8
+    batch_size = 500
+    max_batch_size = 5000
+    key_types = (str, bytes, int, float, Decimal, date)
+
+    def __init__(self, config: RedisConfig) -> None:
+        super().__init__(config)
+        self.encoding = "json" if config.kind == "json" else "text"
+        self._template = KeyTemplate(config.key)
+        self._store: Store | None = None
+        # Keys of several parts have their braces encoded, and a tag in the template itself comes first.
+        self._warn_of_tags = config.cluster and self._template.columns == 1 and not self._template.has_brace
+
+    async def open(self) -> None:
+        """Get ready to connect; the first lookup connects. `capacity` is the number of connections per server."""
+        from .store import Store  # here: a driver program that only plans needs no hiredis
+
+        await self.close()
+        self._store = Store(self.config, self.capacity)
+
+    async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Value | Failure]:
+        """Look *keys* up; see `Connector.fetch_many`."""
+        store = self._opened()
+        names, refused = self._template.names(keys)
+        if refused:
+            keys = [key for key in keys if key not in refused]
+        if not names:
+            return refused
+        if self._warn_of_tags:
+            self._warn_of_tag(names)
+        read = store.hashes if self.config.kind == "hash" else store.strings
+        found = await _bounded(read(keys, names), call.timeout)
+        if call.many:
+            found = {key: value if isinstance(value, Failure) else [value] for key, value in found.items()}
+        return found | refused if refused else found
+
+    async def store_many(self, values: Mapping[Key, Value], ttl: float | None) -> None:
+        """
+        Write text or JSON *values*, to live *ttl* seconds or for ever. A null is not written: Redis has none.
+
+        Raises:
+            FatalError: The kind is `"hash"`.
+            PermanentError: A value is neither str nor bytes, or a key is invalid.
+            TransientError: Redis could not be reached; some of the values may have been written.
+        """
+        store = self._opened()
+        if self.config.kind == "hash":
+            raise FatalError(
+                "RedisConfig.kind is 'hash'; only 'string' and 'json' can be written. "
+                "Use one of them for the upper tier."
+            )
+        values = {key: value for key, value in values.items() if value is not None}
+        for value in values.values():
+            if not isinstance(value, str | bytes):
+                raise PermanentError(
+                    f"A value to store is a {type(value).__name__}; it must be str or bytes. Encode it first."
+                )
+        keys = list(values)
+        names, refused = self._template.names(keys)
+        for failure in refused.values():
+            raise failure.error
+        if names:
+            await _bounded(store.write(names, list(values.values()), ttl), WRITE_TIMEOUT)
+
+    async def describe(self) -> str:
+        """Return the DDL of one value: `returns`, or what the kind implies. Asks no server."""
+        returns: str | None = self.config.returns
+        if returns is not None:
+            return returns
+        if self.config.kind != "hash":
+            return "string"
+        if not self.config.fields:
+            return "map<string,string>"
+        quoted = (name.replace("`", "``") for name in self.config.fields)
+        return f"struct<{','.join(f'`{name}`:string' for name in quoted)}>"
+
+    async def close(self) -> None:
+        """Close all connections."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            raise FatalError("The redis connector is not open; open() must come before the first lookup.")
+        return self._store
+
+    def _warn_of_tag(self, names: Sequence[Name]) -> None:
+        for name in names:
+            if _HASH_TAG.search(name if isinstance(name, bytes) else name.encode()):
+                logger.warning(
+                    "Keys hold '{...}', which Redis Cluster takes for a hash tag: all keys with one tag are on one "
+                    "node. If that is not intended, put a tag of your own or nothing of that form into the keys."
+                )
+                self._warn_of_tags = False
+                return
+
+
+async def _bounded(answer: Coroutine[Any, Any, T], timeout: float) -> T:
+    """Await *answer* for *timeout* seconds."""
+    try:
+        async with asyncio.timeout(timeout):
+            return await answer
+    except TimeoutError:
+        error: ConnectorError = TransientError(f"Redis did not answer within {timeout:g} s.")
+    except ConnectorError as raised:
+        error = raised
+    raise without_frames(error)

@@ -1,0 +1,78 @@
+"""Which of the three errors of enrichkit an error reply of Redis is; no text of the server goes out."""
+
+from __future__ import annotations
+
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+
+__all__ = ["translate", "without_frames"]
+
+# First word of the reply -> what it means. https://github.com/redis/redis/blob/7.2/src/server.c, createSharedObjects.
+_TRANSIENT = {
+    "ASK": "moves the key's slot to another node",
+    "BUSY": "runs a script",
+    "CLUSTERDOWN": "belongs to a cluster that is down",
+    "EXECABORT": "aborted a transaction",
+    "LOADING": "loads its data",
+    "MASTERDOWN": "lost its master",
+    "MISCONF": "cannot save its data",
+    "MOVED": "does not hold the key's slot; if it is one node of a cluster, say RedisConfig(cluster=True)",
+    "NOREPLICAS": "has too few replicas to write",
+    "OOM": "is out of memory",
+    "READONLY": "is a read-only replica",
+    "TRYAGAIN": "moves the keys' slot",
+    "UNBLOCKED": "changed its role",
+}
+_LOGIN = "Check RedisConfig.username and RedisConfig.password."
+_FATAL = {
+    "CROSSSLOT": "is a node of a cluster; say RedisConfig(cluster=True)",
+    "DENIED": "is in protected mode and refuses clients of other hosts; give it a password, or bind it to an address",
+    "NOAUTH": f"wants a password and got none. {_LOGIN}",
+    "WRONGPASS": f"refused the username or the password. {_LOGIN}",
+}
+# Texts of replies whose code is only ERR or NOPERM.
+_BY_TEXT: tuple[tuple[str, type[ConnectorError], str], ...] = (
+    ("max number of clients", TransientError, "has its maximum number of clients"),
+    ("max + cluster connections", TransientError, "has its maximum number of clients"),
+    ("invalid password", FatalError, _FATAL["WRONGPASS"]),
+    ("AUTH <password> called without", FatalError, f"wants no password, but got one. {_LOGIN}"),
+    ("no password is set", FatalError, f"wants no password, but got one. {_LOGIN}"),
+    ("DB index is out of range", FatalError, "has no database of that number; check the end of RedisConfig.url"),
+    ("invalid DB index", FatalError, "has no database of that number; check the end of RedisConfig.url"),
+    ("cluster support disabled", FatalError, "is no node of a cluster; say RedisConfig(cluster=False)"),
+    # One key outside the user's key patterns: that key's error, not the whole job's.
+    ("permissions to access", PermanentError, "does not permit this user to read the key; see its ACL"),
+)
+
+
+def translate(reply: Exception, source: str) -> ConnectorError:
+    """
+    Return the error for the error *reply* of *source*.
+
+    The server repeats arguments in some texts ("unknown command 'GET', with args beginning with: 'user:1'"), so only
+    its first word is quoted, and the rest is told in our words.
+    """
+    text = str(reply)
+    code = text.split(" ", 1)[0][:32]
+    if code == "WRONGTYPE":
+        return PermanentError("The key holds another type of value in Redis than RedisConfig.kind says (WRONGTYPE).")
+    if code in _TRANSIENT:
+        return TransientError(f"{source} {_TRANSIENT[code]} ({code}).")
+    if code in _FATAL:
+        return FatalError(f"{source} {_FATAL[code]} ({code}).")
+    for part, kind, meaning in _BY_TEXT:
+        if part in text:
+            return kind(f"{source} {meaning} ({code}).")
+    if code == "NOPERM" or "unknown command" in text or "unknown subcommand" in text:
+        return FatalError(
+            f"{source} does not offer a command that the connector needs, or does not permit it to this user ({code}). "
+            "The README of enrichkit-redis lists them."
+        )
+    return PermanentError(
+        f"{source} answered with an error ({code if code.isascii() and code.isupper() else 'no code'})."
+    )
+
+
+def without_frames(error: ConnectorError) -> ConnectorError:
+    """Return *error* without the frames behind it and behind its cause: their locals hold the login."""
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)

@@ -1,0 +1,159 @@
+"""
+One connection to a Redis server: RESP on hiredis' parser, and nothing that could give a key another key's value.
+
+Why not the connection of redis-py: docs/decisions/0005-redis-data-path.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from enrichkit.errors import ConnectorError, PermanentError, TransientError
+
+from .replies import translate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Connection", "pack"]
+
+pack: Callable[[tuple[str | bytes | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub knows only 1-tuples
+"""One command as bytes. A str becomes UTF-8; the length of each argument precedes it, so none can end its command."""
+
+_PARTIAL: Any = object()
+_KEPT_BUFFER = 256 * 1024  # hiredis frees a larger one between replies; its own 16 KiB would mean a malloc per reply
+
+# A peer that vanished without a FIN is noticed after 30 + 3 x 5 s idle, and after 30 s with bytes under way.
+_SOCKET_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
+
+
+class Connection(asyncio.Protocol):
+    """
+    A connection that does one exchange at a time and is dropped at the first doubt.
+
+    A reply that belongs to nothing (a server or proxy that repeats itself, the late answer to a cancelled request)
+    would shift all later ones by one, and each key would get its neighbour's value. Three checks prevent that:
+
+    1. Bytes that arrive while nothing was asked end the connection at once.
+    2. Each exchange stands between two `ECHO`s of a nonce that was never used before; both must come back, in place.
+    3. The number of replies is known; one too many ends the connection.
+
+    Attributes:
+        closed: True when it must not be used again.
+        hello: Replies to what was sent on connecting; see `exchange`.
+        used: Loop time of the last exchange, kept by the pool.
+        expires: Loop time after which the pool replaces it.
+    """
+
+    hello: asyncio.Future[list[Any] | ConnectorError]
+
+    def __init__(self, source: str, max_bytes: int, greeting: bytes, replies: int) -> None:
+        self.closed = False
+        self.used = self.expires = 0.0
+        self._source = source
+        self._max_bytes = max_bytes
+        self._greeting = greeting, replies
+        self._reader = hiredis.Reader(notEnoughData=_PARTIAL)
+        self._reader.setmaxbuf(_KEPT_BUFFER)
+        self._nonces = map(b"%b%08x".__mod__, zip(itertools.repeat(secrets.token_hex(8).encode()), itertools.count()))
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[list[Any] | ConnectorError] | None = None
+        self._replies: list[Any] = []
+        self._expected = self._received = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # streams get a Transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != getattr(socket, "AF_UNIX", None):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _SOCKET_OPTIONS:
+                if hasattr(socket, name):  # not every system has each
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        # Sent here and not after connecting: a server that refuses us says so before we ask.
+        self.hello = self.exchange(*self._greeting)
+
+    def exchange(self, data: bytes, replies: int) -> asyncio.Future[list[Any] | ConnectorError]:
+        """
+        Send *data* and return a future of its *replies*, an `hiredis.ReplyError` among them where Redis says no.
+
+        A lost connection is the future's result, not its exception, lest a cancelled caller leave it unretrieved.
+        """
+        assert self._waiter is None, "one exchange at a time"
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        self._replies, self._expected, self._received = [], replies, 0
+        if self._transport is None or self.closed:  # it may be lost between one exchange and the next
+            self._end(TransientError(f"{self._source} closed the connection."))
+        else:
+            self._transport.write(data)
+        return waiter
+
+    async def ask(self, frames: bytes, replies: int) -> list[Any]:
+        """Send the commands *frames* and return their *replies*, in order; raises `ConnectorError`."""
+        nonce = next(self._nonces)
+        echo = b"*2\r\n$4\r\nECHO\r\n$24\r\n%b\r\n" % nonce
+        answers = await self.exchange(b"".join((echo, frames, echo)), replies + 2)
+        if isinstance(answers, ConnectorError):
+            raise answers
+        if answers[0] != nonce or answers[-1] != nonce:
+            self.abort()
+            if isinstance(answers[0], hiredis.ReplyError):
+                raise translate(answers[0], self._source)
+            raise self._stray()
+        return answers[1:-1]
+
+    def abort(self) -> None:
+        """Close at once; whoever waits is told so. May be called twice."""
+        self._end(TransientError(f"The connection to {self._source} was closed."))
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed:
+            return
+        if self._waiter is None:
+            self.abort()  # check 1
+            return
+        self._received += len(data)
+        replies = self._replies
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not _PARTIAL:
+                replies.append(reply)
+        except Exception as error:  # noqa: BLE001  # hiredis also raises MemoryError and UnicodeDecodeError
+            self._end(TransientError(f"{self._source} sent what is not RESP ({type(error).__name__})."))
+            return
+        if self._received > self._max_bytes:
+            self._end(
+                PermanentError(
+                    f"{self._source} sent a reply of more than RedisConfig.max_bytes, {self._max_bytes} bytes. "
+                    "Lower batch_size, or raise max_bytes."
+                )
+            )
+        elif len(replies) > self._expected:
+            self._end(self._stray())  # check 3
+        elif len(replies) == self._expected:
+            waiter, self._waiter, self._replies = self._waiter, None, []
+            if not waiter.done():  # else the caller was cancelled and is about to drop us
+                waiter.set_result(replies)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        last = self._replies[-1] if self._replies else None
+        if isinstance(last, hiredis.ReplyError):  # a server that refuses us gives its reason and hangs up
+            self._end(translate(last, self._source))
+        else:
+            self._end(TransientError(f"{self._source} closed the connection."))
+
+    def _stray(self) -> TransientError:
+        return TransientError(f"{self._source} sent a reply that belongs to no request; the connection was dropped.")
+
+    def _end(self, error: ConnectorError) -> None:
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(error)

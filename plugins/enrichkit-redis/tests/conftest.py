@@ -1,0 +1,185 @@
+"""Real servers, an independent client to fill them, and a proxy that misbehaves between them and the connector."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+import uvloop
+from enrichkit_redis import RedisConfig, RedisConnector
+
+from enrichkit import local
+from enrichkit.connector import Call
+from enrichkit.local.redis_cluster import RedisCluster, redis_cluster
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+
+@pytest.fixture(scope="session", params=local.redis_servers())
+def server(request: pytest.FixtureRequest) -> Iterator[local.RedisServer]:
+    """Every kind of server on this machine, one after the other."""
+    with local.redis(request.param) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: local.RedisServer) -> Iterator[redis.Redis]:
+    """redis-py on an empty server: what fills it shares no code with what reads it."""
+    server.flush()
+    with redis.Redis(port=server.port, protocol=2) as client:
+        yield client
+
+
+@pytest.fixture(scope="session", params=local.redis_servers())
+def cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
+    """Three masters of every kind of server on this machine."""
+    with redis_cluster(request.param) as running:
+        yield running
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """`run(coroutine)` on each kind of event loop that a worker may have."""
+    return asyncio.run if request.param == "asyncio" else uvloop.run
+
+
+@contextlib.asynccontextmanager
+async def open_connector(url: str, *, capacity: int = 8, **fields: Any) -> AsyncIterator[RedisConnector]:
+    connector = RedisConnector(RedisConfig(url=url, **fields))
+    connector.capacity = capacity  # as the engine does
+    await connector.open()
+    try:
+        yield connector
+    finally:
+        await connector.close()
+        await asyncio.sleep(0)  # let the loop notice that the transports are closed
+
+
+@pytest.fixture
+def connected() -> Callable[..., Any]:
+    """`async with connected(url, capacity=8, **fields) as connector`."""
+    return open_connector
+
+
+@pytest.fixture
+def lookup() -> Callable[..., dict[Any, Any]]:
+    """`lookup(url, keys, many=False, **fields)`: one call on a connector of its own."""
+
+    def run(url: str, keys: Sequence[Any], *, many: bool = False, **fields: Any) -> dict[Any, Any]:
+        async def once() -> dict[Any, Any]:
+            async with open_connector(url, **fields) as connector:
+                return dict(await connector.fetch_many(keys, Call(timeout=5, many=many)))
+
+        return asyncio.run(once())
+
+    return run
+
+
+@pytest.fixture
+def frozen() -> Callable[[int], contextlib.AbstractContextManager[None]]:
+    """`with frozen(pid)`: the process accepts nothing and answers nothing, but its sockets stay open."""
+
+    @contextlib.contextmanager
+    def freeze(pid: int) -> Iterator[None]:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    return freeze
+
+
+class Proxy:
+    """
+    A relay to a server on loopback.
+
+    Attributes:
+        port: Where it listens.
+        target: The port it relays to; may be changed for later connections.
+        accepted: Connections so far.
+        on_request: Sees each chunk of requests before it is sent on.
+        on_reply: Turns each chunk of replies into what the client gets.
+    """
+
+    def __init__(self, target: int, *, tls: ssl.SSLContext | None = None, path: str | None = None) -> None:
+        self.target = target
+        self.port = 0
+        self.accepted = 0
+        self.on_request: Callable[[bytes], None] = lambda data: None
+        self.on_reply: Callable[[bytes], bytes] = lambda data: data
+        self._tls = tls
+        self._path = path
+        self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    async def __aenter__(self) -> Proxy:
+        await self.up()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.down()
+
+    async def up(self) -> None:
+        """Listen, on the same port as before."""
+        if self._path is not None:
+            self._server = await asyncio.start_unix_server(self._relay, self._path)
+        else:
+            self._server = await asyncio.start_server(self._relay, "127.0.0.1", self.port, ssl=self._tls)
+            self.port = self._server.sockets[0].getsockname()[1]
+
+    async def down(self) -> None:
+        """Stop listening and cut all connections."""
+        self._server.close()
+        tasks = list(self._clients)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def inject(self, data: bytes) -> None:
+        """Send *data* to every client, as if the server had."""
+        for writer in self._clients.values():
+            writer.write(data)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients[task] = writer
+        up_writer = None
+        try:
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.target)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pump(reader, up_writer, self._seen))
+                group.create_task(self._pump(up_reader, writer, lambda data: self.on_reply(data)))
+        except (asyncio.CancelledError, OSError, ExceptionGroup):
+            pass
+        finally:
+            del self._clients[task]
+            for each in (writer, up_writer):
+                if each is not None:
+                    each.transport.abort()
+
+    def _seen(self, data: bytes) -> bytes:
+        self.on_request(data)
+        return data
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, through: Callable[[bytes], bytes]
+    ) -> None:
+        while data := await reader.read(65536):
+            writer.write(through(data))
+            await writer.drain()
+        raise ConnectionResetError  # ends the other direction too
+
+
+@pytest.fixture
+def proxy() -> type[Proxy]:
+    """`async with proxy(server.port) as p`: `p.port`, `p.inject(...)`, `p.on_reply = ...`."""
+    return Proxy

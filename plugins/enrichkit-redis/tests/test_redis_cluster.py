@@ -1,0 +1,291 @@
+"""A cluster of three masters: keys of many slots in one call, slots that move, a node that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from enrichkit_redis.cluster import slot_of
+
+from enrichkit.connector import Call, Failure
+from enrichkit.errors import FatalError, PermanentError, TransientError
+from enrichkit.local.redis_cluster import RedisCluster, redis_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CALL = Call(timeout=5)
+KEYS = [f"u:{n}" for n in range(300)]
+
+
+@contextlib.contextmanager
+def client_of(cluster: RedisCluster) -> Iterator[redis.RedisCluster]:
+    """redis-py's cluster client: it knows where keys belong by code of its own."""
+    client = redis.RedisCluster(host="127.0.0.1", port=cluster.ports[0], protocol=2)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.fixture
+def filled(cluster: RedisCluster) -> RedisCluster:
+    """The cluster with `v<key>` under each of KEYS and a list under `list`."""
+    cluster.flush()
+    with client_of(cluster) as client:
+        for key in KEYS:
+            client.set(key, f"v{key}")
+        client.rpush("list", "x")
+    return cluster
+
+
+def values(keys: list[str]) -> dict[str, bytes]:
+    return {key: f"v{key}".encode() for key in keys}
+
+
+def test_the_slot_of_a_key_is_the_servers(cluster):
+    keys = ["", "a", "foo", "{x}1", "{x}2", "a{x}b{y}", "{}a", "a{}b{x}", "a{b", "}{a}", "ü", "{ü}", "\x00"]
+    with redis.Redis(port=cluster.ports[0], protocol=2) as client:
+        assert [client.execute_command("CLUSTER", "KEYSLOT", key) for key in keys] == [
+            slot_of(key.encode()) for key in keys
+        ]
+
+
+@pytest.mark.parametrize("port", [0, 1, 2])
+def test_keys_of_all_nodes_are_answered_in_one_call(filled, lookup, port):
+    found = lookup(f"redis://127.0.0.1:{filled.ports[port]}", [*KEYS, "gone", "also gone"], cluster=True)
+
+    assert values(KEYS) == found
+
+
+def test_every_kind_works_in_a_cluster(filled, lookup, connected):
+    with client_of(filled) as client:
+        for n in range(50):
+            client.hset(f"h:{n}", mapping={"f": n})
+
+    async def store() -> None:
+        async with connected(filled.url, key="j:{}", kind="json", cluster=True) as connector:
+            await connector.store_many(dict.fromkeys(range(50), b"{}"), 60)
+
+    asyncio.run(store())
+    keys = [*range(50), "gone"]
+    assert dict.fromkeys(range(50), b"{}") == lookup(filled.url, keys, key="j:{}", kind="json", cluster=True)
+    assert {n: {"f": b"%d" % n} for n in range(50)} == lookup(filled.url, keys, key="h:{}", kind="hash", cluster=True)
+    assert {n: {"g": None} for n in range(50)} == lookup(
+        filled.url, keys, key="h:{}", kind="hash", fields=("g",), cluster=True
+    )
+
+
+def test_a_key_of_another_type_fails_alone(filled, lookup):
+    found = lookup(filled.url, ["list", *KEYS], cluster=True)
+
+    failure = found.pop("list")
+    assert values(KEYS) == found
+    assert (PermanentError, False) == (type(failure.error), failure.rejected)
+    assert str(failure.error) == "The key holds another type of value in Redis than RedisConfig.kind says (WRONGTYPE)."
+
+
+def test_tags_in_the_data_are_data_and_are_flagged_once(filled, connected, caplog):
+    keys = [f"{{x}}{n}" for n in range(100)]
+    with client_of(filled) as client:
+        for key in keys:
+            client.set(key, f"v{key}")
+
+    async def main() -> None:
+        async with connected(filled.url, cluster=True) as connector:
+            for _ in range(2):
+                assert values(keys) == await connector.fetch_many(keys, CALL)
+
+    with caplog.at_level(logging.WARNING, "enrichkit.redis"):
+        asyncio.run(main())
+
+    assert [record.getMessage() for record in caplog.records] == [
+        (
+            "Keys hold '{...}', which Redis Cluster takes for a hash tag: all keys with one tag are on one node. "
+            "If that is not intended, put a tag of your own or nothing of that form into the keys."
+        )
+    ]
+
+
+def test_data_does_not_choose_the_slot_of_a_key_of_several_parts(filled, connected):
+    async def main() -> list[Any]:
+        async with connected(filled.url, cluster=True, key="{}:{}") as connector:
+            await connector.store_many({("{x}", n): b"1" for n in range(90)}, None)
+            return [await connector.fetch_many([("{x}", n) for n in range(90)], CALL)]
+
+    assert [{("{x}", n): b"1" for n in range(90)}] == asyncio.run(main())
+    for port in filled.ports:
+        with redis.Redis(port=port, protocol=2) as client:
+            assert list(client.scan_iter("%7Bx%7D:*"))
+
+
+@contextlib.contextmanager
+def moving(cluster: RedisCluster, key: str) -> Iterator[tuple[redis.Redis, redis.Redis, int]]:
+    """The slot of *key* is on its way from one node to another: the two, and the slot. It is back at the end."""
+    slot = slot_of(key.encode())
+    owner = next(n for n in range(3) if slot < 16384 * (n + 1) // 3)
+    with (
+        redis.Redis(port=cluster.ports[owner], protocol=2) as source,
+        redis.Redis(port=cluster.ports[(owner + 1) % 3], protocol=2) as target,
+    ):
+        ids = [node.execute_command("CLUSTER", "MYID").decode() for node in (source, target)]
+        target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+        source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+        try:
+            yield source, target, slot
+        finally:
+            cluster.flush()
+            for node in (source, target):
+                node.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
+                node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[0])
+
+
+def migrate(source: redis.Redis, target: redis.Redis, key: str) -> None:
+    port = target.connection_pool.connection_kwargs["port"]
+    source.execute_command("MIGRATE", "127.0.0.1", port, key, 0, 5000)
+
+
+@pytest.mark.parametrize("kind", ["string", "hash"])
+def test_a_key_whose_slot_moves_is_found_before_and_after_its_own_move(filled, connected, kind):
+    fields = {"kind": kind, "cluster": True, "fields": ("f",) if kind == "hash" else ()}
+    others = values(KEYS) if kind == "string" else {}
+    expected = {**others, "moves": {"f": b"1"} if kind == "hash" else b"1"}
+    asked = [*others, "moves", "{moves}gone"]
+    with client_of(filled) as client:
+        if kind == "hash":
+            client.hset("moves", "f", "1")
+        else:
+            client.set("moves", "1")
+
+    async def main() -> None:
+        async with connected(filled.url, **fields) as connector:
+            assert expected == await connector.fetch_many(asked, CALL)
+            with moving(filled, "moves") as (source, target, _):
+                assert expected == await connector.fetch_many(asked, CALL)
+                migrate(source, target, "moves")
+                assert expected == await connector.fetch_many(asked, CALL)
+
+    asyncio.run(main())
+
+
+def test_a_slot_that_has_moved_is_followed_and_then_known(filled, connected, monkeypatch):
+    monkeypatch.setattr("enrichkit_redis.cluster.REFRESH", 0.0)
+
+    async def main() -> None:
+        async with connected(filled.url, cluster=True) as connector:
+            with client_of(filled) as client:
+                client.set("moves", "1")
+            assert await connector.fetch_many(["moves"], CALL) == {"moves": b"1"}
+            with moving(filled, "moves") as (source, target, slot):
+                migrate(source, target, "moves")
+                own = target.execute_command("CLUSTER", "MYID").decode()
+                for node in (target, source):
+                    node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", own)
+                target.config_resetstat()
+                source.config_resetstat()
+                assert await connector.fetch_many(["moves"], CALL) == {"moves": b"1"}
+                assert await connector.fetch_many(["moves"], CALL) == {"moves": b"1"}
+                asked = [node.info("commandstats").get("cmdstat_get", {"calls": 0}) for node in (source, target)]
+                # The first lookup went to the old node, was sent on, and loaded the map; the second went straight.
+                assert [count.get("calls", 0) + count.get("rejected_calls", 0) for count in asked] == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_the_keys_of_a_dead_node_may_be_tried_again_and_the_others_are_answered(cluster, connected):
+    async def main(own: RedisCluster) -> None:
+        with client_of(own) as client:
+            for key in KEYS:
+                client.set(key, f"v{key}")
+        async with connected(own.url, cluster=True) as connector:
+            assert values(KEYS) == await connector.fetch_many(KEYS, CALL)
+            os.kill(own.pids[2], signal.SIGKILL)
+            lost = [key for key in KEYS if slot_of(key.encode()) >= 16384 * 2 // 3]
+            found = await connector.fetch_many(KEYS, CALL)
+            failures = {key: found.pop(key) for key in lost}
+            assert values([key for key in KEYS if key not in lost]) == found
+            assert {Failure} == set(map(type, failures.values()))
+            assert {TransientError} == {type(failure.error) for failure in failures.values()}
+
+    with redis_cluster(cluster.kind) as own:
+        asyncio.run(main(own))
+
+
+def test_connections_are_counted_per_node(filled, connected):
+    async def main() -> list[int]:
+        async with connected(filled.url, cluster=True, capacity=2) as connector:
+            answers = await asyncio.gather(*(connector.fetch_many(KEYS, CALL) for _ in range(30)))
+            assert [values(KEYS)] * 30 == answers
+            counts = []
+            for port in filled.ports:
+                with redis.Redis(port=port, protocol=2) as client:
+                    counts.append(sum(entry["name"] == "enrichkit" for entry in client.client_list()))
+            return counts
+
+    counts = asyncio.run(main())
+    assert all(1 <= count <= 2 for count in counts)
+
+
+def test_thousands_of_cancelled_calls_give_no_wrong_value(filled, connected, run):
+    async def main() -> int:
+        done = 0
+        async with connected(filled.url, cluster=True) as connector:
+            for n in range(1000):
+                task = asyncio.create_task(connector.fetch_many(KEYS[n % 280 : n % 280 + 20], CALL))
+                if n % 2:
+                    asyncio.get_running_loop().call_later(n % 40 / 20_000, task.cancel)
+                with contextlib.suppress(asyncio.CancelledError):
+                    assert values(KEYS[n % 280 : n % 280 + 20]) == await task
+                    done += 1
+        return done
+
+    assert 500 <= run(main()) < 1000
+
+
+def test_a_frozen_node_costs_no_more_than_the_timeout(filled, connected, frozen):
+    async def main() -> None:
+        async with connected(filled.url, cluster=True) as connector:
+            await connector.fetch_many(KEYS, CALL)
+            with frozen(filled.pids[1]), pytest.raises(TransientError) as caught:
+                await connector.fetch_many(KEYS, Call(timeout=0.2))
+            assert str(caught.value) == "Redis did not answer within 0.2 s."
+            assert values(KEYS) == await connector.fetch_many(KEYS, CALL)
+
+    asyncio.run(main())
+
+
+def test_a_frozen_node_does_not_hold_back_the_map(filled, connected, frozen, monkeypatch):
+    monkeypatch.setattr("enrichkit_redis.cluster.REFRESH", 0.0)
+    monkeypatch.setattr("enrichkit_redis.cluster.LOAD_TIMEOUT", 0.1)
+    keys = [key for key in KEYS if slot_of(key.encode()) < 16384 // 3]
+
+    async def main() -> None:
+        async with connected(filled.url, cluster=True) as connector:
+            await connector.fetch_many(KEYS, CALL)
+            with frozen(filled.pids[1]):
+                for _ in range(5):
+                    with pytest.raises(TransientError):  # it hangs, so its place may have been taken: look again
+                        await connector.fetch_many(KEYS, Call(timeout=0.05))
+                    assert values(keys) == await connector.fetch_many(keys, Call(timeout=1))
+
+    asyncio.run(main())
+
+
+def test_one_node_asked_as_if_it_were_alone_says_what_to_do(filled, lookup):
+    with pytest.raises(FatalError) as caught:
+        lookup(filled.url, KEYS)
+
+    assert str(caught.value) == "Redis is a node of a cluster; say RedisConfig(cluster=True) (CROSSSLOT)."
+
+
+def test_a_lone_server_asked_as_if_it_were_a_cluster_says_what_to_do(server, lookup):
+    with pytest.raises(FatalError) as caught:
+        lookup(server.url.removesuffix("/0"), ["a"], cluster=True)
+
+    assert str(caught.value) == "The Redis cluster is no node of a cluster; say RedisConfig(cluster=False) (ERR)."

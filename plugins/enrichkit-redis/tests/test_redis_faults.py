@@ -1,0 +1,451 @@
+"""A server or a network that misbehaves: no wrong value, no hang, no storm, no leak. On both kinds of event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from enrichkit_redis import pool
+
+from enrichkit import local
+from enrichkit.connector import Call
+from enrichkit.errors import ConnectorError, PermanentError, TransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from enrichkit_redis import RedisConnector
+
+CALL = Call(timeout=5)
+STRAY = b"$5\r\nWRONG\r\n"
+KEYS = [str(n) for n in range(200)]
+
+
+def value_of(key: str) -> bytes:
+    return b"v" + key.encode()
+
+
+@pytest.fixture
+def filled(client: Any) -> Any:
+    """The client of a server that holds `value_of(key)` for each of KEYS, and a hash under `h<key>`."""
+    client.mset({key: value_of(key) for key in KEYS})
+    for key in KEYS[:50]:
+        client.hset(f"h{key}", "f", value_of(key))
+    return client
+
+
+async def error_of(connector: RedisConnector, keys: list[str], call: Call = CALL) -> ConnectorError:
+    with pytest.raises(ConnectorError) as caught:
+        await connector.fetch_many(keys, call)
+    return caught.value
+
+
+async def turns(count: int = 20) -> None:
+    """Let the loop handle what has arrived."""
+    for _ in range(count):
+        await asyncio.sleep(0.001)
+
+
+# Replies that nobody asked for
+
+
+@pytest.mark.parametrize("stray", [STRAY, b"+OK\r\n", b"*1\r\n$5\r\nWRONG\r\n", b"$5\r\nWRO", b"$-1\r\n"])
+def test_a_stray_reply_on_an_idle_connection_gives_no_wrong_value(server, filled, proxy, connected, run, stray):
+    async def main() -> None:
+        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}", capacity=1) as connector:
+            assert await connector.fetch_many(["1"], CALL) == {"1": b"v1"}
+            p.inject(stray)
+            await turns()
+            assert await connector.fetch_many(["2"], CALL) == {"2": b"v2"}
+            assert await connector.fetch_many(["3"], CALL) == {"3": b"v3"}
+            assert p.accepted == 2
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["string", "hash"])
+@pytest.mark.parametrize(
+    "mangle",
+    [
+        lambda reply: STRAY + reply,
+        lambda reply: reply + STRAY,
+        lambda reply: reply[: (at := reply.index(b"\r\n", 5) + 2)] + STRAY + reply[at:],
+        lambda reply: (reply[: (at := reply.index(b"\r\n", 5) + 2)] + STRAY + reply[at:])[:-31],
+        lambda reply: reply + reply,
+        lambda reply: b"$24\r\n" + b"0" * 24 + b"\r\n" + reply[31:],
+    ],
+    ids=["before", "after", "inside", "inside, the end is late", "twice", "another nonce"],
+)
+def test_a_stray_reply_beside_the_right_one_fails_the_call(server, filled, proxy, connected, run, mangle, kind):
+    keys = ["1", "2", "3"]
+    expected = {key: value_of(key) if kind == "string" else {"f": value_of(key)} for key in keys}
+
+    async def main() -> None:
+        fields = {"kind": kind, "key": "{}" if kind == "string" else "h{}"}
+        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}", **fields) as connector:
+            assert expected == await connector.fetch_many(keys, CALL)
+            p.on_reply = mangle
+            error = await error_of(connector, keys)
+            text = "sent a reply that belongs to no request; the connection was dropped."
+            assert (TransientError, f"Redis at 127.0.0.1:{p.port} {text}") == (type(error), str(error))
+            p.on_reply = lambda reply: reply
+            assert expected == await connector.fetch_many(keys, CALL)
+            assert p.accepted == 2
+
+    run(main())
+
+
+def test_strays_at_random_places_never_give_a_wrong_value(server, filled, proxy, connected, run):
+    dice = random.Random(7)
+
+    def mangle(reply: bytes) -> bytes:
+        if dice.random() < 0.6:
+            return reply
+        ends = [at for at in range(len(reply)) if reply[at - 2 : at] == b"\r\n"] + [0, len(reply)]
+        at = dice.choice(ends)
+        return reply[:at] + dice.choice([STRAY, b"$2\r\nv1\r\n", b"$-1\r\n", b":1\r\n", b"*0\r\n"]) + reply[at:]
+
+    async def main() -> tuple[int, int]:
+        good = bad = 0
+        async with (
+            proxy(server.port) as p,
+            connected(f"redis://127.0.0.1:{p.port}", capacity=2, kind="hash", key="h{}", fields=("f",)) as connector,
+        ):
+            await connector.fetch_many(KEYS[:1], CALL)
+            p.on_reply = mangle
+            for _ in range(400):
+                keys = dice.sample(KEYS[:50], 5)
+                try:
+                    found = await connector.fetch_many(keys, Call(timeout=0.2))
+                except ConnectorError:
+                    bad += 1
+                    for each in p_pools(connector):
+                        each._closed_until = 0.0  # a stray in the login counts as a server that is away
+                else:
+                    good += 1
+                    assert {key: {"f": value_of(key)} for key in keys} == found
+        return good, bad
+
+    good, bad = run(main())
+    assert good > 50
+    assert bad > 50
+
+
+def p_pools(connector: Any) -> list[pool.Pool]:
+    return [connector._store._source]
+
+
+# Broken replies
+
+
+@pytest.mark.parametrize("junk", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$-5\r\n", b"*3\r\n$x\r\n", b"\x16\x03\x01"])
+def test_what_is_not_resp_is_an_error(server, filled, proxy, connected, run, junk):
+    async def main() -> None:
+        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
+            await connector.fetch_many(["1"], CALL)
+            p.on_reply = lambda reply: junk
+            error = await error_of(connector, ["1"])
+            text = f"Redis at 127.0.0.1:{p.port} sent what is not RESP (ProtocolError)."
+            assert (TransientError, text) == (type(error), str(error))
+
+    run(main())
+
+
+def test_a_reply_that_ends_in_the_middle_is_no_value(server, filled, proxy, connected, run):
+    async def main() -> None:
+        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
+            await connector.fetch_many(["1"], CALL)
+
+            def cut(reply: bytes) -> bytes:
+                asyncio.get_running_loop().call_soon(lambda: [w.close() for w in p._clients.values()])
+                return reply[: len(reply) // 2]
+
+            p.on_reply = cut
+            error = await error_of(connector, KEYS)
+            text = f"Redis at 127.0.0.1:{p.port} closed the connection."
+            assert (TransientError, text) == (type(error), str(error))
+            p.on_reply = lambda reply: reply
+            assert await connector.fetch_many(["1"], CALL) == {"1": b"v1"}
+
+    run(main())
+
+
+def test_a_reply_over_the_limit_is_refused_and_the_next_is_read(server, client, connected, run):
+    client.mset({"big": "x" * 300_000, "small": "1"})
+
+    async def main() -> None:
+        async with connected(server.url, max_bytes=100_000) as connector:
+            error = await error_of(connector, ["small", "big"])
+            assert PermanentError is type(error)
+            assert str(error) == (
+                f"Redis at 127.0.0.1:{server.port} sent a reply of more than RedisConfig.max_bytes, 100000 bytes. "
+                "Lower batch_size, or raise max_bytes."
+            )
+            assert await connector.fetch_many(["small"], CALL) == {"small": b"1"}
+
+    run(main())
+
+
+# Cancellation
+
+
+def test_thousands_of_cancelled_calls_give_no_wrong_value(server, filled, connected, run):
+    dice = random.Random(3)
+
+    async def main() -> tuple[int, int]:
+        done = cancelled = 0
+        async with connected(server.url, capacity=4) as connector:
+
+            async def slot() -> None:
+                nonlocal done, cancelled
+                for _ in range(750):
+                    keys = dice.sample(KEYS, 20)
+                    task = asyncio.create_task(connector.fetch_many(keys, CALL))
+                    if dice.random() < 0.6:
+                        asyncio.get_running_loop().call_later(dice.expovariate(1500), task.cancel)
+                    try:
+                        found = await task
+                    except asyncio.CancelledError:
+                        cancelled += 1
+                    else:
+                        done += 1
+                        assert {key: value_of(key) for key in keys} == found
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(4):
+                    group.create_task(slot())
+            assert {key: value_of(key) for key in KEYS} == await connector.fetch_many(KEYS, CALL)
+            assert len(connector._store._source._free) <= 4
+            assert not connector._store._source._busy
+        return done, cancelled
+
+    done, cancelled = run(main())
+    assert done > 300
+    assert cancelled > 300
+
+
+def test_a_cancelled_call_takes_its_connection_with_it(server, filled, proxy, connected, run):
+    async def main() -> None:
+        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
+            await connector.fetch_many(["1"], CALL)
+            seen = asyncio.Event()
+            p.on_request = lambda data: seen.set()
+            task = asyncio.create_task(connector.fetch_many(["1"], CALL))
+            await seen.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await connector.fetch_many(["2"], CALL) == {"2": b"v2"}
+            assert p.accepted == 2
+
+    run(main())
+
+
+def test_a_call_cancelled_while_it_connects_leaves_nothing_behind(server, filled, connected, run):
+    async def main() -> int:
+        async with connected(server.url) as connector:
+            for n in range(100):
+                task = asyncio.create_task(connector.fetch_many(["1"], CALL))
+                for _ in range(n % 12):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+                connector._store._source.forget()
+        await turns()
+        return sum(entry["name"] == "enrichkit" for entry in filled.client_list())
+
+    assert run(main()) == 0
+
+
+def test_close_ends_the_calls_that_are_under_way(server, filled, proxy, connected, run):
+    async def main() -> None:
+        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
+            await connector.fetch_many(["1"], CALL)
+            p.on_reply = lambda reply: b""
+            seen = asyncio.Event()
+            p.on_request = lambda data: seen.set()
+            task = asyncio.create_task(error_of(connector, ["1"]))
+            await seen.wait()
+            await connector.close()
+            assert f"The connection to Redis at 127.0.0.1:{p.port} was closed." == str(await task)
+
+    run(main())
+
+
+# A server that hangs, is away, comes back
+
+
+def test_a_frozen_server_costs_no_more_than_the_timeout(server, filled, connected, run, frozen):
+    async def main() -> None:
+        async with connected(server.url) as connector:
+            await connector.fetch_many(["1"], CALL)
+            with frozen(server.pid):
+                began = time.monotonic()
+                error = await error_of(connector, ["alice@example.test"], Call(timeout=0.3))
+                assert (TransientError, "Redis did not answer within 0.3 s.") == (type(error), str(error))
+                assert time.monotonic() - began < 0.6
+            assert await connector.fetch_many(["1"], CALL) == {"1": b"v1"}
+
+    run(main())
+
+
+def test_a_frozen_server_is_greeted_by_two_at_once(server, filled, proxy, connected, run, frozen, monkeypatch):
+    monkeypatch.setattr(pool, "CONNECT_TIMEOUT", 0.2)
+
+    async def main() -> None:
+        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}", capacity=8) as connector:
+            with frozen(server.pid):
+                began = time.monotonic()
+                errors = await asyncio.gather(*(error_of(connector, ["1"]) for _ in range(8)))
+                assert time.monotonic() - began < 1.0
+            text = f"Redis at 127.0.0.1:{p.port} did not accept a connection within 0.2 s."
+            assert {(TransientError, text)} == {(type(error), str(error)) for error in errors}
+            assert p.accepted == 2
+
+    run(main())
+
+
+def test_while_the_server_is_away_one_caller_a_second_tries(server, filled, proxy, connected, run):
+    async def main() -> None:
+        async with proxy(1) as p, connected(f"redis://127.0.0.1:{p.port}", capacity=40) as connector:
+            for _ in range(5):
+                errors = await asyncio.gather(*(error_of(connector, ["1"]) for _ in range(40)))
+                assert {TransientError} == set(map(type, errors))
+                assert all(0 < error.retry_after <= 1.25 for error in errors)  # type: ignore[attr-defined]
+            assert p.accepted <= 10  # max(2, capacity / 4)
+            connector._store._source._closed_until = 0.0
+            before = p.accepted
+            await asyncio.gather(*(error_of(connector, ["1"]) for _ in range(40)))
+            assert before + 1 == p.accepted
+            # It is back: everybody goes on at the next attempt.
+            p.target = server.port
+            connector._store._source._closed_until = 0.0
+            found = await asyncio.gather(*(connector.fetch_many([key], CALL) for key in KEYS[:40]))
+            assert [{key: value_of(key)} for key in KEYS[:40]] == found
+
+    run(main())
+
+
+def test_nobody_listens(connected, run):
+    async def main() -> None:
+        async with connected("redis://127.0.0.1:1") as connector:
+            error = await error_of(connector, ["alice@example.test"])
+            assert (TransientError, "Redis at 127.0.0.1:1 cannot be reached (ConnectionRefusedError).") == (
+                type(error),
+                str(error),
+            )
+
+    run(main())
+
+
+def test_after_a_restart_old_connections_are_not_used(server, filled, proxy, connected, run):
+    async def main() -> None:
+        async with connected_through(proxy, connected, server.port) as (p, connector):
+            calls = [connector.fetch_many([key], CALL) for key in KEYS[:8]]
+            await asyncio.gather(*calls)
+            await p.down()
+            await turns()
+            error = await error_of(connector, ["1"])
+            assert f"Redis at 127.0.0.1:{p.port} cannot be reached (ConnectionRefusedError)." == str(error)
+            with local.redis(server.kind) as successor:
+                p.target = successor.port
+                await p.up()
+                connector._store._source._closed_until = 0.0
+                assert await connector.fetch_many(["1"], CALL) == {}
+
+    run(main())
+
+
+@contextlib.asynccontextmanager
+async def connected_through(proxy: Any, connected: Callable[..., Any], port: int) -> Any:
+    async with proxy(port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
+        yield p, connector
+
+
+def test_a_connection_that_died_while_idle_is_found_before_it_is_used(
+    server, filled, proxy, connected, run, monkeypatch
+):
+    monkeypatch.setattr(pool, "CHECK_TIMEOUT", 0.1)
+
+    async def main() -> None:
+        async with connected_through(proxy, connected, server.port) as (p, connector):
+            await asyncio.gather(*(connector.fetch_many([key], CALL) for key in KEYS[:8]))
+            opened = p.accepted
+            # From now on nothing comes back on the old connections, as behind a firewall that forgot them.
+            old = set(p._clients)
+            p.on_reply = lambda reply: b"" if asyncio.current_task() is not None and old == set(p._clients) else reply
+            monkeypatch.setattr(pool, "CHECK_AFTER", -1.0)
+            assert await connector.fetch_many(["1"], CALL) == {"1": b"v1"}
+            assert opened + 1 == p.accepted
+            assert await connector.fetch_many(["2"], CALL) == {"2": b"v2"}
+            assert opened + 1 == p.accepted
+
+    run(main())
+
+
+def test_a_connection_lost_at_the_very_moment_of_use_is_an_error(server, filled, connected, run):
+    async def main() -> None:
+        async with connected(server.url) as connector:
+            await connector.fetch_many(["1"], CALL)
+            (connection,) = connector._store._source._free
+            connection.abort()
+            with pytest.raises(TransientError) as caught:
+                await connection.ask(b"", 0)
+            assert str(caught.value) == f"Redis at 127.0.0.1:{server.port} closed the connection."
+
+    run(main())
+
+
+def test_an_old_connection_is_replaced(server, filled, proxy, connected, run, monkeypatch):
+    monkeypatch.setattr(pool, "LIFETIME", 0.0)
+
+    async def main() -> None:
+        async with connected_through(proxy, connected, server.port) as (p, connector):
+            for key in KEYS[:5]:
+                assert {key: value_of(key)} == await connector.fetch_many([key], CALL)
+                await turns(2)
+            assert p.accepted == 5
+
+    run(main())
+
+
+def test_a_server_that_loads_its_data_is_not_greeted_over_and_over(server, filled, proxy, connected, run):
+    async def main() -> None:
+        async with connected_through(proxy, connected, server.port) as (p, connector):
+            p.on_reply = lambda reply: b"+OK\r\n-LOADING Redis is loading the dataset in memory\r\n"
+            for _ in range(5):
+                errors = await asyncio.gather(*(error_of(connector, ["1"]) for _ in range(8)))
+                text = f"Redis at 127.0.0.1:{p.port} loads its data (LOADING)."
+                assert {(type(error), str(error)) for error in errors} == {(TransientError, text)}
+            assert p.accepted == 2
+
+    run(main())
+
+
+@pytest.mark.parametrize("reply", [b"+OK\r\n$5\r\nWRONG\r\n", b"$2\r\nno\r\n$9\r\nenrichkit\r\n"])
+def test_a_login_that_is_answered_oddly_is_no_login(server, filled, proxy, connected, run, reply):
+    async def main() -> None:
+        async with connected_through(proxy, connected, server.port) as (p, connector):
+            p.on_reply = lambda _: reply
+            error = await error_of(connector, ["1"])
+            text = f"Redis at 127.0.0.1:{p.port} did not answer the login as Redis does; the connection was dropped."
+            assert (type(error), str(error)) == (TransientError, text)
+
+    run(main())
+
+
+def test_while_the_server_loads_calls_may_be_tried_again(server, filled, proxy, connected, run):
+    async def main() -> None:
+        async with connected_through(proxy, connected, server.port) as (p, connector):
+            await connector.fetch_many(["1"], CALL)
+            p.on_reply = lambda reply: b"-LOADING Redis is loading the dataset in memory\r\n" * 3
+            error = await error_of(connector, ["1"])
+            text = f"Redis at 127.0.0.1:{p.port} loads its data (LOADING)."
+            assert (TransientError, text) == (type(error), str(error))
+
+    run(main())

@@ -1,0 +1,173 @@
+"""TLS, in front of a real server: what is not trusted gets not one byte of a login."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from enrichkit.connector import Call
+from enrichkit.errors import FatalError, TransientError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CALL = Call(timeout=5)
+
+
+class Authority:
+    """Certificates made by the openssl program; nobody outside this test trusts them."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self.ca = str(folder / f"{name}.pem")
+        self._openssl(
+            f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} "
+            f"-keyout {name}.key -out {name}.pem -addext basicConstraints=critical,CA:TRUE "
+            "-addext keyUsage=critical,keyCertSign"
+        )
+
+    def issue(self, name: str, alternative: str = "IP:127.0.0.1", days: int = 2) -> tuple[str, str]:
+        """Return the files of a new certificate and its key."""
+        (self._folder / f"{name}.ext").write_text(f"subjectAltName={alternative}\nbasicConstraints=CA:FALSE\n")
+        self._openssl(
+            f"req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} "
+            f"-keyout {name}.key -out {name}.csr"
+        )
+        self._openssl(
+            f"x509 -req -in {name}.csr -CA {self._name}.pem -CAkey {self._name}.key -CAcreateserial "
+            f"-days {days} -extfile {name}.ext -out {name}.pem"
+        )
+        return str(self._folder / f"{name}.pem"), str(self._folder / f"{name}.key")
+
+    def _openssl(self, arguments: str) -> None:
+        subprocess.run(["openssl", *arguments.split()], cwd=self._folder, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The one that the tests trust."""
+    return Authority(tmp_path_factory.mktemp("tls"), "ours")
+
+
+def context_of(files: tuple[str, str]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*files)
+    return context
+
+
+def fetch(proxy: Any, connected: Any, run: Any, port: int, context: ssl.SSLContext | None, **fields: Any) -> Any:
+    """Look `a` up through a proxy that ends TLS; also return what arrived at the server."""
+    arrived: list[bytes] = []
+
+    async def main() -> Any:
+        async with proxy(port, tls=context) as p:
+            p.on_request = arrived.append
+            url = f"rediss://127.0.0.1:{p.port}"
+            async with connected(url, password="S3cret", **fields) as connector:
+                try:
+                    return await connector.fetch_many(["a"], CALL), b"".join(arrived)
+                except (FatalError, TransientError) as error:
+                    return (type(error), str(error).replace(str(p.port), "PORT")), b"".join(arrived)
+
+    return run(main())
+
+
+@pytest.fixture
+def guarded(client: Any) -> Any:
+    """A server with a password and one value."""
+    client.set("a", "1")
+    client.config_set("requirepass", "S3cret")
+    yield client
+    client.config_set("requirepass", "")
+
+
+def test_a_trusted_server_is_read(server, guarded, authority, proxy, connected, run):
+    found, arrived = fetch(proxy, connected, run, server.port, context_of(authority.issue("good")), tls_ca=authority.ca)
+
+    assert found == {"a": b"1"}
+    assert b"S3cret" in arrived
+
+
+def test_a_client_certificate_is_shown(server, guarded, authority, proxy, connected, run):
+    context = context_of(authority.issue("asks"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(authority.ca)
+    cert, key = authority.issue("me")
+
+    found, _ = fetch(proxy, connected, run, server.port, context, tls_ca=authority.ca, tls_cert=cert, tls_key=key)
+
+    assert found == {"a": b"1"}
+
+
+def test_insecure_switches_the_check_off(server, guarded, authority, proxy, connected, run):
+    context = context_of(authority.issue("elsewhere", "DNS:elsewhere.test"))
+
+    found, _ = fetch(proxy, connected, run, server.port, context, insecure=True)
+
+    assert found == {"a": b"1"}
+
+
+@pytest.mark.parametrize(
+    ("alternative", "days", "trusted", "reason"),
+    [
+        ("IP:127.0.0.1", 2, False, "unable to get local issuer certificate"),
+        ("DNS:elsewhere.test", 2, True, "IP address mismatch, certificate is not valid for '127.0.0.1'"),
+        ("IP:127.0.0.1", -1, True, "certificate has expired"),
+    ],
+    ids=["unknown authority", "wrong host", "expired"],
+)
+def test_an_untrusted_server_gets_no_login(
+    server, authority, proxy, connected, run, alternative, days, trusted, reason
+):
+    name = f"bad{abs(hash((alternative, days, trusted)))}"
+    context = context_of(authority.issue(name, alternative, days))
+
+    found, arrived = fetch(proxy, connected, run, server.port, context, **({"tls_ca": authority.ca} if trusted else {}))
+
+    assert arrived == b""
+    assert found == (
+        FatalError,
+        (
+            f"The certificate of Redis at 127.0.0.1:PORT is not trusted: {reason}. "
+            "Name the authority's file in RedisConfig.tls_ca."
+        ),
+    )
+
+
+def test_a_server_without_tls_gets_no_login(server, authority, proxy, connected, run):
+    found, arrived = fetch(proxy, connected, run, server.port, None, tls_ca=authority.ca)
+
+    assert b"S3cret" not in arrived
+    assert found[0] in (FatalError, TransientError)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning")  # that it is deprecated is the point
+def test_an_old_version_of_tls_is_refused(server, authority, proxy, connected, run):
+    context = context_of(authority.issue("old"))
+    context.minimum_version = ssl.TLSVersion.TLSv1
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+
+    found, arrived = fetch(proxy, connected, run, server.port, context, tls_ca=authority.ca)
+
+    assert arrived == b""
+    assert found[0] in (FatalError, TransientError)
+
+
+@pytest.mark.parametrize("fields", [{"tls_ca": "/nowhere/ca.pem"}, {"tls_cert": "/nowhere/cert.pem"}])
+def test_a_file_that_is_not_there_fails_the_task(connected, fields):
+    async def main() -> None:
+        async with connected("rediss://127.0.0.1:1", **fields) as connector:
+            await connector.fetch_many(["a"], CALL)
+
+    with pytest.raises(FatalError) as caught:
+        asyncio.run(main())
+
+    assert str(caught.value) == (
+        "A file that RedisConfig.tls_ca, tls_cert or tls_key names cannot be used on this worker "
+        "(No such file or directory); it must be a PEM file. Put it there, or correct the path."
+    )

@@ -1,0 +1,298 @@
+"""The engine's test bench: scripted servers, engines and tasks on one event loop, or on a loop thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from enrichkit.engine.dispatch import Engine
+from enrichkit.engine.fallback import Stage
+from enrichkit.engine.run import Run
+from enrichkit.options import Default, Options
+from enrichkit.outcome import STATUSES, Outcomes
+from enrichkit.testing import clock as virtual
+from enrichkit.testing.scripted import Script, ScriptedConnector, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from enrichkit.connector import Connector, TaskInfo
+    from enrichkit.engine.cache import AnswerCache
+    from enrichkit.engine.handover import Handover
+    from enrichkit.engine.lookup import Part
+    from enrichkit.engine.loop import LoopThread
+
+POLICIES = ("on_timeout", "on_error", "on_missing")
+
+
+class Row(NamedTuple):
+    """One row, or barrier, that left a task. The three last are None without details."""
+
+    key: Any
+    value: Any
+    status: str
+    error: str | None = None
+    at: float = 0.0
+    attempts: int | None = None
+    latency: float | None = None
+    origin: str | None = None
+
+
+class Task:
+    """
+    A run and what left it. Each key of a slice is one row, unless *counts* say otherwise.
+
+    Attributes:
+        left: What left, in order.
+        takes: Whether the Spark thread takes what leaves; else it counts as not yet emitted.
+    """
+
+    def __init__(self, engine: Engine, options: Options, arguments: dict[str, Any]) -> None:
+        fallbacks = {name: options.policy(name).value for name in POLICIES if isinstance(options.policy(name), Default)}
+        decode = arguments.pop("decode", lambda raws: (list(raws), {}))
+        self.run = Run(
+            arguments.pop("name", "scripted"), options, decode, self._emit, fallbacks=fallbacks, seed=1, **arguments
+        )
+        self.ordered = arguments.get("ordered", True)
+        self.left: list[Row] = []
+        self.takes = True
+        self.error: BaseException | None = None
+        self.admitted = 0
+        self._changed = asyncio.Event()
+        engine.attach(self.run)
+        for stage in self.run.stages:
+            stage.engine().attach(stage.run)
+
+    def admit(self, *keys: Any, counts: Sequence[int] | None = None, nulls: int = 0) -> Outcomes:
+        """Admit one slice, with *nulls* rows that have no key."""
+        counts = counts or [1] * len(keys)
+        rows = sum(counts) + nulls
+        outcomes = Outcomes(list(keys), rows, details=self.run.options.details, counts=counts)
+        self.admitted += rows
+        self.run.admit(outcomes)
+        return outcomes
+
+    def admit_each(self, *keys: Any) -> None:
+        """Admit a slice for each of *keys*."""
+        for key in keys:
+            self.admit(key)
+
+    def barrier(self, tag: Any) -> None:
+        self.run.admit_barrier(tag)
+
+    def close(self) -> None:
+        """What the Spark thread does when it goes away."""
+        self.run.close()
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Wait until *done* holds, which is looked at whenever something leaves; raise what failed the run."""
+        while not done():
+            if self.error is not None:
+                raise self.error
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def end(self) -> None:
+        """End the input, wait until every row has left, and close; raise what failed the run."""
+        self.run.end_input()
+        await self.until(lambda: self._rows() == self.admitted)
+        if self.error is not None:
+            raise self.error
+        self.run.close()
+
+    @property
+    def keys(self) -> list[Any]:
+        return [row.key for row in self.left]
+
+    @property
+    def values(self) -> list[Any]:
+        return [row.value for row in self.left]
+
+    @property
+    def statuses(self) -> list[str]:
+        return [row.status for row in self.left]
+
+    def _rows(self) -> int:
+        return sum(row.status != "barrier" for row in self.left)
+
+    def _emit(self, parts: list[Part] | BaseException) -> None:
+        if isinstance(parts, BaseException):
+            assert self.error is None, "a run fails once"
+            self.error = parts
+        else:
+            for part in parts:
+                self._take(part)
+            if self.takes:
+                self.run.taken_bytes += sum(part.bytes for part in parts)
+                # The Spark thread posts this, so it comes later than the emission.
+                asyncio.get_running_loop().call_soon(self.run.resume)
+            assert self._rows() <= self.admitted, "a row left twice"
+        self._changed.set()
+
+    def _take(self, part: Part) -> None:
+        outcomes = part.outcomes
+        now = asyncio.get_running_loop().time()
+        if outcomes.tag is not None:
+            self.left.append(Row(outcomes.tag, None, "barrier", at=now))
+            return
+        assert outcomes.counts is not None
+        indices = range(len(outcomes.keys)) if part.indices is None else part.indices
+        for i in indices:
+            details = [column and column[i] for column in (outcomes.attempts, outcomes.latencies, outcomes.origins)]
+            status, error = STATUSES[outcomes.statuses[i]], outcomes.errors.get(i)
+            row = Row(outcomes.keys[i], outcomes.values[i], status, error, now, *details)
+            self.left += [row] * outcomes.counts[i]
+        nulls = part.rows - sum(outcomes.counts[i] for i in indices)
+        self.left += [Row(None, None, "null_key", at=now)] * nulls
+
+
+class Lab:
+    """Makes servers, engines and tasks, and closes them all."""
+
+    def __init__(self) -> None:
+        self.engines: list[Engine] = []
+        self.tasks: list[Task] = []
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def server(
+        self, script: Script | None = None, *, otherwise: Step | None = None, opening: Sequence[Step] = ()
+    ) -> ScriptedConnector:
+        return ScriptedConnector(script, otherwise=otherwise, opening=opening)
+
+    def engine(
+        self, server: Connector[Any], *, capacity: int = 4, batch_size: int = 1, rate: float | None = None
+    ) -> Engine:
+        engine = Engine(server, capacity, batch_size, rate=rate, seed=1)
+        self.engines.append(engine)
+        return engine
+
+    def task(
+        self,
+        engine: Engine,
+        *,
+        ordered: bool = True,
+        cache: AnswerCache | None = None,
+        task: TaskInfo | None = None,
+        decode: Any = None,
+        name: str = "scripted",
+        stages: Sequence[Stage] = (),
+        many: bool = False,
+        **options: Any,
+    ) -> Task:
+        arguments = {"ordered": ordered, "cache": cache, "task": task, "name": name, "stages": stages, "many": many}
+        if decode is not None:
+            arguments["decode"] = decode
+        made = Task(engine, Options(**options), arguments)
+        self.tasks.append(made)
+        return made
+
+    def start(
+        self,
+        script: Script | None = None,
+        *,
+        otherwise: Step | None = None,
+        capacity: int = 4,
+        batch_size: int = 1,
+        rate: float | None = None,
+        **arguments: Any,
+    ) -> tuple[ScriptedConnector, Task]:
+        """Make a server, an engine for it, and one task."""
+        server = self.server(script, otherwise=otherwise)
+        engine = self.engine(server, capacity=capacity, batch_size=batch_size, rate=rate)
+        return server, self.task(engine, **arguments)
+
+    def stage(
+        self,
+        server: Connector[Any],
+        *when: str,
+        name: str = "backup",
+        capacity: int = 4,
+        batch_size: int = 1,
+        decode: Any = None,
+        **options: Any,
+    ) -> Stage:
+        """Make a fallback that asks *server* when one of the options *when* says so."""
+        engine = self.engine(server, capacity=capacity, batch_size=batch_size)
+        nulls = dict.fromkeys(POLICIES, "null")
+        settings = Options(**{**nulls, "max_fallback_ratio": 1.0, "timeout": 1.0, **options})
+        plain = decode or (lambda raws: (list(raws), {}))
+        return Stage(
+            name,
+            when,
+            capacity * batch_size,
+            f"engine of {name}",
+            lambda: engine,
+            lambda emit: Run(name, settings, plain, emit, ordered=False, seed=1),
+        )
+
+    async def at(self, moment: float) -> None:
+        """Wait until *moment* of virtual time, and until everything has run that is due then."""
+        await asyncio.sleep(moment - self.now)
+        await virtual.settle()
+
+    async def settle(self) -> None:
+        """Wait until everything has run that can run now."""
+        await virtual.settle()
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            task.close()
+        await asyncio.sleep(0)  # for calls that swallow a cancellation: the next one must not merge with it
+        for engine in self.engines:
+            await engine.close()
+        for engine in self.engines:
+            peak = getattr(engine.connector, "peak", 0)  # a few tests bring a connector of their own
+            assert peak <= engine.capacity, "more calls in flight than capacity"
+
+
+class ThreadTask:
+    """A run on a loop thread, with the calling thread in the place of Spark's."""
+
+    def __init__(self, loop: LoopThread, key: str, handover: Handover, build: Callable[[], Engine]) -> None:
+        self.loop = loop
+        self.key = key
+        self.handover = handover
+        self.build = build
+
+    def process(self, slices: Iterable[Outcomes], **instead: Any) -> Generator[Part, None, None]:
+        """Start the run and yield what leaves; *instead* gives another `key` or `build`."""
+        arguments = {"key": self.key, "build": self.build, **instead}
+        return self.handover.process(slices, **arguments)  # type: ignore[return-value]  # it is a generator
+
+    def loop_turn(self, after: float = 0.0) -> None:
+        """Wait until the loop has read all mails and gone round once more, *after* seconds later."""
+        done = threading.Event()
+        self.loop.post(lambda: asyncio.get_running_loop().call_later(after, done.set))
+        assert done.wait(5.0), "the loop does not turn"
+
+
+class SparkThread(Protocol):
+    """Makes a `ThreadTask`; tasks of one server share its engine."""
+
+    def __call__(
+        self,
+        server: ScriptedConnector,
+        *,
+        loop: LoopThread | None = None,
+        capacity: int = 4,
+        batch_size: int = 1,
+        window: int = 1000,
+        start: int | None = None,
+        ordered: bool = True,
+        **options: Any,
+    ) -> ThreadTask: ...
+
+
+def end_thread(thread: LoopThread) -> None:
+    loop = thread._loop
+    if thread.alive():
+        loop.call_soon_threadsafe(loop.stop)
+        thread._thread.join(5.0)
+    assert not thread.alive(), "the loop thread does not end"
+    for engine in thread.engines.values():  # the loop is here now, whose thread is no more
+        loop.run_until_complete(engine.close())
+    loop.close()

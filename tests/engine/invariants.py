@@ -1,0 +1,326 @@
+"""
+What must hold at every moment of a simulated task, whatever the seed: the oracle beside the engine.
+
+`RunWatch` sees each call when it starts and ends, each key when it gets its outcome, each part when it leaves, and the
+moments at which nothing can run any more before the clock moves. It keeps its own books and asks the engine little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.connector import Failure
+from enrichkit.options import Default
+from enrichkit.outcome import MISSING, OK, PENDING, STATUSES, TIMEOUT, Outcomes
+
+from .story import Kind, value_of
+from .watch import EPSILON
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from enrichkit.engine.lookup import Part
+    from enrichkit.engine.run import Run
+    from enrichkit.options import Options
+
+    from .story import RunPlan
+    from .watch import Flight, Watch
+
+__all__ = ["RunWatch"]
+
+
+@dataclass(eq=False)
+class Waiting:
+    """Rows that wait for one lookup of a key, as the books have it."""
+
+    key: Any
+    admitted: float
+    first: float | None = None  # when its clock started: its first slot, or its admission to a call that was under way
+    unsettled: int = 0
+    flights: list[Flight] = field(default_factory=list)  # that were made for it
+    failed: bool = False  # some call that held the key did not answer it
+    status: int = PENDING
+
+
+@dataclass(eq=False)
+class Slice:
+    """One slice of rows in the books."""
+
+    outcomes: Outcomes
+    segment: int
+    admitted: float
+    waiting: list[Waiting] = field(default_factory=list)
+    left: list[bool] = field(default_factory=list)
+    nulls_left: int = 0
+    values: list[tuple[int, int, Any]] = field(default_factory=list)
+
+
+class Once(bytearray):
+    """Status codes each of which may be written once: exactly one outcome per key."""
+
+    watch: RunWatch
+    entry: Slice
+
+    def __setitem__(self, index: Any, status: Any) -> None:
+        assert self[index] == PENDING, f"key {index} was settled as {STATUSES[self[index]]} and as {STATUSES[status]}"
+        super().__setitem__(index, status)
+        self.watch.settled(self.entry, index, status)
+
+
+class RunWatch:
+    """The books of one run."""
+
+    def __init__(self, watch: Watch, plan: RunPlan, number: int, run: Run) -> None:
+        self.watch = watch
+        self.plan = plan
+        self.number = number
+        self.run = run
+        self._admit, run.admit = run.admit, self.admit  # type: ignore[method-assign]  # the books come first
+        self.options: Options = plan.options
+        self.current: dict[Any, Waiting] = {}
+        self.clocks: deque[Waiting] = deque()
+        self.slices: deque[Slice] = deque()
+        self.admitted_rows = self.emitted_rows = self.taken_rows = self.keys = self.lookups = 0
+        self.statuses: Counter[int] = Counter()
+        self.calls = self.sent = 0
+        self.segment = 0  # barriers that have left
+        self.answered: list[Waiting] = []
+        self.closed = False
+        self._quiet_times = 0
+        self.failed: BaseException | None = None
+        timeout = self.options.timeout
+        self.limit = math.inf if timeout is None else timeout + max(0.1, timeout / 10) + EPSILON
+        retry = self.options.retry
+        # Each halving of a poisoned group asks once more; a late call and the one that was made in its stead may both
+        # be halved.
+        attempts, halvings = retry.attempts if retry else 1, math.ceil(math.log2(watch.plan.batch_size))
+        self.asks = attempts + halvings * (1 if self.options.attempt_timeout is None else attempts)
+        self.asks_after_misses = retry is not None and retry.on_missing
+
+    # admission
+
+    def admit(self, outcomes: Outcomes) -> None:
+        """Note a slice, whose tag is the number of its segment, and hand it to the run."""
+        now = self.watch.now
+        entry = Slice(outcomes, outcomes.tag, now, left=[False] * len(outcomes.keys))
+        self.admitted_rows += outcomes.rows
+        held = self.admitted_rows - self.taken_rows
+        assert held == outcomes.rows or held <= self.plan.window, f"{held} rows are held, window {self.plan.window}"
+        if self.closed:
+            return
+        self.keys += len(outcomes.keys)
+        self.slices.append(entry)
+        outcomes.tag = entry
+        outcomes.statuses = statuses = Once(outcomes.statuses)
+        statuses.watch, statuses.entry = self, entry
+        for key in outcomes.keys:
+            waiting = self.current.get(key)
+            if waiting is None:
+                self.lookups += 1
+                self.current[key] = waiting = Waiting(key, now)
+                if key in self.run.draining:
+                    self._start(waiting)
+            else:
+                self.watch.flags.add("duplicate")
+            waiting.unsettled += 1
+            entry.waiting.append(waiting)
+        self._admit(outcomes)
+        if outcomes.statuses is not statuses and not self.run.closed:  # all keys were cached
+            assert set(outcomes.statuses) == {OK}
+            for index in range(len(outcomes.keys)):
+                self.settled(entry, index, OK)
+
+    def _start(self, waiting: Waiting) -> None:
+        waiting.first = self.watch.now
+        self.clocks.append(waiting)
+
+    # calls
+
+    def asked(self, flight: Flight, others: list[Flight]) -> None:
+        """A call of this run starts; *others* are those in flight that share a key with it."""
+        assert not self.closed, "a call was made after the run was closed"
+        self.calls += 1
+        self.sent += len(flight.keys)
+        assert 1 <= len(flight.keys) <= self.watch.plan.batch_size, f"a group of {len(flight.keys)} keys"
+        assert len(set(flight.keys)) == len(flight.keys), "a key twice in one call"
+        for other in others:
+            if other.number == self.number:
+                self._asked_beside(flight, other)
+        for key in flight.keys:
+            waiting = self.current.get(key)
+            if waiting is None:
+                assert flight.started <= self.watch.opened_at, f"nobody waits for key {key!r}"
+                continue  # its lookup timed out while the connector was being opened
+            waiting.flights.append(flight)
+            times = len(waiting.flights)
+            if times > 1:
+                self.watch.flags.add("retry")
+            assert times <= self.asks, f"key {key!r} is asked for the {times}th time"
+            if waiting.first is None:
+                self._start(waiting)
+
+    def _asked_beside(self, flight: Flight, other: Flight) -> None:
+        """A call starts while another one that holds a key of it is under way: only after `attempt_timeout`."""
+        for key in set(flight.keys).intersection(other.keys):
+            limit, waiting = self.options.attempt_timeout, self.current.get(key)
+            assert limit is not None, f"key {key!r} is asked twice at a time"
+            # A call that was made in the stead of a late one may outlive the lookup that the late one settled.
+            late = abs(flight.started - other.started) >= limit - EPSILON
+            own = waiting is not None and other in waiting.flights and other.started > self.watch.opened_at
+            assert late or not own, f"key {key!r} is asked twice too early"
+
+    def ended(self, flight: Flight) -> None:
+        """A call of this run ends."""
+        self.answered = []
+        for key in flight.keys:
+            waiting = self.current.get(key)
+            answer = flight.answers.get(key, ...) if isinstance(flight.answers, dict) else ...
+            if waiting is None:
+                if flight.error is None and not isinstance(answer, Failure):
+                    self.watch.flags.add("late answer")
+            elif flight.error is not None or isinstance(answer, Failure):
+                waiting.failed = True
+            elif flight in waiting.flights and (answer is not ... or not self.asks_after_misses):
+                self.answered.append(waiting)
+
+    # outcomes
+
+    def settled(self, entry: Slice, index: int, status: int) -> None:
+        """A key of a slice gets its outcome."""
+        now, key, waiting = self.watch.now, entry.outcomes.keys[index], entry.waiting[index]
+        assert not self.closed, "a key got its outcome after the run was closed"
+        waiting.unsettled -= 1
+        waiting.status = status
+        if not waiting.unsettled:
+            if self.current.get(key) is waiting:
+                del self.current[key]
+            self.statuses[status] += 1
+        if waiting.first is not None:
+            assert now - waiting.first <= self.limit, f"key {key!r} waited {now - waiting.first:g} s"
+        if status == TIMEOUT:
+            assert self.options.timeout is not None
+            # A lookup that has a slot has its clock from then; one that has none may have had it since its admission.
+            assert now - waiting.admitted >= self.options.timeout - EPSILON, f"key {key!r} timed out too early"
+
+    def check(self, entry: Slice, index: int) -> None:
+        """The outcome of a key that leaves is right."""
+        outcomes, waiting = entry.outcomes, entry.waiting[index]
+        key, status, value = outcomes.keys[index], outcomes.statuses[index], outcomes.values[index]
+        kind, name = self.watch.plan.kinds[key], STATUSES[status]
+        expected: Any = None
+        if status == OK:
+            assert kind in Kind.ANSWERED, f"key {key!r} of kind {kind} is ok"
+            expected = value_of(key, kind)
+        else:
+            option = {"missing": "on_missing", "timeout": "on_timeout"}.get(name, "on_error")
+            policy = self.options.policy(option)
+            if isinstance(policy, Default):
+                expected = self.plan.fallbacks[option]
+            if status == MISSING:
+                assert kind in (Kind.MISSING, Kind.APPEARING), f"key {key!r} of kind {kind} is missing"
+                self.watch.flags.add("miss")
+            elif name == "rejected":
+                assert kind == Kind.REFUSED
+            elif name == "error":
+                assert waiting.failed or self.watch.plan.weather.shaky_open, (
+                    f"key {key!r} is in error, but no call of it failed"
+                )
+            else:
+                assert status == TIMEOUT, f"key {key!r} leaves with status {status}"
+                self.watch.flags.add("timeout")
+        assert value == expected, f"key {key!r} of status {name} has value {value!r}, not {expected!r}"
+        assert (index in outcomes.errors) == (name in ("timeout", "error", "rejected"))
+        entry.values.append((index, status, value))
+        if outcomes.attempts is not None and outcomes.latencies is not None and outcomes.origins is not None:
+            origin = outcomes.origins[index]
+            fallback = status != OK and isinstance(policy, Default)
+            assert origin in (("fallback",) if fallback else ("call", "shared", "cache")), origin
+            assert outcomes.attempts[index] <= self.asks
+            assert 0.0 <= outcomes.latencies[index] <= self.limit
+
+    # emission
+
+    def emitted(self, parts: Sequence[Part]) -> None:
+        """Parts leave the run."""
+        assert not self.closed, "rows left after the run was closed"
+        for part in parts:
+            outcomes = part.outcomes
+            self.emitted_rows += part.rows
+            if not isinstance(outcomes.tag, Slice):
+                assert outcomes.tag == self.segment, "barriers changed places"
+                held = next(iter(self.slices), None)
+                assert held is None or held.segment > self.segment, "a barrier left before a row that came earlier"
+                self.segment += 1
+                continue
+            entry: Slice = outcomes.tag
+            assert entry.segment == self.segment, "a row crossed a barrier"
+            assert not self.plan.ordered or entry is self.slices[0], "a slice left before an earlier one"
+            assert outcomes.counts is not None
+            indices = range(len(outcomes.keys)) if part.indices is None else part.indices
+            rows = 0
+            for index in indices:
+                assert not entry.left[index], "a row left twice"
+                entry.left[index] = True
+                rows += outcomes.counts[index]
+                self.check(entry, index)
+            nulls = outcomes.rows - sum(outcomes.counts)
+            if part.indices is None or not part.indices:
+                entry.nulls_left += nulls
+                rows += nulls
+            assert rows == part.rows
+            if all(entry.left) and entry.nulls_left == nulls:
+                self.slices.remove(entry)
+
+    def quiet(self, now: float) -> None:
+        """Nothing can run before the clock moves."""
+        lost = [waiting for waiting in self.answered if waiting.unsettled]
+        assert not lost or self.closed, f"an answer settled nobody: {lost[0]}"
+        self.answered = []
+        clocks = self.clocks
+        while clocks and not clocks[0].unsettled:
+            clocks.popleft()
+        if clocks and not self.closed:  # clocks start in the order of time, so the first is the oldest
+            assert clocks[0].first is not None
+            assert now - clocks[0].first <= self.limit, f"a key has waited for {now - clocks[0].first:g} s"
+        self._quiet_times += 1
+        if self._quiet_times % 16 == 0 and not self.closed and not self.run.timers:
+            self._somebody_asks()
+
+    def _somebody_asks(self) -> None:
+        """Every key without an outcome is in a call or waits for a slot; here, none waits for its back-off."""
+        run = self.run
+        assert run.engine is not None
+        asked = {lookup for call in run.engine.calls for lookup in call.lookups.values()}
+        asked.update(run._fresh, *(group for group, _ in run._urgent))
+        lost = [lookup.key for lookup in run._table.values() if lookup not in asked]
+        assert not lost, f"nobody asks for key {lost[0]!r} any more"
+
+    def complete(self, rows: int) -> None:
+        """The run ended well: all its *rows* left, and the counters add up."""
+        stats = self.run.stats
+        assert not self.slices
+        assert not self.current
+        assert self.emitted_rows == self.admitted_rows == self.taken_rows
+        assert stats.rows == self.admitted_rows == rows
+        assert stats.keys == self.keys
+        counted = (stats.ok, stats.missing, stats.timeouts, stats.errors, stats.rejected)
+        assert sum(counted) + stats.shared == stats.keys
+        if self.run.cache is None:
+            assert sum(counted) == self.lookups
+            assert counted == tuple(self.statuses[status] for status in range(1, 6))
+
+    def over(self) -> None:
+        """The run was closed a second ago: none of its calls goes on, and the engine counted those that there were."""
+        assert self.closed
+        assert not self.run.timers
+        for flight in self.watch.flights:
+            assert flight.number != self.number or flight.stubborn, "a call goes on a second after its run was closed"
+        stats = self.run.stats
+        if self.watch.plan.weather.opens_at_once:
+            assert (stats.calls, stats.attempts) == (self.calls, self.sent)
+        else:  # calls that failed with the opening of the connector were made, too
+            assert stats.calls >= self.calls
+            assert stats.attempts >= self.sent

@@ -1,0 +1,324 @@
+"""
+One seed, one story: a source with moods, tasks with random options, and a Spark thread, all under virtual time.
+
+`story.py` draws the story from the seed, `simulate` plays it on the real engine and the real hand-over, and the books
+of `watch.py` and `invariants.py` are checked at every step. What plays the Spark thread runs the loop whenever it
+waits, so that two threads become one and every run of a seed is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, deque
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.connector import Call, Connector, ConnectorConfig, Failure, TaskInfo
+from enrichkit.engine.cache import AnswerCache
+from enrichkit.engine.dispatch import Engine
+from enrichkit.engine.handover import Handover
+from enrichkit.engine.loop import LoopThread
+from enrichkit.engine.run import Run
+from enrichkit.errors import FatalError, PermanentError, TransientError
+from enrichkit.outcome import Outcomes
+from enrichkit.testing.clock import VirtualTimeLoop
+
+from .invariants import RunWatch
+from .story import Kind, draw, value_of
+from .watch import Flight, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from enrichkit.engine.lookup import Part
+
+    from .story import Plan, RunPlan
+
+__all__ = ["FLAGS", "simulate"]
+
+FLAGS = ("timeout", "late answer", "retry", "miss", "duplicate", "early close", "poisoned key")
+VIRTUAL_LIMIT = 50_000.0  # seconds; no story lasts nearly as long unless something hangs
+ODD = (ValueError, KeyError, StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError, RecursionError)
+FATAL = (FatalError, SystemExit, KeyboardInterrupt, MemoryError)
+
+
+class Source(Connector[ConnectorConfig]):
+    """The server and its driver, with the weather of the story."""
+
+    name = "simulated"
+    config_class = ConnectorConfig
+
+    def __init__(self, plan: Plan, watch: Watch) -> None:
+        super().__init__(ConnectorConfig())
+        self.watch = watch
+        self.plan = plan
+        self.weather = plan.weather
+        self.rng = random.Random(f"source {plan.seed}")
+        self.calls = 0
+        self.seen: Counter[Any] = Counter()
+        self.opened = self.closed = 0
+        self.fatal = False
+
+    async def open(self) -> None:
+        self.opened += 1
+        if self.weather.slow_open:
+            await asyncio.sleep(self.weather.slow_open)
+        if self.weather.shaky_open and self.opened == 1:
+            raise TransientError("connection refused")
+        if not self.weather.opens_at_once:
+            self.watch.opened_at = asyncio.get_running_loop().time()
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
+        try:
+            flight = self.watch.called(keys, call)
+        except AssertionError as broken:
+            self.watch.broken.append(broken)  # the engine takes what a connector raises for a failed lookup
+            raise
+        try:
+            await self._travel(flight)
+            flight.answers = self._answer(keys)
+        except BaseException as error:
+            flight.error = error
+            raise
+        finally:
+            self.watch.ended(flight)
+        return flight.answers
+
+    async def _travel(self, flight: Flight) -> None:
+        loop, rng, weather = asyncio.get_running_loop(), self.rng, self.weather
+        until, never = self._delay(loop.time())
+        while True:
+            try:
+                if never:
+                    await loop.create_future()
+                elif until > loop.time():
+                    await asyncio.sleep(until - loop.time())
+                return
+            except asyncio.CancelledError:
+                flight.cancelled += 1
+                if flight.cancelled > 1 or rng.random() >= weather.stubborn:
+                    if rng.random() < 0.1:
+                        raise ValueError("a driver that hides its cancellation") from None
+                    raise
+                flight.stubborn, never = True, False
+                until = loop.time() + weather.unit * rng.random()
+
+    def _delay(self, now: float) -> tuple[float, bool]:
+        rng, weather = self.rng, self.weather
+        began, ended = weather.outage
+        draw = rng.random()
+        if draw < weather.never or (began <= now < ended and draw < 0.2):
+            return now, True
+        if draw < weather.never + weather.late:
+            return now + weather.unit * rng.uniform(1.0, 3.0), False
+        if draw < weather.never + weather.late + weather.near:
+            return now + weather.unit * rng.uniform(0.9, 1.15), False
+        if rng.random() < weather.instant:
+            return now, False
+        return now + rng.expovariate(1.0 / weather.latency), False
+
+    def _answer(self, keys: Sequence[Any]) -> Any:
+        rng, weather = self.rng, self.weather
+        self.calls += 1
+        if self.plan.fatal_at == self.calls:
+            self.fatal = True
+            if rng.random() < 0.3:
+                return {"a key": "that nobody asked for"}
+            raise rng.choice(FATAL)("it is over")
+        now = asyncio.get_running_loop().time()
+        if weather.outage[0] <= now < weather.outage[1] or rng.random() < weather.transient:
+            raise self._transient()
+        if rng.random() < weather.odd:
+            raise rng.choice(ODD)("odd")
+        self.seen.update(keys)
+        if any(self.plan.kinds[key] == Kind.POISONED for key in keys):
+            self.watch.flags.add("poisoned key")
+            raise PermanentError("poison") if rng.random() < 0.7 else ValueError("poison")
+        answers = {}
+        for key in keys:
+            kind = self.plan.kinds[key]
+            if rng.random() < weather.failing:
+                answers[key] = Failure(self._transient())
+            elif kind == Kind.REFUSED or kind == Kind.BROKEN:
+                answers[key] = Failure(PermanentError("no"), rejected=kind == Kind.REFUSED)
+            elif kind != Kind.MISSING and not (kind == Kind.APPEARING and self.seen[key] == 1):
+                answers[key] = value_of(key, kind)
+        return answers
+
+    def _transient(self) -> TransientError:
+        wish = None
+        if self.rng.random() < 0.2:
+            unit = self.weather.unit
+            wish = self.rng.choice([0.0, 0.05 * unit, 0.3 * unit, 0.3 * unit, unit, float("nan"), -1.0])
+            wish = 120.0 if self.rng.random() < 0.01 else wish
+        return TransientError("busy", retry_after=wish)
+
+
+class Loop(VirtualTimeLoop):
+    """Has the books checked whenever nothing can run before the clock moves."""
+
+    watch: Watch
+
+    def _jump(self, seconds: float | None) -> None:
+        for error in self.watch.broken + self.errors:
+            raise error
+        self.watch.quiet(self.time())
+        super()._jump(seconds)
+
+
+class Thread:
+    """What the hand-over sees of the loop thread: mails are run by the loop, which runs while the caller waits."""
+
+    start = LoopThread.start
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.engines: dict[str, Engine] = {}
+
+    def post(self, mail: Callable[..., Any], *args: Any) -> None:
+        self.loop.call_soon(mail, *args)
+
+
+class WatchedHandover(Handover):
+    """The hand-over, except that it runs the loop itself instead of waiting for the thread that does."""
+
+    def __init__(self, thread: Thread, watch: Watch, plan: RunPlan, number: int, cache: AnswerCache | None) -> None:
+        self._thread = thread
+        self._watching = False
+        self.watched: RunWatch
+
+        def build(emit: Callable[[Any], None]) -> Run:
+            def watched_emit(parts: list[Part] | BaseException) -> None:
+                if isinstance(parts, BaseException):
+                    self.watched.failed = parts
+                else:
+                    self.watched.emitted(parts)
+                emit(parts)
+                if self._watching:
+                    thread.loop.stop()
+
+            run = Run(
+                "simulated",
+                plan.options,
+                lambda raws: (list(raws), {}),
+                watched_emit,
+                ordered=plan.ordered,
+                fallbacks=plan.fallbacks,
+                cache=cache,
+                task=TaskInfo(partition=number),
+                seed=watch.plan.seed,
+            )
+            close = run.close
+
+            def watched_close() -> None:
+                close()
+                watch.closes(number)
+
+            run.close = watched_close  # type: ignore[method-assign]  # the books must know the very moment
+            return run
+
+        super().__init__(thread, plan.window, plan.start, build)  # type: ignore[arg-type]  # a thread in all it needs
+        self.watched = RunWatch(watch, plan, number, self.run)
+        watch.runs.append(self.watched)
+
+    def _wait(self) -> list[Part] | BaseException:
+        self._watching = True
+        while self._ready.empty():
+            self._thread.loop.run_forever()
+        self._watching = False
+        return self._ready.get_nowait()
+
+
+class _BrokenInput(Exception):
+    pass
+
+
+def simulate(seed: int) -> set[str]:
+    """Play the story of *seed*; return which of `FLAGS` it held, and raise what was wrong."""
+    plan = draw(seed)
+    loop = Loop(seed, VIRTUAL_LIMIT)
+    watch = loop.watch = Watch(plan, loop.time)
+    source, thread = Source(plan, watch), Thread(loop)
+    cache = AnswerCache(plan.cache.ttl, plan.cache.max_bytes, plan.cache.missing_ttl) if plan.cache else None
+    plays = [_play(plan, number, thread, source, cache) for number in range(len(plan.runs))]
+    try:
+        if plan.together:
+            for _ in zip_longest(*plays):  # the two take turns, part by part
+                pass
+        else:
+            for play in plays:
+                deque(play, maxlen=0)
+        _end(thread, watch, source)
+    finally:
+        for play in plays:
+            play.close()
+        loop.close()
+    return watch.flags
+
+
+def _play(plan: Plan, number: int, thread: Thread, source: Source, cache: AnswerCache | None) -> Generator[Part]:
+    """Be the Spark thread of one task: yields what it takes."""
+    run_plan, watch, loop = plan.runs[number], source.watch, thread.loop
+    rng = random.Random(f"spark {plan.seed} {number}")
+    handover = WatchedHandover(thread, watch, run_plan, number, cache)
+    watched = handover.watched
+
+    def engine() -> Engine:
+        watch.engine = Engine(source, plan.capacity, plan.batch_size, rate=plan.rate, seed=plan.seed)
+        return watch.engine
+
+    parts = handover.process(_slices(run_plan, handover.run, thread), "simulated", engine)
+    taken = 0
+    try:
+        for part in parts:
+            watched.taken_rows += part.rows
+            taken += 1
+            if run_plan.close_after is not None and taken > run_plan.close_after:
+                watch.flags.add("early close")
+                break
+            if rng.random() < 0.1:
+                loop.run_until_complete(asyncio.sleep(0.05 * plan.weather.unit * rng.random()))
+            yield part
+        else:
+            watched.complete(run_plan.rows)
+    except _BrokenInput:
+        watch.flags.add("early close")
+    except FatalError:
+        if not source.fatal:
+            raise  # the task failed without a reason
+    finally:
+        parts.close()
+    loop.run_until_complete(asyncio.sleep(1.0))
+    watched.over()
+
+
+def _slices(plan: RunPlan, run: Run, thread: Thread) -> Iterator[Outcomes]:
+    segment = 0
+    for index, piece in enumerate(plan.slices):
+        if index == plan.breaks_after:
+            raise _BrokenInput
+        if piece.barrier:
+            thread.post(run.admit_barrier, segment)
+            segment += 1
+        if piece.gap:
+            thread.loop.run_until_complete(asyncio.sleep(piece.gap))
+        counts = list(piece.counts)
+        yield Outcomes(list(piece.keys), piece.rows, segment, details=plan.options.details, counts=counts)
+
+
+def _end(thread: Thread, watch: Watch, source: Source) -> None:
+    loop = thread.loop
+    for engine in thread.engines.values():
+        loop.run_until_complete(engine.close())
+    watch.closed = True
+    assert not watch.flights
+    assert source.closed >= bool(source.opened)
+    left = [task for task in asyncio.all_tasks(loop) if not task.done()]
+    assert not left, "tasks of the engine outlive it"
+    assert loop.timers == 0, "the engine left a timer"
+    if loop.errors:
+        raise loop.errors[0]

@@ -1,0 +1,191 @@
+"""What a seed stands for: a source with moods, a worker process, and the tasks that it runs."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from enrichkit.options import Cache, Options, Retry, default
+
+__all__ = ["Kind", "Plan", "RunPlan", "SlicePlan", "Weather", "draw", "value_of"]
+
+
+class Kind:
+    """What the source does with a key: a pure function of the key, so that a wrong value cannot look right."""
+
+    PLAIN, NULL, MISSING, APPEARING, POISONED, BROKEN, REFUSED = range(7)
+    ANSWERED = (PLAIN, NULL, APPEARING)
+
+
+def value_of(key: Any, kind: int) -> Any:
+    """The only right value of *key*."""
+    return None if kind == Kind.NULL else f"value of {key!r}"
+
+
+@dataclass(frozen=True)
+class SlicePlan:
+    """One slice of rows: its keys, how many rows each has, rows without a key, and what comes before it."""
+
+    keys: tuple[Any, ...]
+    counts: tuple[int, ...]
+    nulls: int
+    gap: float
+    barrier: bool
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts) + self.nulls
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One task."""
+
+    options: Options
+    fallbacks: dict[str, Any]  # option -> its default(value) after decoding
+    ordered: bool
+    slices: tuple[SlicePlan, ...]
+    window: int
+    start: int
+    close_after: int | None  # parts
+    breaks_after: int | None  # slices, after which the input raises
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.slices)
+
+
+@dataclass(frozen=True)
+class Weather:
+    """How the source behaves; `unit` is the time that a lookup or an attempt has."""
+
+    unit: float
+    latency: float
+    instant: float
+    near: float
+    late: float
+    never: float
+    transient: float
+    failing: float
+    odd: float
+    stubborn: float
+    outage: tuple[float, float]
+    slow_open: float
+    shaky_open: bool
+
+    @property
+    def opens_at_once(self) -> bool:
+        return not self.slow_open and not self.shaky_open
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A story."""
+
+    seed: int
+    capacity: int
+    batch_size: int
+    rate: float | None
+    kinds: dict[Any, int]
+    weather: Weather
+    runs: tuple[RunPlan, ...]
+    fatal_at: int | None = None
+    cache: Cache | None = None
+    together: bool = False  # two tasks at a time, or one after the other on a reused worker
+
+
+def draw(seed: int) -> Plan:
+    """Make the story of *seed*."""
+    rng = random.Random(seed)
+    capacity = rng.choice([1, 2, 3, 5, 8, 16])
+    batch_size = rng.choice([1, 1, 2, 3, 7])
+    timeout = rng.choice([0.1, 0.5, 0.5, 2.0, 2.0, 10.0, None])
+    attempt_timeout = None
+    if timeout is None or rng.random() < 0.3:
+        attempt_timeout = (timeout or 3.0) * rng.uniform(0.2, 0.8)
+    unit = timeout or attempt_timeout or 1.0
+    calm = rng.random() < 0.1
+    weather = Weather(
+        unit=unit,
+        latency=unit * rng.choice([0.02, 0.05, 0.2]),
+        instant=rng.choice([0.0, 0.1, 0.5]),
+        near=0.0 if calm else 0.03,
+        late=0.0 if calm else rng.choice([0.0, 0.02, 0.1]),
+        never=0.0 if calm or capacity == 1 else rng.choice([0.0, 0.0, 0.02]),
+        transient=0.0 if calm else rng.choice([0.01, 0.05, 0.15, 0.5]),
+        failing=0.0 if calm else rng.choice([0.0, 0.02, 0.05]),
+        odd=0.0 if calm else rng.choice([0.0, 0.0, 0.02]),
+        stubborn=rng.choice([0.0, 0.3, 1.0]),
+        outage=(0.0, 0.0) if calm or rng.random() < 0.8 else (start := unit * rng.uniform(0, 5), start + unit * 3),
+        slow_open=unit * rng.choice([0.0, 0.0, 0.1, 0.9]),
+        shaky_open=not calm and rng.random() < 0.1,
+    )
+    universe = [rng.choice([f"k{n}", n, (n, "part")]) for n in range(rng.randint(205, 240))]
+    odds = {Kind.NULL: 3, Kind.MISSING: 6, Kind.APPEARING: 1, Kind.REFUSED: 1, Kind.BROKEN: 1, Kind.PLAIN: 88}
+    kinds = dict(zip(universe, rng.choices(list(odds), list(odds.values()), k=len(universe)), strict=True))
+    for key in rng.sample(universe, rng.choice([0, 1, 3])):
+        kinds[key] = Kind.POISONED
+    cache = None
+    if rng.random() < 0.3:
+        cache = Cache(rng.choice([unit, 1000.0]), rng.choice([4096, 2**20]), rng.choice([None, 0.0, unit]))
+    runs = [_draw_run(rng, universe, timeout, attempt_timeout, cache)]
+    if rng.random() < 0.25:
+        runs.append(_draw_run(rng, universe[:60], timeout, attempt_timeout, cache))
+    return Plan(
+        seed,
+        capacity,
+        batch_size,
+        rng.choice([None, None, None, 50.0 / unit]),
+        kinds,
+        weather,
+        tuple(runs),
+        fatal_at=rng.randrange(60) if rng.random() < 0.04 else None,
+        cache=cache,
+        together=rng.random() < 0.5,
+    )
+
+
+def _draw_run(
+    rng: random.Random, universe: list[Any], timeout: float | None, attempt_timeout: float | None, cache: Cache | None
+) -> RunPlan:
+    ordered = rng.random() < 0.5
+    retry = rng.choice([None, Retry(), Retry()])
+    if retry is not None and rng.random() < 0.7:
+        wait = (timeout or 1.0) * rng.uniform(0.0, 0.4)
+        jitter = rng.choice(["full", "none"])
+        retry = Retry(rng.randint(1, 5), wait, rng.choice([1.0, 2.0]), wait * 3, jitter, rng.random() < 0.3)
+    fallbacks = {f"on_{name}": f"decoded fallback for {name}" for name in ("timeout", "error", "missing")}
+    policies: dict[str, Any] = {name: rng.choice(["null", default("raw")]) for name in fallbacks}
+    options = Options(
+        timeout=timeout,
+        attempt_timeout=attempt_timeout,
+        max_fallback_ratio=1.0,
+        stall_timeout=86_400.0,
+        retry=retry,
+        cache=cache,
+        details=rng.random() < 0.3,
+        window_bytes=rng.choice([64 * 2**20, 64 * 2**20, 2048]),
+        **policies,
+    )
+    keys = rng.sample(universe, len(universe))
+    for _ in range(rng.choice([0, 20, 60])):
+        keys.insert(rng.randrange(len(keys)), rng.choice(keys))
+    cuts = sorted(rng.sample(range(1, len(keys)), rng.randint(3, 14)))
+    slices = []
+    for start, end in zip([0, *cuts], [*cuts, len(keys)], strict=True):
+        counted = Counter(keys[start:end])
+        several = rng.random() < 0.3
+        counts = tuple(count + (rng.randrange(3) if several else 0) for count in counted.values())
+        nulls = rng.choice([0, 0, 1, 4])
+        gap = rng.choice([0.0, 0.0, 0.01, 0.2, 1.0]) * (timeout or 1.0)
+        slices.append(SlicePlan(tuple(counted), counts, nulls, gap, rng.random() < 0.3))
+        if rng.random() < 0.1:
+            slices.append(SlicePlan((), (), rng.choice([0, 2]), 0.0, False))
+    window = rng.choice([20_000, 30, 80])
+    close_after = rng.randrange(len(slices) if ordered else 60) if rng.random() < 0.3 else None
+    breaks_after = rng.randrange(len(slices)) if rng.random() < 0.05 else None
+    return RunPlan(
+        options, fallbacks, ordered, tuple(slices), window, rng.choice([1, 16, window]), close_after, breaks_after
+    )

@@ -1,0 +1,284 @@
+"""What the engine counts: tokens, calls of a bisection, bytes, timers; and what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import UserDict
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from enrichkit.engine.cache import AnswerCache, size_of
+from enrichkit.engine.calls import InFlight
+from enrichkit.engine.deadlines import Deadlines, Sweeper
+from enrichkit.engine.lookup import Lookup
+from enrichkit.engine.retry import Budget
+from enrichkit.errors import ContractError, PermanentError, TaskFailedError, TransientError
+from enrichkit.options import Retry
+from enrichkit.outcome import Outcomes
+from enrichkit.testing.clock import VirtualTimeLoop
+from enrichkit.testing.scripted import Step
+
+if TYPE_CHECKING:
+    from .bench import Lab
+
+POISON = Step(error=PermanentError("poison"))
+
+
+def test_a_budget_takes_what_is_spent_and_gives_back_one_token_for_each_call() -> None:
+    budget = Budget()
+    assert budget.spend(5)
+    assert budget.tokens == 95
+    budget.earn()
+    assert budget.tokens == 96
+    assert not budget.spend(97)
+    assert budget.tokens == 96
+    assert budget.spend(96)
+    assert budget.tokens == 0
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+async def test_a_clean_call_gives_one_token_back_and_a_late_one_none(lab: Lab, batch_size: int) -> None:
+    _, task = lab.start({"late": Step(after=0.5)}, batch_size=batch_size, timeout=0.2, on_timeout="null")
+    budget = lab.engines[0].budget
+    budget.tokens = 50
+    task.admit("a", "b")
+    await lab.at(0.1)
+    assert budget.tokens == 50 + 2 // batch_size
+    task.admit("late")
+    await lab.at(1.0)
+    assert task.statuses == ["ok", "ok", "timeout"]
+    assert budget.tokens == 50 + 2 // batch_size
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+async def test_an_answer_after_the_attempt_timeout_is_taken_but_gives_no_token_back(lab: Lab, batch_size: int) -> None:
+    _, task = lab.start(otherwise=Step(after=0.3), batch_size=batch_size, attempt_timeout=0.1, retry=None)
+    lab.engines[0].budget.tokens = 50
+    task.admit("a", "b")
+    await task.end()
+    assert task.values == ["va", "vb"]
+    assert lab.engines[0].budget.tokens == 50
+
+
+async def test_a_call_with_a_miss_or_a_failure_gives_no_token_back(lab: Lab) -> None:
+    script = {"none": Step(missing=True), "bad": Step(failure=PermanentError("no"))}
+    _, task = lab.start(script, batch_size=2, on_error="null")
+    lab.engines[0].budget.tokens = 50
+    task.admit("a", "none", "b", "bad")
+    await task.end()
+    assert lab.engines[0].budget.tokens == 50
+
+
+async def test_a_full_bucket_does_not_overflow(lab: Lab) -> None:
+    _, task = lab.start(batch_size=2)
+    task.admit(*range(10))
+    await task.end()
+    assert lab.engines[0].budget.tokens == Budget.SIZE
+
+
+async def test_each_call_of_a_bisection_costs_one_token_and_is_counted(lab: Lab) -> None:
+    """Four keys, one of them poisoned: the halves, of which one answers, then the two keys of the other half."""
+    server, task = lab.start({0: POISON}, batch_size=4, capacity=1, on_error="null")
+    task.admit(0, 1, 2, 3)
+    await task.end()
+    assert task.statuses == ["error", "ok", "ok", "ok"]
+    assert server.keys == [(0, 1, 2, 3), (0, 1), (2, 3), (0,), (1,)]
+    assert task.run.stats.bisections == 4
+    assert lab.engines[0].budget.tokens == Budget.SIZE - 4 + 2, "two of the calls were clean"
+
+
+async def test_a_bisection_makes_all_the_calls_that_it_may(lab: Lab) -> None:
+    """Twelve more calls for eight keys: two halves, four quarters, and six of the eight keys alone."""
+    server, task = lab.start(otherwise=POISON, batch_size=8, capacity=1, on_error="null")
+    task.admit(*range(8))
+    await task.end()
+    assert task.statuses == ["error"] * 8
+    assert sorted(map(len, server.keys)) == [1] * 6 + [2] * 4 + [4] * 2 + [8]
+    assert task.run.stats.bisections == 12
+
+
+async def test_a_group_of_three_is_halved_as_evenly_as_it_goes(lab: Lab) -> None:
+    server, task = lab.start({"c": POISON}, batch_size=3, capacity=1, on_error="null")
+    task.admit("a", "b", "c")
+    await task.end()
+    assert server.keys == [("a", "b", "c"), ("a", "b"), ("c",)]
+
+
+@pytest.mark.parametrize(
+    ("values", "size"),
+    [
+        ([7], 64),
+        ([7, None, 0.5, True], 4 * 64),
+        (["ab", "cde"], 50 + 2 + 50 + 3),
+        ([b"ab", "cde", ""], 150 + 5),
+        (["abc"], size_of("abc")),
+        ([7, "abc"], size_of(7) + size_of("abc")),
+        ([[1, "a"], {"b": 2}], size_of([1, "a"]) + size_of({"b": 2})),
+    ],
+    ids=str,
+)
+async def test_answers_count_by_about_how_many_bytes_they_take(lab: Lab, values: list[Any], size: int) -> None:
+    _, task = lab.start({key: Step(value=value) for key, value in enumerate(values)}, batch_size=len(values))
+    task.admit(*range(len(values)))
+    await task.end()
+    assert task.values == values
+    assert task.run.settled_bytes == size // len(values) * len(values)
+
+
+async def test_an_answer_to_one_key_under_another_fails_the_task(lab: Lab) -> None:
+    _, task = lab.start(otherwise=Step(returns={"b": 1}), on_error="null")
+    task.admit("a")
+    text = (
+        r"^scripted: fetch_many returned 1 key\(s\) that it was not asked for; it must answer under the very keys it "
+        r"was given \(1 in this call\)\. Map the source's answers back to those keys\.$"
+    )
+    with pytest.raises(ContractError, match=text):
+        await task.end()
+    assert task.left == []
+
+
+@pytest.mark.parametrize("kind", [UserDict, MappingProxyType])
+async def test_an_answer_may_be_any_mapping(lab: Lab, kind: Any) -> None:
+    _, task = lab.start(otherwise=Step(returns=kind({"a": 1, "b": 2})), batch_size=2)
+    task.admit("a", "b")
+    await task.end()
+    assert task.values == [1, 2]
+
+
+async def test_keys_that_are_asked_again_are_looked_at_a_few_times_each(lab: Lab) -> None:
+    """A group may have a million, and the loop stands still meanwhile."""
+
+    class Watched(Lookup):
+        __slots__ = ()
+        looks = 0
+
+        def __getattribute__(self, name: str) -> Any:
+            Watched.looks += 1
+            return super().__getattribute__(name)
+
+    _, task = lab.start()
+    group: list[Lookup] = [Watched(n, Outcomes([n], 1), 0) for n in range(500)]
+    for lookup in group[1:]:
+        lookup.started = 1.0
+    call = InFlight(task.run, group, None, 2.0, None)
+    assert Watched.looks < 10 * 500
+    assert [2.0, *[1.0] * 499] == [lookup.started for lookup in group]
+    assert group[:1] == call.record
+
+
+def test_a_deadline_has_passed_at_its_very_moment_and_is_told_once() -> None:
+    outcomes = Outcomes(["a", "b"], 2)
+    lookups = [Lookup(key, outcomes, index) for index, key in enumerate("ab")]
+    deadlines = Deadlines(2.0)
+    deadlines.start(lookups, 1.0)
+    assert [deadlines.of(lookup) for lookup in lookups] == [3.0, 3.0]
+    lookups[0].settled = True
+    assert list(deadlines.expired(2.999)) == []
+    assert list(deadlines.expired(3.0)) == [lookups[1]]
+    assert list(deadlines.expired(4.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "tick"), [((), 0.05), ((10.0, 1.0), 0.05), ((0.1, 2.0), 0.005), ((2.0, 0.1), 0.005)]
+)
+async def test_the_sweeper_comes_by_twenty_times_in_the_shortest_timeout_and_in_a_second(
+    lab: Lab, timeouts: tuple[float, ...], tick: float
+) -> None:
+    moments: list[float] = []
+
+    def sweep(now: float) -> bool:
+        moments.append(now)
+        return len(moments) < 3
+
+    sweeper = Sweeper(asyncio.get_running_loop(), sweep)
+    for timeout in timeouts:
+        sweeper.watch(timeout)
+    sweeper.wake()
+    sweeper.wake()
+    await lab.at(1.0)
+    assert moments == pytest.approx([tick, 2 * tick, 3 * tick])
+    sweeper.wake()
+    sweeper.stop()
+    await lab.at(2.0)
+    assert len(moments) == 3
+
+
+async def test_a_defect_in_the_sweeper_fails_every_task_instead_of_hanging_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(now: float) -> bool:
+        raise ZeroDivisionError
+
+    server, task = lab.start(otherwise=Step(never=True), timeout=1.0)
+    other = lab.task(lab.engines[0], timeout=1.0)
+    monkeypatch.setattr(other.run, "expire", defect)
+    task.admit("a")
+    other.admit("b")
+    text = (
+        r"^scripted: a step of the engine raised ZeroDivisionError \(test_bookkeeping\.py, line \d+\)\. This is a "
+        r"defect; please report it\.$"
+    )
+    for each in (task, other):
+        with pytest.raises(TaskFailedError, match=text):
+            await each.end()
+    assert lab.now < 1.0
+    await lab.settle()
+    assert server.in_flight == 0
+
+
+async def test_the_answer_of_a_call_that_outlives_its_task_is_remembered(lab: Lab) -> None:
+    cache = AnswerCache(60.0, 1_000_000, None)
+    _, task = lab.start(otherwise=Step(after=0.5, stubborn=1), cache=cache)
+    task.admit("a")
+    await lab.at(0.1)
+    task.close()
+    await lab.at(1.0)
+    assert cache.get_many(["a"], lab.now) == ["va"]
+    assert task.left == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+async def test_an_empty_list_of_matches_is_a_miss_and_every_other_value_is_not(lab: Lab, batch_size: int) -> None:
+    given: dict[str, Any] = {"none": [], "one": [1], "null": None, "zero": 0, "empty": {}}
+    script = {key: Step(value=value) for key, value in given.items()}
+    _, task = lab.start(script, batch_size=batch_size, many=True)
+    task.admit(*given)
+    await task.end()
+    assert task.statuses == ["missing", "ok", "ok", "ok", "ok"]
+    assert task.values == [None, [1], None, 0, {}]
+
+
+async def test_where_an_answer_is_one_value_an_empty_list_is_a_value(lab: Lab) -> None:
+    _, task = lab.start(otherwise=Step(value=[]))
+    task.admit("a")
+    await task.end()
+    assert (task.statuses, task.values) == (["ok"], [[]])
+
+
+async def test_with_many_matches_an_answer_that_is_no_mapping_is_refused_as_ever(lab: Lab) -> None:
+    _, task = lab.start(otherwise=Step(returns=[1, 2]), many=True)
+    task.admit("a")
+    with pytest.raises(ContractError, match=r"^scripted: fetch_many returned a list; it must return a mapping"):
+        await task.end()
+
+
+async def test_an_engine_with_nothing_to_do_sets_no_timer(lab: Lab) -> None:
+    """Neither after retries, nor after a pause, nor after a late call."""
+    script = {"a": [Step(error=TransientError("busy", retry_after=0.1)), Step()], "b": Step(after=0.4)}
+    _, task = lab.start(script, timeout=0.3, on_timeout="null", retry=Retry(wait=0.01))
+    task.admit_each("a", "b")
+    await lab.at(5.0)
+    assert task.statuses == ["ok", "timeout"]
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    assert loop.timers == 0
+
+
+async def test_an_engine_says_how_much_it_has_to_do(lab: Lab) -> None:
+    _, task = lab.start(otherwise=Step(after=1.0), capacity=2)
+    assert repr(lab.engines[0]) == "<Engine scripted: 0 in flight, 0 runs waiting, 2 capacity>"
+    task.admit(*"abc")
+    await lab.settle()
+    assert repr(lab.engines[0]) == "<Engine scripted: 2 in flight, 1 runs waiting, 2 capacity>"

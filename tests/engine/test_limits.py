@@ -1,0 +1,346 @@
+"""What holds calls back: the rate, a pause that the source asked for, the breaker, and the bound on bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from enrichkit.engine.limits import Breaker, Rate
+from enrichkit.errors import PermanentError, SourceStalledError, TransientError
+from enrichkit.options import Retry
+from enrichkit.testing.scripted import Step
+
+if TYPE_CHECKING:
+    from .bench import Lab
+
+DOWN = Step(after=0.01, error=TransientError("down"))
+
+
+def throttled(seconds: float) -> TransientError:
+    return TransientError("throttled", retry_after=seconds)
+
+
+# the rate
+
+
+async def test_calls_keep_to_the_rate(lab: Lab) -> None:
+    server, task = lab.start(rate=10.0, capacity=4)
+    task.admit_each(*range(20))
+    await task.end()
+    assert [seen.started for seen in server.calls] == pytest.approx([n / 10 for n in range(20)])
+
+
+@pytest.mark.parametrize("rate", [30.0, 400.0])
+async def test_a_fast_rate_is_met_and_hardly_exceeded(lab: Lab, rate: float) -> None:
+    """A burst of 50 ms' worth of calls is tolerated."""
+    server, task = lab.start(rate=rate, capacity=20)
+    count = int(3 * rate)
+    task.admit_each(*range(count))
+    await task.end()
+    starts = [seen.started for seen in server.calls]
+    assert 2.9 <= starts[-1] <= 3.0
+    for first in range(0, count, 7):
+        assert sum(starts[first] <= start < starts[first] + 1.0 for start in starts) <= rate * 1.05 + 1
+
+
+async def test_an_idle_time_saves_nothing_up(lab: Lab) -> None:
+    server, task = lab.start(rate=10.0)
+    task.admit("first")
+    await lab.at(20.0)
+    task.admit_each(*range(5))
+    await task.end()
+    assert [seen.started for seen in server.calls[1:]] == pytest.approx([20.0, 20.1, 20.2, 20.3, 20.4], abs=1e-6)
+
+
+async def test_tasks_on_one_engine_share_its_rate_and_retries_count(lab: Lab) -> None:
+    server = lab.server({0: [DOWN, Step()]})
+    engine = lab.engine(server, rate=10.0)
+    tasks = [lab.task(engine, retry=Retry(wait=0.0)) for _ in range(2)]
+    tasks[0].admit_each(*range(5))
+    tasks[1].admit_each(*range(10, 15))
+    await asyncio.gather(*(task.end() for task in tasks))
+    starts = sorted(seen.started for seen in server.calls)
+    assert starts == pytest.approx([n / 10 for n in range(11)])
+
+
+def test_a_rate_asks_to_wait_for_as_long_as_it_takes() -> None:
+    rate = Rate(2.0)
+    assert rate.delay(100.0) == 0.0
+    rate.spend(100.0)
+    assert rate.delay(100.0) == pytest.approx(0.5)
+    assert rate.delay(100.4) == pytest.approx(0.1)
+    assert rate.delay(100.5) == 0.0
+
+
+# a pause that the source asked for
+
+
+@pytest.mark.parametrize("how", ["raised", "returned"])
+async def test_a_retry_after_pauses_the_whole_source(lab: Lab, how: str) -> None:
+    """F10: no request earlier than the source asked for, whatever its key."""
+    step = Step(error=throttled(2.0)) if how == "raised" else Step(failure=throttled(2.0))
+    server, task = lab.start({"a": [step, Step()]}, capacity=1)
+    task.admit_each("a", "b", "c")
+    await task.end()
+    assert task.values == ["va", "vb", "vc"]
+    assert server.calls[0].started == 0.0
+    assert all(2.0 <= seen.started <= 2.1 for seen in server.calls[1:])
+
+
+async def test_a_pause_is_never_longer_than_a_minute(lab: Lab) -> None:
+    server, task = lab.start({"a": Step(error=throttled(99_999_999_999.0))}, capacity=1, on_error="null", timeout=100.0)
+    task.admit_each("a", "b")
+    await task.end()
+    assert server.calls[1].started == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -1.0, 0.0])
+async def test_a_pause_that_makes_no_sense_is_none(lab: Lab, seconds: float) -> None:
+    server, task = lab.start({"a": Step(error=throttled(seconds))}, capacity=1, on_error="null", retry=None)
+    task.admit_each("a", "b")
+    await task.end()
+    assert server.calls[1].started == 0.0
+
+
+async def test_a_shorter_pause_does_not_cut_a_longer_one(lab: Lab) -> None:
+    script = {"a": Step(error=throttled(5.0)), "b": Step(after=0.1, error=throttled(1.0))}
+    server, task = lab.start(script, capacity=2, on_error="null", retry=None)
+    task.admit_each("a", "b", "c")
+    await task.end()
+    assert server.calls[2].started == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0])
+async def test_a_source_with_a_rate_may_pause_as_well(lab: Lab, seconds: float) -> None:
+    script = {"a": Step(error=throttled(seconds))}
+    server, task = lab.start(script, capacity=1, rate=1000.0, on_error="null", retry=None)
+    task.admit_each("a", "b")
+    await task.end()
+    assert server.calls[1].started == pytest.approx(seconds)
+
+
+# the breaker
+
+
+def test_a_few_failures_do_not_open_the_breaker() -> None:
+    breaker = Breaker(random.Random(0))
+    for _ in range(19):
+        breaker.refused()
+    assert not breaker.troubled()
+    breaker.refused()
+    assert breaker.troubled()
+
+
+def test_a_source_that_answers_half_of_the_calls_is_not_held_back() -> None:
+    breaker = Breaker(random.Random(0))
+    for _ in range(500):
+        breaker.refused()
+        breaker.accepted()
+    assert [breaker.delay(1.0) for _ in range(100)] == [0.0] * 100
+
+
+def test_a_dead_source_is_still_probed() -> None:
+    breaker = Breaker(random.Random(0))
+    for _ in range(1000):
+        breaker.refused()
+    let_through = sum(breaker.delay(1.0) == 0.0 for _ in range(1000))
+    assert 60 <= let_through <= 140, "one in ten"
+
+
+def test_three_good_calls_in_a_row_close_the_breaker() -> None:
+    breaker = Breaker(random.Random(0))
+    for _ in range(1000):
+        breaker.refused()
+    for good in (True, True, False, True, True):
+        breaker.accepted() if good else breaker.refused()
+    assert breaker.troubled()
+    breaker.accepted()
+    assert not breaker.troubled()
+
+
+def test_the_breaker_forgets_what_is_half_a_minute_old() -> None:
+    breaker = Breaker(random.Random(0))
+    for second in range(10):
+        breaker.tick(float(second))
+        for _ in range(10):
+            breaker.refused()
+    breaker.tick(29.0)
+    assert breaker.troubled()
+    breaker.tick(41.0)
+    assert not breaker.troubled()
+
+
+async def test_while_the_source_fails_rows_wait_instead_of_failing(lab: Lab) -> None:
+    """F11: ten seconds of failures cost the keys that probed, and five seconds after them all is as before."""
+
+    def script(key: int, times: int) -> Step:
+        return DOWN if asyncio.get_running_loop().time() < 10.0 else Step(after=0.01)
+
+    server, task = lab.start(script, capacity=8, on_error="null", max_fallback_ratio=1.0)
+    task.admit_each(*range(4000))
+    await task.end()
+    failed = [row for row in task.left if row.status != "ok"]
+    assert len(failed) <= 80
+    assert all(row.value == f"v{row.key}" for row in task.left if row.status == "ok")
+    tries = [seen.started for seen in server.calls if seen.started < 10.0]
+    assert len(tries) <= 20 + 8 + 3 * 20, "the floor, what was in flight, and two probes a second"
+    assert lab.now <= 10.0 + 5.0 + 4000 * 0.01 / 8
+
+
+@pytest.mark.parametrize(
+    "step", [Step(after=0.01, error=PermanentError("no")), Step(after=0.01, missing=True), Step(after=0.01)]
+)
+async def test_a_source_that_answers_is_not_held_back_whatever_it_says(lab: Lab, step: Step) -> None:
+    server, task = lab.start(otherwise=step, capacity=4, on_error="null", max_fallback_ratio=1.0)
+    task.admit_each(*range(400))
+    await task.end()
+    assert lab.now == pytest.approx(1.0)
+    assert len(server.calls) == 400
+
+
+async def test_calls_that_are_late_count_as_failures(lab: Lab) -> None:
+    server, task = lab.start(
+        otherwise=Step(after=0.2), capacity=30, timeout=0.1, on_timeout="null", max_fallback_ratio=1.0
+    )
+    task.admit_each(*range(600))
+    await lab.at(3.0)
+    assert len(server.calls) < 120, "without the breaker it would be 450"
+    task.close()
+
+
+@pytest.mark.parametrize("step", [Step(after=0.01, failure=TransientError("busy")), DOWN], ids=["returned", "raised"])
+async def test_calls_that_bring_transient_failures_alone_are_failed_calls(lab: Lab, step: Step) -> None:
+    _, task = lab.start(otherwise=step, capacity=4, on_error="null", max_fallback_ratio=1.0, retry=None)
+    task.admit_each(*range(19))
+    await lab.at(1.0)
+    assert not lab.engines[0].breaker.troubled()
+    task.admit(19)
+    await lab.at(2.0)
+    assert lab.engines[0].breaker.troubled()
+
+
+async def test_one_answer_among_transient_failures_is_the_answer_of_a_source_that_works(lab: Lab) -> None:
+    bad = {key: Step(failure=TransientError("busy")) for key in range(1, 80, 2)}
+    _, task = lab.start(bad, batch_size=2, capacity=1, on_error="null", max_fallback_ratio=1.0, retry=None)
+    task.admit(*range(80))
+    await task.end()
+    assert not lab.engines[0].breaker.troubled()
+    assert task.statuses == ["ok", "error"] * 40
+
+
+@pytest.mark.parametrize(
+    "options", [{"attempt_timeout": 0.1, "retry": None}, {"timeout": 0.1, "on_timeout": "null"}], ids=["call", "lookup"]
+)
+async def test_each_late_call_is_one_failed_call_and_its_end_is_none(lab: Lab, options: dict[str, Any]) -> None:
+    step = Step(after=0.5, error=TransientError("busy"))
+    _, task = lab.start(otherwise=step, capacity=30, on_error="null", max_fallback_ratio=1.0, **options)
+    task.admit_each(*range(19))
+    await lab.at(2.0)
+    assert not lab.engines[0].breaker.troubled()
+    task.admit(19)
+    await lab.at(2.2)
+    assert lab.engines[0].breaker.troubled()
+
+
+STALLED = (
+    r"^scripted: the source has failed for 5 s and calls were held back all that time\. Mend the source, or raise "
+    r"stall_timeout\.$"
+)
+
+
+async def test_a_source_that_stays_down_fails_the_task_after_the_stall_timeout(lab: Lab) -> None:
+    _, task = lab.start(otherwise=DOWN, on_error="null", max_fallback_ratio=1.0, stall_timeout=5.0, retry=None)
+    task.admit_each(*range(1000))
+    with pytest.raises(SourceStalledError, match=STALLED):
+        await task.end()
+    assert 5.0 <= lab.now <= 6.0
+
+
+async def test_a_source_that_fails_later_has_failed_since_then(lab: Lab) -> None:
+    _, task = lab.start(otherwise=DOWN, on_error="null", max_fallback_ratio=1.0, stall_timeout=5.0, retry=None)
+    await lab.at(100.0)
+    task.admit_each(*range(1000))
+    with pytest.raises(SourceStalledError, match=STALLED):
+        await task.end()
+    assert 105.0 <= lab.now <= 107.0
+
+
+async def test_the_next_task_has_the_whole_stall_timeout_for_itself(lab: Lab) -> None:
+    """Spark tries a failed task again at once; if that failed at once, its attempts would be gone in no time."""
+    server, first = lab.start(otherwise=DOWN, on_error="null", max_fallback_ratio=1.0, stall_timeout=5.0, retry=None)
+    first.admit_each(*range(1000))
+    with pytest.raises(SourceStalledError):
+        await first.end()
+    failed_at = lab.now
+    second = lab.task(lab.engines[0], on_error="null", max_fallback_ratio=1.0, stall_timeout=5.0)
+    second.admit_each(*range(1000))
+    await lab.at(failed_at + 3.0)
+    server.otherwise = Step(after=0.01)
+    await second.end()
+    assert second.statuses.count("ok") > 900
+
+
+async def test_an_old_outage_does_not_fail_a_task_that_comes_much_later(lab: Lab) -> None:
+    server, task = lab.start(otherwise=DOWN, on_error="null", max_fallback_ratio=1.0, stall_timeout=60.0, retry=None)
+    task.admit_each(*range(40))
+    await task.end()
+    await lab.at(200.0)
+    server.otherwise = Step(after=0.5)
+    later = lab.task(lab.engines[0])
+    later.admit_each(*range(40))
+    await later.end()
+    assert later.statuses == ["ok"] * 40
+
+
+async def test_an_old_outage_does_not_fail_a_task_that_goes_on_much_later(lab: Lab) -> None:
+    server, task = lab.start(otherwise=DOWN, on_error="null", max_fallback_ratio=1.0, stall_timeout=60.0, retry=None)
+    task.admit_each(*range(40))
+    await task.until(lambda: len(task.left) == 40)
+    await lab.at(200.0)
+    server.otherwise = Step(after=0.5)
+    task.admit_each(*range(100, 140))
+    await task.end()
+    assert task.statuses[40:] == ["ok"] * 40
+
+
+# the bound on bytes
+
+
+async def test_above_the_bound_on_bytes_only_the_head_is_looked_up(lab: Lab) -> None:
+    """The Spark thread takes nothing, so settled values pile up; what must leave first is still looked up."""
+    server, task = lab.start(
+        {0: Step(after=5.0)}, otherwise=Step(after=0.1, value="x" * 1000), capacity=2, window_bytes=4096
+    )
+    task.takes = False
+    task.admit(0, 1, 2)
+    for start in range(10, 100, 10):
+        task.admit(*range(start, start + 10))
+    await lab.at(4.0)
+    assert len(server.calls) <= 3 + 6, "three of the head, and values of 4 KiB with those in flight"
+    task.takes = True
+    await task.end()
+    assert len(task.left) == 93
+    assert len(server.calls) == 93
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_nobody_starves_above_the_bound_on_bytes(lab: Lab, ordered: bool) -> None:
+    server, task = lab.start(
+        otherwise=Step(after=0.1, value="x" * 3000), capacity=3, window_bytes=1024, ordered=ordered
+    )
+    for start in range(0, 60, 6):
+        task.admit(*range(start, start + 6))
+    await task.end()
+    assert sorted(task.keys) == list(range(60))
+    assert len(server.calls) == 60
+
+
+async def test_a_source_is_not_throttled_because_its_values_are_large(lab: Lab) -> None:
+    _, task = lab.start(otherwise=Step(after=0.01, value="x" * 3000), capacity=4, window_bytes=1024)
+    for start in range(0, 400, 4):
+        task.admit(*range(start, start + 4))
+    await task.end()
+    assert lab.now <= 400 * 0.01 + 0.1

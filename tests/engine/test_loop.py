@@ -1,0 +1,247 @@
+"""The loop thread of a worker process: mails, idle engines, forks, and connectors that block or kill it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from enrichkit.engine import handover, loop
+from enrichkit.engine.cache import AnswerCache
+from enrichkit.engine.loop import LoopThread, loop_thread
+from enrichkit.errors import ConnectorBlockedError, TaskFailedError
+from enrichkit.outcome import Outcomes
+from enrichkit.testing.scripted import ScriptedConnector, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from enrichkit.connector import Call
+
+    from .bench import SparkThread
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog looks every 20 ms, warns after 50 ms, and gives up after 300 ms."""
+    for name, seconds in {"STEP": 0.02, "LAG_WARN": 0.05, "LAG_FAIL": 0.3, "LAG_FAIL_TIMEOUTS": 0.0}.items():
+        monkeypatch.setattr(handover, name, seconds)
+    monkeypatch.setattr(loop, "BEAT", 0.01)
+
+
+def one(*keys: Any) -> list[Outcomes]:
+    return [Outcomes([key], 1, counts=[1]) for key in keys]
+
+
+def test_mails_of_a_thread_are_read_in_order(thread: LoopThread) -> None:
+    read: list[tuple[int, int]] = []
+    done = threading.Event()
+
+    def post(number: int) -> None:
+        for mail in range(200):
+            thread.post(read.append, (number, mail))
+
+    posting = [threading.Thread(target=post, args=(number,)) for number in range(4)]
+    for one_of_them in posting:
+        one_of_them.start()
+    for one_of_them in posting:
+        one_of_them.join()
+    thread.post(done.set)
+    assert done.wait(5.0)
+    assert len(read) == 800
+    for number in range(4):
+        assert [mail for sender, mail in read if sender == number] == list(range(200))
+
+
+def test_a_burst_of_mails_wakes_the_loop_once(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    drained: list[int] = []
+    drain = thread._drain
+    monkeypatch.setattr(thread, "_drain", lambda: (drained.append(1), drain()))
+    busy, go_on, done = threading.Event(), threading.Event(), threading.Event()
+    thread.post(lambda: (busy.set(), go_on.wait(5.0)))
+    assert busy.wait(5.0)
+    for _ in range(100):
+        thread.post(lambda: None)
+    thread.post(done.set)
+    go_on.set()
+    assert done.wait(5.0)
+    assert len(drained) == 2
+
+
+def test_a_step_that_raises_fails_its_own_task_and_no_other(spark_thread: SparkThread) -> None:
+    """Keys that cannot be hashed never get so far; whatever does must not leave a task waiting."""
+    held = ScriptedConnector(otherwise=Step(after=0.05))
+    other = spark_thread(held).process(iter(one("a", "b")))
+    assert next(other).outcomes.values == ["va"]
+    said = r"^scripted: a step of the engine raised TypeError \(.*\)\. This is a defect; please report it\.$"
+    with pytest.raises(TaskFailedError, match=said):
+        list(spark_thread(held).process(iter(one(["unhashable"]))))
+    assert [part.outcomes.values for part in other] == [["vb"]]
+
+
+def test_the_thread_has_a_name(thread: LoopThread) -> None:
+    assert "enrichkit-loop" in {running.name for running in threading.enumerate()}
+    assert thread.alive()
+
+
+def test_a_cache_is_made_once(thread: LoopThread) -> None:
+    first = thread.cache("a", lambda: AnswerCache(1.0, 1024, None))
+    assert thread.cache("a", lambda: AnswerCache(1.0, 1024, None)) is first
+    assert thread.cache("b", lambda: AnswerCache(1.0, 1024, None)) is not first
+
+
+def test_a_process_has_one_loop_thread() -> None:
+    assert loop_thread() is loop_thread()
+
+
+class Watched(ScriptedConnector):
+    """Lets a test wait for its close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_closed = threading.Event()
+
+    async def close(self) -> None:
+        await super().close()
+        self.has_closed.set()
+
+
+def test_an_idle_engine_closes_its_connector_and_the_next_task_opens_another(
+    spark_thread: SparkThread, thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "IDLE_AFTER", 0.02)
+    monkeypatch.setattr(loop, "BEAT", 0.005)
+    first, second = Watched(), Watched()
+    task = spark_thread(first)
+    assert len(list(task.process(iter(one("a"))))) == 1
+    assert first.has_closed.wait(5.0)
+    assert thread.engines == {}
+    left = list(spark_thread(second).process(iter(one("b")), key=task.key))
+    assert [part.outcomes.values for part in left] == [["vb"]]
+    assert (first.opened, first.closed, second.opened) == (1, 1, 1)
+
+
+def test_an_engine_with_a_task_is_not_idle(
+    spark_thread: SparkThread, thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "IDLE_AFTER", 0.0)
+    monkeypatch.setattr(loop, "BEAT", 0.002)
+    server = Watched()
+    task = spark_thread(server)
+    parts = task.process(iter(one("a", "b")))
+    next(parts)
+    task.loop_turn(after=0.02)
+    assert server.closed == 0
+    parts.close()
+    assert server.has_closed.wait(5.0)
+
+
+def test_a_child_process_has_a_loop_thread_of_its_own(spark_thread: SparkThread) -> None:
+    """Spark forks its workers; neither the thread nor a connection of the parent may be used in the child."""
+    parent = loop_thread()
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: this is what Spark's daemon does
+        child = os.fork()
+    if child == 0:
+        try:
+            mine = loop_thread()
+            left = list(spark_thread(ScriptedConnector(), loop=mine).process(iter(one("a", "b"))))
+            answer = f"{mine is parent} {mine.pid == os.getpid()} {[part.outcomes.values for part in left]}"
+        except BaseException as error:
+            answer = repr(error)
+        os.write(writer, answer.encode())
+        os._exit(0)
+    os.close(writer)
+    assert select.select([reader], [], [], 10.0)[0], "the child does not answer"
+    assert os.read(reader, 1000).decode() == "False True [['va'], ['vb']]"
+    os.waitpid(child, 0)
+    os.close(reader)
+    assert loop_thread() is parent
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_connector_that_blocks_the_loop_is_named_with_its_line(
+    spark_thread: SparkThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F30: the warning ends the block, so this test would hang without it."""
+    block = threading.Event()
+
+    class Release(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            block.set()
+
+    release = Release()
+    logging.getLogger("enrichkit").addHandler(release)
+    try:
+        left = list(spark_thread(ScriptedConnector({"a": Step(block=block)})).process(iter(one("a", "b"))))
+    finally:
+        logging.getLogger("enrichkit").removeHandler(release)
+    assert [part.outcomes.values for part in left] == [["va"], ["vb"]]
+    [text] = [record.getMessage() for record in caplog.records]
+    assert text.startswith("scripted: a connector blocks the event loop since 0.")
+    assert "lookups wait. It is here:\n" in text
+    assert "step.block.wait(" in text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_connector_that_blocks_the_loop_for_too_long_fails_the_task(spark_thread: SparkThread) -> None:
+    """F30."""
+    block = threading.Event()
+    parts = spark_thread(ScriptedConnector({"a": Step(block=block)})).process(iter(one("a")))
+    started = time.monotonic()
+    text = (
+        r"^scripted: a connector has blocked the event loop for 0 s; at most 0 s are allowed\. Await instead of "
+        r"blocking, or use asyncio\.to_thread\. It is here:\n(.*\n)*.*step\.block\.wait\("
+    )
+    with pytest.raises(ConnectorBlockedError, match=text):
+        list(parts)
+    assert time.monotonic() - started < 5.0
+    block.set()
+
+
+class Deadly(ScriptedConnector):
+    """Starts a task of its own that ends the loop, which no engine can catch."""
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Mapping[Any, Any]:
+        async def die() -> None:
+            raise SystemExit(1)
+
+        self.task = asyncio.create_task(die())
+        return await super().fetch_many(keys, call)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_death_of_the_loop_fails_the_task_and_the_next_one_has_a_new_loop(
+    spark_thread: SparkThread,
+    thread: LoopThread,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """F36."""
+    monkeypatch.setattr(loop, "_current", thread)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)  # Python's own ignores SystemExit; pytest's does not
+    deadly = Deadly(otherwise=Step(never=True))
+    text = (
+        r"^scripted: the event loop of this worker has ended, so no answer can come\. A connector raised SystemExit or "
+        r"KeyboardInterrupt in a task of its own; see the worker's log\.$"
+    )
+    started = time.monotonic()
+    with pytest.raises(ConnectorBlockedError, match=text):
+        list(spark_thread(deadly).process(iter(one("a"))))
+    assert time.monotonic() - started < 5.0
+    assert not thread.alive()
+    assert "the event loop of enrichkit has ended" in caplog.messages
+    fresh = loop_thread()
+    assert fresh is not thread
+    left = list(spark_thread(ScriptedConnector(), loop=fresh).process(iter(one("b"))))
+    assert [part.outcomes.values for part in left] == [["vb"]]
+    with pytest.raises(SystemExit):
+        deadly.task.result()

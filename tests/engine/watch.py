@@ -1,0 +1,131 @@
+"""The books of one simulated engine: what its source sees, whichever task it is for."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.connector import Failure
+from enrichkit.engine.limits import Rate
+from enrichkit.engine.retry import RETRY_AFTER_MAX, Budget
+from enrichkit.errors import TransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from enrichkit.connector import Call
+    from enrichkit.engine.dispatch import Engine
+
+    from .invariants import RunWatch
+    from .story import Plan
+
+__all__ = ["EPSILON", "Flight", "Watch"]
+
+EPSILON = 1e-6
+
+
+@dataclass(eq=False)
+class Flight:
+    """One call as the source sees it."""
+
+    keys: tuple[Any, ...]
+    number: int  # of the run
+    attempt: int
+    started: float
+    cancelled: int = 0
+    stubborn: bool = False
+    answers: Any = None
+    error: BaseException | None = None
+
+
+class Watch:
+    """The books of one simulated engine and of its runs."""
+
+    def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
+        self.plan = plan
+        self.clock = clock
+        self.runs: list[RunWatch] = []
+        self.flights: dict[Flight, None] = {}
+        self.engine: Engine | None = None
+        self.flags: set[str] = set()
+        self.broken: list[BaseException] = []
+        self.calls = self.repeats = self.clean = 0
+        self.opened_at = -1.0 if plan.weather.opens_at_once else math.inf
+        self.paused_until = -1.0
+        self.closed = False
+        self._late_since = math.inf  # since when all slots have been held by late calls
+        self._rate = Rate(plan.rate) if plan.rate is not None else None
+
+    @property
+    def now(self) -> float:
+        """The virtual time."""
+        return self.clock()
+
+    def called(self, keys: Sequence[Any], call: Call) -> Flight:
+        """The source is asked for *keys*."""
+        assert not self.closed, "a call was made after the engine was closed"
+        assert self.engine is not None
+        # A call that had to open the connector comes later than it was decided upon.
+        started = next(call.started for call in self.engine.calls if call.task is asyncio.current_task())
+        flight = Flight(tuple(keys), call.task.partition, call.attempt, started)
+        if started > self.opened_at:
+            assert self.now >= self.paused_until - EPSILON, "a call was made while the source asked for a pause"
+        if self._rate is not None and self.plan.weather.opens_at_once:
+            assert self._rate.delay(self.now) <= EPSILON, "calls came faster than the rate"
+            self._rate.spend(self.now)
+        asked = set(keys)
+        self.runs[flight.number].asked(flight, [other for other in self.flights if not asked.isdisjoint(other.keys)])
+        self.flights[flight] = None
+        self.calls += 1
+        self.repeats += flight.attempt > 1
+        assert len(self.flights) <= self.plan.capacity, "more calls in flight than capacity"
+        if self.plan.batch_size == 1:
+            assert Budget.RETRY * self.repeats <= Budget.SIZE + self.clean, "more retries than the budget allows"
+        return flight
+
+    def ended(self, flight: Flight) -> None:
+        """A call is over."""
+        del self.flights[flight]
+        watched = self.runs[flight.number]
+        errors = [flight.error]
+        if isinstance(flight.answers, dict) and (not watched.closed or watched.run.cache is not None):
+            errors += [answer.error for answer in flight.answers.values() if isinstance(answer, Failure)]
+        for error in errors:
+            wish = error.retry_after if isinstance(error, TransientError) else None
+            if wish is not None and wish == wish:
+                self.paused_until = max(self.paused_until, self.now + min(max(wish, 0.0), RETRY_AFTER_MAX))
+        if isinstance(flight.answers, dict) and len(flight.answers) == len(flight.keys):
+            self.clean += not any(isinstance(answer, Failure) for answer in flight.answers.values())
+        watched.ended(flight)
+
+    def quiet(self, now: float) -> None:
+        """Nothing can run before the clock moves."""
+        for watched in self.runs:
+            watched.quiet(now)
+        engine = self.engine
+        self._clocks_run(now)
+        # A timer is set for the end of what holds calls back.
+        if engine is not None and engine._resume is None and len(engine.calls) < self.plan.capacity:
+            for watched in self.runs:
+                run = watched.run
+                idle = run.pending() and not (run.closed or run.held_back)
+                assert not idle, f"a slot is idle while keys wait: {engine!r}"
+
+    def _clocks_run(self, now: float) -> None:
+        """While nobody waits for the calls in all the slots, the clock of the next keys runs; or they may hang."""
+        calls = self.engine.calls if self.engine is not None else {}
+        if len(calls) < self.plan.capacity or not all(call.late or call.run.closed for call in calls):
+            self._late_since = math.inf
+            return
+        self._late_since = min(self._late_since, now)
+        for watched in self.runs:
+            fresh = watched.run._fresh
+            if fresh and not watched.closed and watched.options.timeout is not None:
+                since = max(self._late_since, watched.current[fresh[0].key].admitted)
+                assert fresh[0].started is not None or now - since <= 0.1, "a key waits without a clock"
+
+    def closes(self, number: int) -> None:
+        """The run ends, early or not."""
+        self.runs[number].closed = True

@@ -1,0 +1,82 @@
+"""What `describe` says of sources whose type is DDL or has to be asked for; no job runs."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from enrichkit_http import HttpConfig
+from enrichkit_postgres import PostgresConfig
+
+from enrichkit import ConfigError, describe, register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from enrichkit.local import PostgresServer
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_type_that_the_source_was_asked_for(
+    spark: SparkSession, postgres_server: PostgresServer, postgres_dsn: str, fresh_registry: None
+) -> None:
+    postgres_server.execute(
+        "CREATE TABLE places (country text, city int, name text, area numeric(10,2), PRIMARY KEY (country, city))",
+        postgres_dsn.rpartition("/")[2],
+    )
+    register("places", PostgresConfig(dsn=postgres_dsn, table="places", key=("country", "city"), password="hunter2"))
+    expected = """
+        The source 'places'
+          connector  postgres
+          key        2 columns
+          calls      500 keys per call (at most 10,000)
+                     4 calls in flight per worker process
+          config     PostgresConfig(returns=None, table='places', key=('country',
+                     'city'), columns=(), query=None, pgbouncer=False, tls_ca=None,
+                     tls_cert=None, tls_key=None, insecure=False)
+          value      a struct, from the source, which was asked:
+                       name  string
+                       area  decimal(10, 2)
+    """
+    assert textwrap.dedent(expected).strip() == str(describe("places"))
+
+
+def test_a_type_that_the_config_declares(spark: SparkSession) -> None:
+    config = HttpConfig(url="https://api.example/{0}?token=hunter2", returns="name string, tags array<string>")
+    expected = """
+        The source 'http'
+          connector  http
+          key        1 column
+                     of the Python types str, int, Decimal, date, datetime
+          calls      1 key per call (at most 1)
+                     100 calls in flight per worker process
+          config     HttpConfig(returns='name string, tags array<string>',
+                     url='https://api.example/{0}?token=***')
+          value      a struct, from HttpConfig.returns:
+                       name  string
+                       tags  array<string>
+    """
+    assert textwrap.dedent(expected).strip() == repr(describe(config))
+    assert "from returns=" in str(describe(config, returns="bigint")).splitlines()[-1]
+
+
+def test_a_type_that_nobody_knows_must_be_declared(spark: SparkSession, table: Callable[[dict[Any, Any]], Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        describe(table({}))
+    assert str(caught.value) == (
+        "The type of the values of 'table' is not known: the source cannot tell it. Declare it, for example "
+        "enrich('table', ..., returns='string')."
+    )
+
+
+def test_a_source_that_cannot_be_asked_says_why_and_shows_no_secret(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError) as caught:
+        describe(PostgresConfig(dsn="postgresql://user:hunter2@127.0.0.1:1/shop", table="users"))
+    assert str(caught.value) == (
+        "The type of the values of 'postgres' could not be asked: PostgreSQL at 127.0.0.1:1 cannot be reached: Connect "
+        "call failed ('127.0.0.1', 1). Declare it, for example enrich('postgres', ..., returns='string')."
+    )

@@ -1,0 +1,158 @@
+"""Values of distinct keys + codes of rows -> the column, against a slow reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enrichkit.assemble import assemble, assemble_details
+from enrichkit.errors import TaskFailedError
+from enrichkit.outcome import ERROR, MISSING, OK, REJECTED, STATUSES, TIMEOUT, Outcomes
+
+UNHURRIED = settings(deadline=None)  # a busy machine stalls now and then
+
+USER = pa.struct([("name", pa.string()), ("sizes", pa.list_(pa.int64()))])
+TYPES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.string(): st.text(st.characters(codec="utf-8"), max_size=3),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.bool_(): st.booleans(),
+    pa.null(): st.none(),
+    pa.list_(pa.int8()): st.lists(st.integers(0, 9), max_size=3),
+    pa.map_(pa.string(), pa.int8()): st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), max_size=2),
+    USER: st.fixed_dictionaries({"name": st.none() | st.text("ab"), "sizes": st.none() | st.lists(st.integers(0, 9))}),
+}
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> tuple[pa.DataType, list[Any], list[int | None]]:
+    """A type, values of distinct keys, and codes, often those of rows that each have their own key."""
+    data_type = draw(st.sampled_from(list(TYPES)))
+    values = draw(st.lists(st.none() | TYPES[data_type], max_size=8))
+    numbers = st.sampled_from(range(len(values))) if values else st.nothing()
+    codes = (
+        st.lists(st.none() | numbers, max_size=12)
+        | st.just(list(range(len(values))))
+        | st.permutations(range(len(values)))
+    )
+    return data_type, values, draw(codes)
+
+
+@UNHURRIED
+@given(slices(), st.integers(0, 3))
+def test_each_row_gets_the_value_of_its_key(slice_: tuple[pa.DataType, list[Any], list[int | None]], skip: int) -> None:
+    data_type, values, codes = slice_
+    # Codes that are a slice themselves: their buffer begins elsewhere.
+    array = pa.array([None] * skip + codes, pa.int32())[skip:]
+
+    column = assemble(values, array, data_type)
+
+    assert column.to_pylist() == [None if code is None else values[code] for code in codes]
+    assert column.type == data_type
+    assert isinstance(column, pa.Array)
+    column.validate(full=True)
+
+
+def test_a_null_struct_is_null_and_no_struct_of_nulls() -> None:
+    column = assemble([None, {}], pa.array([0, 1, None], pa.int32()), USER)
+
+    assert column.is_null().to_pylist() == [True, False, True]
+
+
+@st.composite
+def settled(draw: st.DrawFn) -> tuple[Outcomes, list[int | None]]:
+    _, values, codes = draw(slices().filter(lambda slice_: slice_[0] == pa.string()))
+    outcomes = Outcomes([f"key{index}" for index in range(len(values))], len(codes), details=True)
+    outcomes.values = values
+    for index in range(len(values)):
+        outcomes.statuses[index] = draw(st.sampled_from([OK, MISSING, TIMEOUT, ERROR, REJECTED]))
+        outcomes.attempts[index] = draw(st.integers(0, 3))  # type: ignore[index]  # there are details
+        outcomes.latencies[index] = draw(st.floats(0, 10))  # type: ignore[index]  # there are details
+        outcomes.origins[index] = draw(st.sampled_from(["call", "shared", "cache", None]))  # type: ignore[index]
+        if outcomes.statuses[index] in (ERROR, REJECTED) and draw(st.booleans()):
+            outcomes.errors[index] = "TransientError: refused"
+    return outcomes, codes
+
+
+@UNHURRIED
+@given(settled())
+def test_each_row_gets_the_outcome_of_its_key(case: tuple[Outcomes, list[int | None]]) -> None:
+    outcomes, codes = case
+    null_key = {"value": None, "status": "null_key", "error": None, "attempts": 0, "latency": 0.0, "origin": None}
+
+    column = assemble_details(outcomes, pa.array(codes, pa.int32()), pa.string())
+
+    assert column.to_pylist() == [
+        null_key
+        if code is None
+        else {
+            "value": outcomes.values[code],
+            "status": STATUSES[outcomes.statuses[code]],
+            "error": outcomes.errors.get(code),
+            "attempts": outcomes.attempts[code],  # type: ignore[index]  # there are details
+            "latency": outcomes.latencies[code],  # type: ignore[index]  # there are details
+            "origin": outcomes.origins[code],  # type: ignore[index]  # there are details
+        }
+        for code in codes
+    ]
+    assert str(column.type) == (
+        "struct<value: string, status: string, error: string, attempts: int32, latency: double, origin: string>"
+    )
+    column.validate(full=True)
+
+
+def test_a_struct_that_is_missing_is_null_inside_the_details() -> None:
+    outcomes = Outcomes(["a"], 2, details=True)
+    outcomes.statuses[0] = MISSING
+
+    column = assemble_details(outcomes, pa.array([0, None], pa.int32()), USER)
+
+    assert column.field("value").is_null().to_pylist() == [True, True]
+    assert column.is_null().to_pylist() == [False, False]
+
+
+def test_an_error_whose_text_is_no_utf_8_does_not_fail_the_slice() -> None:
+    outcomes = Outcomes(["a"], 1, details=True)
+    outcomes.statuses[0] = ERROR
+    outcomes.errors[0] = "ValueError: \udcff"
+
+    column = assemble_details(outcomes, pa.array([0], pa.int32()), pa.string())
+
+    assert column.field("error").to_pylist() == ["ValueError: \\udcff"]
+
+
+def test_details_of_outcomes_without_details_are_refused() -> None:
+    with pytest.raises(ValueError) as error:
+        assemble_details(Outcomes(["a"], 1), pa.array([0], pa.int32()), pa.string())
+
+    assert str(error.value) == (
+        "The outcomes have no details; they must be made with details=True. Ask the run for details."
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("value", "data_type"), [("x", pa.string()), ({"a": "x"}, pa.struct([("a", pa.string())]))], ids=["text", "struct"]
+)
+def test_more_than_2_gib_of_text_in_one_slice_fails_with_advice(value: Any, data_type: pa.DataType) -> None:
+    long = "x" * 2**26
+    value = {"a": long} if isinstance(value, dict) else long
+
+    with pytest.raises(TaskFailedError) as error:
+        assemble([value], pa.array([0] * 33, pa.int32()), data_type)
+
+    assert str(error.value) == (
+        "The values of one batch of rows hold more than 2 GiB; an Arrow column of text holds at most that. Lower "
+        "spark.sql.execution.arrow.maxRecordsPerBatch, or declare fewer fields with returns=."
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_more_than_2_gib_of_text_in_distinct_values_fails_with_advice() -> None:
+    with pytest.raises(TaskFailedError, match="more than 2 GiB"):
+        assemble(["x" * 2**26] * 33, pa.array(range(33), pa.int32()), pa.string())

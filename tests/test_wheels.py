@@ -1,0 +1,205 @@
+"""The four wheels: built, installed by plain pip into an empty environment, and used there without the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import enrichkit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("enrichkit", "enrichkit_http", "enrichkit_postgres", "enrichkit_redis")
+
+
+def environment() -> dict[str, str]:
+    """Without what would lead a process back to the checkout; with the system's certificates, as `./run` has them."""
+    gone = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    env = {name: value for name, value in os.environ.items() if name not in gone}
+    if "SSL_CERT_FILE" not in env and Path("/etc/ssl/certs/ca-certificates.crt").exists():
+        env["UV_SYSTEM_CERTS"] = "1"
+    return env
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def uv() -> str:
+    """By its answer, not by its presence: a shim may lead nowhere."""
+    for candidate in (shutil.which("uv"), str(ROOT / ".tools/bin/uv")):
+        if candidate and Path(candidate).exists():
+            done = subprocess.run([candidate, "--version"], capture_output=True)
+            if done.returncode == 0:
+                return candidate
+    raise AssertionError("There is no uv, neither on the PATH nor in .tools. Run: ./run setup")
+
+
+@pytest.fixture(scope="module")
+def wheels(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the wheels, built from a copy of what belongs to the packages."""
+    source = tmp_path_factory.mktemp("source") / "checkout"
+    unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info", "dist", "build")
+    source.mkdir()
+    for name in ("enrichkit", "plugins"):
+        shutil.copytree(ROOT / name, source / name, ignore=unwanted)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    target = tmp_path_factory.mktemp("wheels")
+    run(uv, "build", "--quiet", "--all-packages", "--wheel", "--out-dir", target, cwd=source)
+    (target / ".gitignore").unlink(missing_ok=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def clean(uv: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The Python of an environment into which pip has installed `enrichkit[redis]`, and nothing else."""
+    folder = tmp_path_factory.mktemp("clean")
+    run(uv, "venv", "--quiet", "--seed", "--python", sys.executable, folder / "venv", cwd=folder)
+    python = folder / "venv/bin/python"
+    run(*pip(python), "--find-links", wheels, "enrichkit[redis]", cwd=folder)
+    yield python
+    shutil.rmtree(folder)
+
+
+def pip(python: Path) -> tuple[str | Path, ...]:
+    return (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore")
+
+
+@pytest.fixture
+def program(clean: Path, tmp_path: Path) -> Callable[..., str]:
+    """A function that runs a program in the clean environment, outside the checkout, and returns what it prints."""
+    return lambda text, *arguments: run(clean, "-I", "-c", textwrap.dedent(text), *arguments, cwd=tmp_path)
+
+
+def test_there_is_a_wheel_of_each_package(wheels: Path) -> None:
+    assert [f"{name}-{enrichkit.__version__}-py3-none-any.whl" for name in PACKAGES] == sorted(
+        path.name for path in wheels.iterdir()
+    )
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_wheel_holds_its_package_and_nothing_else(wheels: Path, package: str) -> None:
+    (path,) = wheels.glob(f"{package}-*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        names = wheel.namelist()
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        headers = Parser().parsestr(wheel.read(metadata).decode())
+    assert {package, metadata.partition("/")[0]} == {name.partition("/")[0] for name in names}
+    assert f"{package}/py.typed" in names
+    assert not [name for name in names if "test_" in name or "__pycache__" in name]
+    assert "Apache-2.0" == headers["License-Expression"]
+    assert ">=3.11" == headers["Requires-Python"]
+    assert (headers.get_payload() or "").strip(), "the README is the description"
+
+
+def test_the_extra_brings_its_plugin_and_its_driver_and_no_other(program: Callable[..., str]) -> None:
+    installed = program(
+        """
+        from importlib.metadata import distributions
+        print(*sorted({d.name.lower().replace("_", "-") for d in distributions()}))
+        """
+    ).split()
+    assert {"enrichkit", "enrichkit-redis", "hiredis", "pyarrow", "msgspec", "pluggy"} <= set(installed)
+    others = {"enrichkit-http", "enrichkit-postgres", "asyncpg", "pyreqwest", "pyspark", "pandas", "numpy", "py4j"}
+    assert not others & set(installed)
+
+
+def test_only_the_installed_plugin_is_listed_and_it_loads(program: Callable[..., str]) -> None:
+    printed = program(
+        """
+        import enrichkit
+        from enrichkit.registry import load, require_driver
+        print(enrichkit.connectors())
+        require_driver(load("redis"))
+        print(load("redis").__module__, enrichkit.__file__)
+        """
+    )
+    first, second = printed.splitlines()
+    assert f"{{'redis': Plugin(name='redis', package='enrichkit-redis', version='{enrichkit.__version__}')}}" == first
+    assert second.startswith("enrichkit_redis.connector ")
+    assert str(ROOT) not in second
+
+
+def test_another_connector_is_told_the_line_for_pip(program: Callable[..., str]) -> None:
+    printed = program(
+        """
+        import enrichkit
+        try:
+            enrichkit.enrich("postgres", "user_id")
+        except enrichkit.UnknownConnectorError as error:
+            print(error)
+        """
+    )
+    assert printed == "The connector 'postgres' is not installed. Run: pip install 'enrichkit[postgres]'\n"
+
+
+def test_keys_are_looked_up_on_a_server_without_the_checkout_and_without_spark(
+    program: Callable[..., str], redis_url: str
+) -> None:
+    import redis
+
+    with redis.Redis.from_url(redis_url) as client:
+        client.mset({f"u{n}": f"value {n}" for n in range(1000)})
+    printed = program(
+        """
+        import sys
+        import pyarrow as pa
+        from enrichkit.assemble import assemble
+        from enrichkit.decode import decoder
+        from enrichkit.engine.dispatch import Engine
+        from enrichkit.engine.handover import Handover
+        from enrichkit.engine.loop import loop_thread
+        from enrichkit.engine.run import Run
+        from enrichkit.keys import encode
+        from enrichkit.options import Options
+        from enrichkit.outcome import Outcomes
+        from enrichkit_redis import RedisConfig, RedisConnector
+
+        config, options = RedisConfig(url=sys.argv[1]), Options()
+        decode = decoder(pa.string(), RedisConnector(config).encoding)
+        handover = Handover(loop_thread(), 10_000, 10_000, lambda emit: Run("redis", options, decode, emit))
+        rows = pa.array([None if n % 7 == 0 else f"u{n % 1100}" for n in range(3000)])
+        keys, codes = encode([rows])
+        slices = [Outcomes(keys, len(rows), codes)]
+        parts = list(handover.process(iter(slices), "engine", lambda: Engine(RedisConnector(config), 4, 100)))
+        values = assemble(parts[0].outcomes.values, codes, pa.string()).to_pylist()
+        wanted = [
+            f"value {n % 1100}" if n % 7 and n % 1100 < 1000 else None for n in range(3000)
+        ]
+        print(values == wanted, len(parts))
+        """,
+        redis_url,
+    )
+    assert printed == "True 1\n"
+
+
+def test_the_other_plugins_can_be_added(clean: Path, wheels: Path, program: Callable[..., str], tmp_path: Path) -> None:
+    """The last test of the module: it changes the environment."""
+    run(*pip(clean), "--find-links", wheels, "enrichkit[http,postgres]", cwd=tmp_path)
+    printed = program(
+        """
+        import enrichkit
+        from enrichkit.registry import load, require_driver
+        for name in enrichkit.connectors():
+            require_driver(load(name))
+            print(name, load(name).__name__)
+        """
+    )
+    assert printed == "http HttpConnector\npostgres PostgresConnector\nredis RedisConnector\n"
