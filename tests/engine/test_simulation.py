@@ -6,6 +6,7 @@ Whole tasks under virtual time, each from one seed: see `simulation.py` for the 
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -229,3 +230,4 @@ def test_the_simulation_finds_a_planted_bug(plant: Callable[[Patch], None], monk
     plant(monkeypatch)
     with pytest.raises(Exception):  # noqa: B017  # which rule is broken first is a matter of chance
         play(range(200))
+    gc.collect()  # here, where it is expected, and not in whichever test happens to be next
