@@ -131,4 +131,4 @@ def main(uv: str, chosen: list[str]) -> int:
 
 if __name__ == "__main__":
     os.nice(5)
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main(os.environ["UV"], sys.argv[1:]))
