@@ -134,10 +134,11 @@ class Options:
     How lookups flow. All durations in seconds.
 
     Attributes:
-        capacity: Calls in flight per worker process, late ones included; 1 to 10,000. None: the connector's.
+        capacity: Calls in flight per worker process, late ones included, and the size of the connection pool; 1 to
+            10,000. None: the connector's.
         batch_size: Keys per call; 1 to the connector's maximum. None: the connector's.
         window: Rows admitted and not yet emitted, per task; 1 to 100,000,000.
-            None: max(20,000, 4 x capacity x batch_size).
+            None: 20,000, or 4 x `capacity` x `batch_size` if that is more.
         window_bytes: Bytes of answers not yet emitted, per task, above which only the oldest rows are looked up.
         timeout: One lookup from its first slot to its outcome, retries and waits included; 0.001 to 86,400.
             None: unbounded, and then `attempt_timeout` is required.
@@ -145,13 +146,14 @@ class Options:
         on_timeout: What a row gets whose lookup timed out: `"fail"` (the task), `"null"`, `default(value)`, a function
             of the key, or another source. `"fail"`, or `"null"` with `details=True`, when not given.
         on_error: What a row gets whose lookup failed or whose key the source refuses. Likewise.
-        on_missing: What a row gets whose key the source does not hold.
-        max_fallback_ratio: More than this share of at least 100 keys timed out or failed: the task fails; 1.0: never.
+        on_missing: What a row gets whose key the source does not hold: the same choices.
+        max_fallback_ratio: When more than this share of at least 100 keys timed out or failed, the task fails, whatever
+            `on_timeout` and `on_error` say; 1.0: never.
         retry: After transient errors; None: one attempt.
-        stall_timeout: How long a failing source may hold admission back before the task fails.
+        stall_timeout: How long a failing source may hold calls back before the task fails; 0.001 to 86,400.
         cache: Remember answers; None: do not.
         rate: Calls per second per worker process; 0.001 to 1,000,000. None: no limit.
-        details: Return struct<value, status, error, attempts, latency, origin> instead of the value.
+        details: Return `struct<value, status, error, attempts, latency, origin>` instead of the value.
         show_keys: Show keys in messages instead of a hash of them.
         deterministic: Let Spark move and repeat the expression, as join conditions and aggregates need.
         carrier: `"arrow"`, `"pandas"`, or `"auto"`: Arrow where PySpark has `arrow_udf`.
