@@ -147,7 +147,7 @@ class Connector(Generic[ConfigT]):
             _connector_of_config[cls.config_class] = cls
 
     async def open(self) -> None:
-        """Make clients and pools. Called once per worker process, on the loop; raises `ConnectorError`s."""
+        """Make clients and pools. Called once per worker process, on the loop; raises a `ConnectorError`."""
 
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Value | Failure]:
         """

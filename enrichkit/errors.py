@@ -1,5 +1,5 @@
 """
-The exceptions of enrichkit.
+The exceptions of enrichkit::
 
     EnrichkitError
     ├── ConfigError (ValueError)            driver: an option or a config is wrong
