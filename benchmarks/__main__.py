@@ -1,32 +1,75 @@
-"""Run the benchmarks named on the command line, or all of them, and write their results."""
+"""
+Run the benchmarks named on the command line, or all of them, and write their results.
+
+    ./run bench                     # all
+    ./run bench redis_bulk scale    # some
+    ./run bench --quick approaches  # few and short runs, to try the script: nothing is written
+
+Each runs in a process of its own, so that none starts warmer than another.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import subprocess
 import sys
 
-from benchmarks.harness import save
+from benchmarks import pictures
+from benchmarks.report import fingerprint, save
 
-ALL = ("engine", "http_tail", "http_floor", "memory")
+ALL = (
+    "engine",
+    "redis_bulk",
+    "postgres_bulk",
+    "cached",
+    "http_cost",
+    "http_floor",
+    "approaches",
+    "http_tail",
+    "scale",
+    "memory",
+)
 
 
-def main(names: list[str]) -> int:
-    """Run *names*, or all; return 0 when every goal was reached."""
-    missed = []
-    for name in names or ALL:
+def one(name: str, *, quick: bool) -> int:
+    """Run the benchmark *name*; return 0 when every goal was reached."""
+    module = importlib.import_module(f"benchmarks.{name}")
+    measured = fingerprint(module.SOURCES)
+    tables = module.main(quick)
+    for table in tables:
+        print(table.text(), flush=True)
+    if quick:
+        print("A quick run: its figures mean nothing, and nothing is written.")
+        return 0
+    print(f"written to {save(name, tables, module.SOURCES, measured).name}", *pictures.draw(name))
+    return 0 if all(reached for table in tables for _, reached in table.goals) else 1
+
+
+def main() -> int:
+    """Run what was asked for; return 0 when every benchmark ran and reached its goals."""
+    parser = argparse.ArgumentParser(
+        prog="./run bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(ALL)}")
+    parser.add_argument("--quick", action="store_true", help="few and short runs, and no file")
+    asked = parser.parse_args()
+    for name in asked.names:
         if name not in ALL:
-            print(f"There is no benchmark {name!r}. Benchmarks: {', '.join(ALL)}", file=sys.stderr)
-            return 2
+            parser.error(f"there is no benchmark {name!r}; benchmarks: {', '.join(ALL)}")
+    names = asked.names or ALL
+    if len(names) == 1:
+        return one(names[0], quick=asked.quick)
+    codes = {}
+    for name in names:
         print(f"== {name}", flush=True)
-        tables = importlib.import_module(f"benchmarks.{name}").main()
-        for table in tables:
-            print(table.text(), flush=True)
-            missed += [f"{table.name}: {goal}" for goal, reached in table.goals if not reached]
-        print(f"written to {save(name, tables).name}")
-    for goal in missed:
-        print(f"MISSED {goal}")
-    return 1 if missed else 0
+        codes[name] = subprocess.run(
+            [sys.executable, "-m", "benchmarks", name, *["--quick"] * asked.quick], check=False
+        ).returncode
+    failed = [name for name, code in codes.items() if code]
+    print(f"Missed a goal, or failed: {', '.join(failed)}" if failed else "All ran, and reached their goals.")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

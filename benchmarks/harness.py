@@ -1,28 +1,21 @@
-"""What every benchmark shares: alternating runs, ratios with quartiles, a table, and a result file that can be trusted."""
+"""How everything here is measured: alternating runs, pairs of runs, ratios with quartiles, and a table of them."""
 
 from __future__ import annotations
 
-import datetime
-import hashlib
-import os
-import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
-MEASURED = (
-    "enrichkit",
-    "plugins/enrichkit-redis",
-    "plugins/enrichkit-postgres",
-    "plugins/enrichkit-http",
-    "benchmarks",
+PAIRS = 7
+COLUMN = (
+    "enrichkit/engine",
+    *(f"enrichkit/{name}.py" for name in ("worker", "carriers", "keys", "decode", "assemble", "outcome", "options")),
+    "benchmarks/harness.py",
 )
-PACKAGES = ("pyspark", "pyarrow", "pandas", "asyncpg", "redis", "hiredis", "pyreqwest", "uvloop", "msgspec")
+"""What the rows of every column pass through, and what measures them."""
 
 
 @dataclass
@@ -36,6 +29,8 @@ class Table:
         columns: Headings.
         rows: As many texts each.
         goals: What was to be reached, whether it was, as (text, reached).
+        notes: What else was counted or found, a sentence each.
+        numbers: What a picture is drawn of: for each line of it, its points as x and the values measured there.
     """
 
     name: str
@@ -43,6 +38,8 @@ class Table:
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]] = field(default_factory=list)
     goals: list[tuple[str, bool]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    numbers: dict[str, list[tuple[float, list[float]]]] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the table as Markdown that also reads well in a terminal."""
@@ -56,21 +53,34 @@ class Table:
             return "| " + " | ".join(cells) + " |"
 
         rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-        goals = [f"{'reached' if reached else 'MISSED'}: {goal}" for goal, reached in self.goals]
+        below = [f"- {note}" for note in self.notes]
+        below += [f"- {'reached' if reached else 'MISSED'}: {goal}" for goal, reached in self.goals]
         return "\n".join(
-            [f"### {self.name}: {self.title}", "", line(self.columns), rule, *map(line, self.rows), "", *goals, ""]
+            [f"### {self.name}: {self.title}", "", line(self.columns), rule, *map(line, self.rows), "", *below, ""]
         )
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One run: *seconds* of wall time, and of CPU time of the process that does the work where that is known."""
+    """
+    One run, in seconds.
+
+    Attributes:
+        seconds: Wall time.
+        cpu: CPU time of the processes that do the lookups: this one, or Spark's Python workers.
+        jvm: CPU time of Spark's JVM.
+        server: CPU time of the server.
+    """
 
     seconds: float
     cpu: float = 0.0
+    jvm: float = 0.0
+    server: float = 0.0
 
 
-def alternate(runs: dict[str, Callable[[], Sample]], rounds: int = 7, warmup: int = 1) -> dict[str, list[Sample]]:
+def alternate(
+    runs: Mapping[str, Callable[[], Sample]], rounds: int = PAIRS, warmup: int = 1
+) -> dict[str, list[Sample]]:
     """Run each of *runs* in turn, *rounds* times after *warmup* uncounted rounds; return the samples by name."""
     samples: dict[str, list[Sample]] = {name: [] for name in runs}
     for number in range(warmup + rounds):
@@ -78,7 +88,8 @@ def alternate(runs: dict[str, Callable[[], Sample]], rounds: int = 7, warmup: in
             sample = run()
             if number >= warmup:
                 samples[name].append(sample)
-                print(f"    {name}: {sample.seconds:.3f} s, cpu {sample.cpu:.3f} s", flush=True)
+                cpu = f"cpu {sample.cpu:.3f} s, JVM {sample.jvm:.3f} s, server {sample.server:.3f} s"
+                print(f"    {name}: {sample.seconds:.3f} s, {cpu}", flush=True)
     return samples
 
 
@@ -89,55 +100,43 @@ def timed(work: Callable[[], object]) -> Sample:
     return Sample(time.perf_counter() - began, time.process_time() - cpu)
 
 
-def median(values: list[float]) -> float:
+def rates(samples: Sequence[Sample], count: int) -> list[float]:
+    """Return how many of *count* were done per second in each of *samples*."""
+    return [count / sample.seconds for sample in samples]
+
+
+def per_item(samples: Sequence[Sample], count: int) -> tuple[str, str, str]:
+    """Return the medians of worker, JVM and server CPU per item, in microseconds; `-` where none was measured."""
+    found = []
+    for part in ("cpu", "jvm", "server"):
+        micros = median([getattr(sample, part) for sample in samples]) / count * 1e6
+        found.append(f"{micros:.1f}" if micros < 100 else f"{micros:,.0f}")
+    return found[0], found[1] if any(s.jvm for s in samples) else "-", found[2]
+
+
+def median(values: Sequence[float]) -> float:
     """Return the median of *values*."""
     return statistics.median(values)
 
 
-def ratios(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
     """Return lower quartile, median and upper quartile of the pairwise ratios ours / theirs."""
     low, middle, high = statistics.quantiles([a / b for a, b in zip(ours, theirs, strict=True)], n=4)
     return low, middle, high
 
 
-def spread(values: list[float], unit: str = "", digits: int = 2) -> str:
+def spread(values: Sequence[float], unit: str = "", digits: int = 2) -> str:
     """Return ``median (lower quartile .. upper quartile)`` of *values*."""
     low, middle, high = statistics.quantiles(values, n=4)
     return f"{middle:,.{digits}f}{unit} ({low:,.{digits}f} .. {high:,.{digits}f})"
 
 
-def fingerprint(measured: Sequence[str] = MEASURED) -> str:
-    """Return a hash of the sources that were *measured*, so that a result tells whether it is older than they."""
-    digest = hashlib.sha256()
-    for name in measured:
-        for path in sorted((ROOT / name).rglob("*.py")) if (ROOT / name).is_dir() else [ROOT / name]:
-            if "tests" not in path.relative_to(ROOT / name).parts and "__pycache__" not in path.parts:
-                digest.update(str(path.relative_to(ROOT)).encode())
-                digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+def times(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Return median and quartiles of the pairwise ratios ours / theirs, as `spread` does."""
+    low, middle, high = ratios(ours, theirs)
+    return f"{middle:.2f} ({low:.2f} .. {high:.2f})"
 
 
-def save(
-    name: str, tables: list[Table], packages: Sequence[str] = PACKAGES, measured: Sequence[str] = MEASURED
-) -> Path:
-    """
-    Write *tables* to `benchmarks/results/NAME.md`, with date, machine, versions and the hash of the sources.
-
-    *packages* are those whose versions here, in this environment, are those that were measured; *measured* are the
-    folders and files that hold the sources.
-    """
-    versions = ", ".join(f"{package} {version(package)}" for package in packages)
-    head = [
-        f"# Benchmark: {name}",
-        "",
-        f"- date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        f"- machine: {os.cpu_count()} cores, {platform.machine()}, {platform.system()}, Python {platform.python_version()}",
-        f"- load average at the end: {', '.join(f'{load:.1f}' for load in os.getloadavg())}",
-        f"- versions: {versions}",
-        f"- sources: {fingerprint(measured)}",
-        "",
-    ]
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.md"
-    path.write_text("\n".join([*head, *(table.text() for table in tables)]), encoding="utf-8")
-    return path
+def at_least(least: float, what: str, ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, bool]:
+    """Return the goal that *ours* is at least *least* times *theirs*, which *what* names, as the median of the pairs."""
+    return f"at least {least:g} x {what}: {times(ours, theirs)}", ratios(ours, theirs)[1] >= least

@@ -24,10 +24,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Table, save
+from benchmarks.harness import ROOT, Table
+from benchmarks.report import fingerprint, save
 
 MODULES = ("queues", "deadlines", "retry", "dispatch", "calls")
 FOLDER = "enrichkit/engine"
+SOURCES = [f"{FOLDER}/{module}.py" for module in MODULES]
 TOLERATED = ROOT / "benchmarks" / "tolerated.toml"
 GOAL = 0.9
 GOAL_OF_SAMPLE = 0.8
@@ -226,7 +228,7 @@ def main() -> int:
         "--folder", type=Path, help="work there and keep it; a second run tries survivors and changed functions alone"
     )
     asked = parser.parse_args()
-    began = time.monotonic()
+    began, measured = time.monotonic(), fingerprint(SOURCES)
     with tempfile.TemporaryDirectory(prefix="enrichkit-mutate-") as temporary:
         tree = asked.folder or Path(temporary)
         tried = sample(tree, asked.sample, asked.seed) if asked.sample else everything(tree)
@@ -238,10 +240,7 @@ def main() -> int:
     print(counts.text(), listed.text(), sep="\n", flush=True)
     if asked.sample is not None:
         return 0 if counts.goals[0][1] else 1
-    sources = [f"{FOLDER}/{module}.py" for module in MODULES]
-    print(
-        f"written to {save('mutate', [counts, listed], packages=('mutmut', 'pytest', 'hypothesis'), measured=sources).name}"
-    )
+    print(f"written to {save('mutate', [counts, listed], SOURCES, measured, ('mutmut', 'pytest', 'hypothesis')).name}")
     return 0 if all(reached for table in (counts, listed) for _, reached in table.goals) else 1
 
 

@@ -1,99 +1,88 @@
-"""What the Spark benchmarks share: warm sessions, the CPU of the Python workers, and the hand-written rivals."""
+"""What the Spark benchmarks share: a run to the noop sink, and the CPU of all that took part in it."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Sample
+from benchmarks.harness import Sample, timed
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def worker_cpu() -> float:
-    """Return the CPU seconds that the Python workers below this process have used so far, ended ones included."""
-    parents: dict[int, int] = {}
-    workers: dict[int, int] = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            parents[int(folder.name)] = int(fields[1])
-            if b"pyspark.daemon" in (folder / "cmdline").read_bytes():
-                workers[int(folder.name)] = sum(map(int, fields[11:15]))  # its own, and that of ended children
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has just ended
-    return sum(ticks for pid, ticks in workers.items() if _is_below(pid, parents)) / TICKS
+class Meter:
+    """
+    The CPU seconds that Spark below this process and the server with the process *server* have used.
+
+    Attributes:
+        workers: How many Python workers there were at the last look.
+    """
+
+    def __init__(self, server: int | None = None) -> None:
+        self.server = server
+        self.workers = 0
+
+    def read(self) -> tuple[float, float, float]:
+        """Return the CPU seconds of the Python workers, of the JVMs, and of the server, ended children included."""
+        ticks: dict[int, tuple[int, int]] = {}
+        parents: dict[int, int] = {}
+        daemons, javas = set(), set()
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit():
+                continue
+            try:
+                name, _, rest = (folder / "stat").read_text().rpartition(")")
+                command = (folder / "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has just ended
+            pid, fields = int(folder.name), rest.split()
+            parents[pid] = int(fields[1])
+            ticks[pid] = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+            if b"pyspark.daemon" in command:
+                daemons.add(pid)
+            elif name.endswith("(java"):
+                javas.add(pid)
+
+        def below(root: int | None) -> set[int]:
+            return {pid for pid in parents if root is not None and root in _line(pid, parents)}
+
+        ours, servers = below(os.getpid()), below(self.server)
+        self.workers = sum(parents[pid] in daemons for pid in daemons & ours)
+        workers = sum(sum(ticks[pid]) for pid in daemons & ours)
+        # Not the children of a JVM that have ended: they are Python daemons, or servers of others.
+        return (
+            workers / TICKS,
+            sum(ticks[pid][0] for pid in javas & ours) / TICKS,
+            sum(sum(ticks[pid]) for pid in servers) / TICKS,
+        )
+
+    def spark(self, frame: Any) -> Sample:
+        """Run *frame* into the noop sink."""
+        before, began = self.read(), time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        seconds = time.perf_counter() - began
+        return Sample(seconds, *(after - first for after, first in zip(self.read(), before, strict=True)))
+
+    def bare(self, work: Callable[[], object]) -> Sample:
+        """Run *work* in this process, without Spark."""
+        before = self.read()[2]
+        sample = timed(work)
+        return Sample(sample.seconds, sample.cpu, 0.0, self.read()[2] - before)
 
 
-def _is_below(pid: int, parents: dict[int, int]) -> bool:
-    while pid in parents:
-        pid = parents[pid]
-        if pid == os.getpid():
-            return True
-    return False
+def _line(pid: int, parents: dict[int, int]) -> list[int]:
+    """Return *pid* and the processes above it."""
+    line = [pid]
+    while (pid := parents.get(pid, 0)) and pid not in line:
+        line.append(pid)
+    return line
 
 
-def run_to_nowhere(frame: Any) -> Sample:
-    """Run *frame* into the noop sink."""
-    cpu, began = worker_cpu(), time.perf_counter()
-    frame.write.format("noop").mode("overwrite").save()
-    return Sample(time.perf_counter() - began, worker_cpu() - cpu)
-
-
-def gather_per_batch(url: str, capacity: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return what Spark users write by hand: `asyncio.run(gather(...))` for each Arrow batch, with one client."""
-
-    def enrich(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-        from pyreqwest.client import ClientBuilder
-
-        async def fetch_all(keys: list[str]) -> list[str]:
-            semaphore = asyncio.Semaphore(capacity)
-            async with ClientBuilder().build() as client:
-
-                async def fetch(key: str) -> str:
-                    async with semaphore:
-                        response = await client.get(f"{url}/{key}").build().send()
-                        return str(await response.text())
-
-                return await asyncio.gather(*map(fetch, keys))
-
-        for batch in batches:
-            yield pa.array(asyncio.run(fetch_all(batch.to_pylist())))
-
-    return enrich
-
-
-def thread_pool(url: str, capacity: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return the other thing that they write: a thread pool over a `requests` session, for each Arrow batch."""
-
-    def enrich(batches: Iterator[Any]) -> Iterator[Any]:
-        from concurrent.futures import ThreadPoolExecutor
-
-        import pyarrow as pa
-        import requests
-
-        session = requests.Session()
-        adapter = requests.adapters.HTTPAdapter(pool_maxsize=capacity)
-        session.mount("http://", adapter)
-        with ThreadPoolExecutor(capacity) as pool:
-            for batch in batches:
-                yield pa.array(list(pool.map(lambda key: session.get(f"{url}/{key}").text, batch.to_pylist())))
-
-    return enrich
-
-
-def by_hand(function: Callable[[Iterator[Any]], Iterator[Any]], column: str) -> Any:
-    """Return the column that *function*, an Arrow iterator UDF, makes of *column*."""
-    import pyarrow as pa
+def keys_of(spark: Any, count: int, prefix: str, tasks: int = 2) -> Any:
+    """Return a frame of *count* distinct text keys, *prefix* and a number, in *tasks* partitions."""
     from pyspark.sql import functions as F
 
-    array: Any = pa.Array
-    function.__annotations__ = {"batches": Iterator[array], "return": Iterator[array]}
-    return F.arrow_udf(function, "string").asNondeterministic()(column)  # type: ignore[attr-defined]
+    return spark.range(0, count, 1, tasks).select(F.concat(F.lit(prefix), F.col("id").cast("string")).alias("key"))

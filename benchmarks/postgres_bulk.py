@@ -1,0 +1,122 @@
+"""N4: many keys per statement, PostgreSQL. A million distinct keys through Spark, against asyncpg alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import asyncpg
+import uvloop
+
+from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, per_item, rates, spread
+from benchmarks.spark_runs import Meter
+from enrichkit import enrich, local
+
+KEYS = 1_000_000
+SINGLE_KEYS = 20_000
+GROUP, IN_FLIGHT, SINGLE_IN_FLIGHT = 1_000, 4, 16
+SOURCES = (*COLUMN, "plugins/enrichkit-postgres/enrichkit_postgres", "benchmarks/postgres_bulk.py")
+
+TABLE = """
+CREATE TABLE users AS SELECT id, 'name of ' || id AS name FROM generate_series(0, {count} - 1) AS id;
+ALTER TABLE users ADD PRIMARY KEY (id);
+VACUUM ANALYZE users;
+"""
+MANY = "SELECT id, name FROM users WHERE id = ANY($1::int[])"
+ONE = "SELECT name FROM users WHERE id = $1"
+
+
+def with_asyncpg(dsn: str, groups: list[list[int]], in_flight: int) -> dict[int, str]:
+    """Fetch *groups* of keys by `= ANY`, or by `fetchrow` where there is one key in a group."""
+    found: dict[int, str] = {}
+
+    async def main() -> None:
+        waiting = iter(groups)
+
+        async def fetch(pool: asyncpg.Pool) -> None:
+            async with pool.acquire() as connection:
+                for group in waiting:
+                    if len(group) == 1:
+                        row = await connection.fetchrow(ONE, group[0])
+                        found[group[0]] = row["name"]
+                    else:
+                        found.update(await connection.fetch(MANY, group))
+
+        async with asyncpg.create_pool(dsn, min_size=in_flight, max_size=in_flight) as pool:
+            await asyncio.gather(*(fetch(pool) for _ in range(in_flight)))
+
+    uvloop.run(main())
+    return found
+
+
+def statements(server: local.PostgresServer, dsn: str, rows: int, work: Callable[[], object]) -> int:
+    """Return how many transactions, one for each statement, the server counts for *work*, which fetches *rows* rows."""
+    database = dsn.rpartition("/")[2]
+    query = f"SELECT xact_commit, tup_fetched FROM pg_stat_database WHERE datname = '{database}'"
+
+    def counted() -> list[int]:
+        return [int(number) for number in server.execute(query).split("|")]
+
+    before = counted()
+    work()
+    give_up = time.monotonic() + 30
+    while (after := counted())[1] - before[1] < rows:  # a session tells its counts when it was idle for 10 s, or ends
+        assert time.monotonic() < give_up, f"the server counted {after[1] - before[1]:,} rows, not {rows:,}"
+        time.sleep(0.2)
+    return after[0] - before[0]
+
+
+def main(quick: bool) -> list[Table]:
+    """Measure N4."""
+    from enrichkit_postgres import PostgresConfig
+
+    count, singles = (KEYS // 20, SINGLE_KEYS // 20) if quick else (KEYS, SINGLE_KEYS)
+    groups = [list(range(start, start + GROUP)) for start in range(0, count, GROUP)]
+    each = [[key] for key in range(singles)]
+    table = Table(
+        "N4",
+        f"PostgreSQL, {count:,} distinct keys; server, JVM and Python share the cores",
+        ("approach", "keys", "keys/s", "us CPU per key", "JVM", "server", "statements"),
+    )
+    with local.postgres() as server, local.spark() as spark:
+        dsn = server.create_database()
+        server.execute(TABLE.format(count=count), dsn.rpartition("/")[2])
+        meter = Meter(server.pid)
+        keys = spark.range(0, count, 1, 2).selectExpr("cast(id AS int) AS key")
+        column = enrich(PostgresConfig(dsn=dsn, table="users", key="id", columns=("name",)), "key")
+
+        def check(found: dict[int, str], asked: int) -> None:
+            assert found == {key: f"name of {key}" for key in range(asked)}
+
+        def check_ours() -> None:
+            right = keys.withColumn("value", column).where("value <=> concat('name of ', key)").count()
+            assert right == count, f"{count - right:,} values are wrong"
+
+        # In runs of their own: looking at the values takes as long as fetching them.
+        ours, bulk, single = "enrichkit through Spark", f"asyncpg, = ANY of {GROUP:,}", "asyncpg, fetchrow per key"
+        asked = {ours: count, bulk: count, single: singles}
+        sent = {
+            ours: statements(server, dsn, count, check_ours),
+            bulk: statements(server, dsn, count, lambda: check(with_asyncpg(dsn, groups, IN_FLIGHT), count)),
+            single: statements(server, dsn, singles, lambda: check(with_asyncpg(dsn, each, SINGLE_IN_FLIGHT), singles)),
+        }
+        runs: dict[str, Callable[[], Sample]] = {
+            ours: lambda: meter.spark(keys.select(column)),
+            bulk: lambda: meter.bare(lambda: with_asyncpg(dsn, groups, IN_FLIGHT)),
+            single: lambda: meter.bare(lambda: with_asyncpg(dsn, each, SINGLE_IN_FLIGHT)),
+        }
+        samples = alternate(runs, rounds=2 if quick else PAIRS)
+    for name, found in samples.items():
+        speed = spread(rates(found, asked[name]), digits=0)
+        table.rows.append((name, f"{asked[name]:,}", speed, *per_item(found, asked[name]), f"{sent[name]:,}"))
+    table.notes.append(
+        f"{server}; two tasks; asyncpg in one process, {IN_FLIGHT} calls in flight, {SINGLE_IN_FLIGHT} of fetchrow"
+    )
+    table.notes.append(
+        "each value was compared in a run of its own, and there the statements were counted, by the server"
+    )
+    rate = rates(samples[ours], count)
+    table.goals.append(at_least(0.9, bulk, rate, rates(samples[bulk], count)))
+    table.goals.append(at_least(20, single, rate, rates(samples[single], singles)))
+    return [table]

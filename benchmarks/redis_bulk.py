@@ -1,0 +1,117 @@
+"""N3: many keys per call, Redis. A million distinct keys through Spark, against one process with redis-py alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import redis
+import uvloop
+
+from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, per_item, rates, spread, times
+from benchmarks.spark_runs import Meter, keys_of
+from enrichkit import enrich, local
+
+KEYS = 1_000_000
+SINGLE_KEYS = 50_000
+GROUP, IN_FLIGHT = 1_000, 4
+SOURCES = (*COLUMN, "plugins/enrichkit-redis/enrichkit_redis", "benchmarks/redis_bulk.py")
+
+SEED = """
+for number = tonumber(ARGV[1]), tonumber(ARGV[2]) - 1 do
+    redis.call('SET', 'u' .. number, 'value of u' .. number)
+end
+"""
+
+
+def seed(url: str, count: int, step: int = 50_000) -> None:
+    """Store a value under each of *count* keys; the server itself makes them, since sending them takes minutes."""
+    with redis.Redis.from_url(url) as client:
+        client.flushall()
+        for start in range(0, count, step):
+            client.eval(SEED, 0, start, min(start + step, count))
+
+
+def calls(url: str) -> tuple[int, int]:
+    """Return how many read commands, and how many keys in them, the server counted since the last look."""
+    with redis.Redis.from_url(url) as client:
+        commands, keys = client.info("commandstats"), client.info("stats")
+        client.config_resetstat()
+    count = sum(commands.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("get", "mget"))
+    return count, keys["keyspace_hits"] + keys["keyspace_misses"]
+
+
+def with_redis_py(url: str, groups: list[list[str]]) -> list[list[bytes | None]]:
+    """Fetch *groups* of keys by `MGET`, or by `GET` where there is one key in a group, IN_FLIGHT at a time."""
+    answers: list[list[bytes | None]] = [[]] * len(groups)
+
+    async def main() -> None:
+        waiting = iter(enumerate(groups))
+        async with redis.asyncio.Redis.from_url(url, max_connections=IN_FLIGHT) as client:
+
+            async def fetch() -> None:
+                for number, group in waiting:
+                    if len(group) == 1:
+                        answers[number] = [await client.get(group[0])]
+                    else:
+                        answers[number] = await client.mget(group)
+
+            await asyncio.gather(*(fetch() for _ in range(IN_FLIGHT)))
+
+    uvloop.run(main())
+    return answers
+
+
+def main(quick: bool) -> list[Table]:
+    """Measure N3."""
+    from enrichkit_redis import RedisConfig
+
+    count, singles = (KEYS // 20, SINGLE_KEYS // 20) if quick else (KEYS, SINGLE_KEYS)
+    numbers = [f"u{number}" for number in range(count)]
+    groups = [numbers[start : start + GROUP] for start in range(0, count, GROUP)]
+    each = [[key] for key in numbers[:singles]]
+    table = Table(
+        "N3",
+        f"Redis, {count:,} distinct keys; server, JVM and Python share the cores",
+        ("approach", "keys", "keys/s", "us CPU per key", "JVM", "server", "commands"),
+    )
+    with local.redis() as server, local.spark() as spark:
+        seed(server.url, count)
+        meter = Meter(server.pid)
+        keys = keys_of(spark, count, "u")
+        column = enrich(RedisConfig(url=server.url), "key")
+
+        # In a run of its own: looking at the values takes as long as fetching them.
+        right = keys.withColumn("value", column).where("value <=> concat('value of ', key)").count()
+        assert right == count, f"{count - right:,} values are wrong"
+        assert [value for group in with_redis_py(server.url, groups) for value in group] == [
+            f"value of {key}".encode() for key in numbers
+        ]
+
+        counted: dict[str, tuple[int, int]] = {}
+
+        def run(name: str, sample: Sample) -> Sample:
+            counted[name] = calls(server.url)
+            return sample
+
+        calls(server.url)
+        ours, bulk, single = "enrichkit through Spark", f"redis-py, MGET of {GROUP:,}", "redis-py, GET per key"
+        samples = alternate(
+            {
+                ours: lambda: run(ours, meter.spark(keys.select(column))),
+                bulk: lambda: run(bulk, meter.bare(lambda: with_redis_py(server.url, groups))),
+                single: lambda: run(single, meter.bare(lambda: with_redis_py(server.url, each))),
+            },
+            rounds=2 if quick else PAIRS,
+        )
+        asked = {ours: count, bulk: count, single: singles}
+        for name, found in samples.items():
+            sent, keys_sent = counted[name]
+            assert keys_sent == asked[name], f"{name}: the server counted {keys_sent:,} keys, not {asked[name]:,}"
+            speed = spread(rates(found, asked[name]), digits=0)
+            table.rows.append((name, f"{asked[name]:,}", speed, *per_item(found, asked[name]), f"{sent:,}"))
+        table.notes.append(f"{server}; two tasks; redis-py in one process, {IN_FLIGHT} calls in flight")
+        table.notes.append("each value was compared with what its key says, in a run of its own")
+        rate = rates(samples[ours], count)
+        table.goals.append(at_least(1.0, bulk, rate, rates(samples[bulk], count)))
+        table.notes.append(f"{times(rate, rates(samples[single], singles))} x the rate of {single}")
+    return [table]

@@ -1,0 +1,116 @@
+"""
+What is kept of a benchmark: `benchmarks/results/NAME.md`, and beside it the numbers that pictures are drawn of.
+
+A result names the sources that it measured and their hash, so `python -m benchmarks.report`, which `./run check` calls,
+can say which results are older than the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import hashlib
+import io
+import json
+import os
+import platform
+import re
+import sys
+import tokenize
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.harness import ROOT, Table
+
+RESULTS = ROOT / "benchmarks" / "results"
+PACKAGES = ("pyspark", "pyarrow", "pandas", "asyncpg", "redis", "hiredis", "pyreqwest", "uvloop", "msgspec")
+_SOURCES = re.compile(r"^- sources: ([0-9a-f]{16})(?: of (.+))?$", re.MULTILINE)
+
+
+def fingerprint(sources: Sequence[str]) -> str:
+    """
+    Return a hash of the code in *sources*, files and folders; comments, docstrings and tests do not count.
+
+    Raises:
+        FileNotFoundError: One of them is no more.
+    """
+    digest = hashlib.sha256()
+    for name in sources:
+        path = ROOT / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            if "tests" not in file.relative_to(ROOT).parts or file == path:
+                digest.update(f"{file.relative_to(ROOT)}\0{_code(file.read_text(encoding='utf-8'))}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def _code(text: str) -> str:
+    """Return Python source without comments, docstrings, blank lines and indentation of what is continued."""
+    docstrings = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+            ast.get_docstring(node, clean=False) is not None
+        ):
+            docstrings.add((node.body[0].lineno, node.body[0].col_offset))
+    skipped = (tokenize.COMMENT, tokenize.NL)
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return " ".join(token.string for token in tokens if token.type not in skipped and token.start not in docstrings)
+
+
+def save(
+    name: str, tables: Sequence[Table], sources: Sequence[str], measured: str, packages: Sequence[str] = PACKAGES
+) -> Path:
+    """
+    Write *tables* to `benchmarks/results/NAME.md`, and their numbers, if they have any, to `NAME.json`.
+
+    Args:
+        name: Of the benchmark.
+        tables: Its outcome.
+        sources: Folders and files that hold what it measured.
+        measured: Their fingerprint from before the run.
+        packages: Those whose versions here, in this environment, are those that were measured.
+
+    Raises:
+        RuntimeError: The sources changed during the run, so the outcome says nothing about them.
+    """
+    if fingerprint(sources) != measured:
+        raise RuntimeError(f"The sources of {name} changed during the run; nothing is written. Run it again.")
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    head = [
+        f"# Benchmark: {name}",
+        "",
+        f"- date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        f"- machine: {os.cpu_count()} cores, {platform.machine()}, {platform.system()}, Python {platform.python_version()}",
+        f"- load average at the end: {', '.join(f'{load:.1f}' for load in os.getloadavg())}",
+        f"- versions: {versions}",
+        f"- sources: {measured} of {', '.join(sources)}",
+        "",
+    ]
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.md"
+    path.write_text("\n".join([*head, *(table.text() for table in tables)]), encoding="utf-8")
+    numbers = {table.name: table.numbers for table in tables if table.numbers}
+    if numbers:
+        path.with_suffix(".json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def stale() -> dict[str, str]:
+    """Return the results that are older than the code, by name, with the reason."""
+    found = {}
+    for path in sorted(RESULTS.glob("*.md")):
+        written = _SOURCES.search(path.read_text(encoding="utf-8"))
+        if written is None or written[2] is None:
+            found[path.stem] = "it does not name its sources"
+            continue
+        try:
+            if fingerprint(written[2].split(", ")) != written[1]:
+                found[path.stem] = "the code that it measured has changed"
+        except FileNotFoundError as error:
+            found[path.stem] = f"{Path(error.filename).relative_to(ROOT)} is no more"
+    return found
+
+
+if __name__ == "__main__":
+    for stem, reason in stale().items():
+        print(f"warning: benchmarks/results/{stem}.md is older than the code: {reason}", file=sys.stderr)
