@@ -16,6 +16,7 @@ from enrichkit import enrich, local
 KEYS = 1_000_000
 SINGLE_KEYS = 20_000
 GROUP, IN_FLIGHT, SINGLE_IN_FLIGHT = 1_000, 4, 16
+STEP = 7919  # a prime, so that the keys come all, and in an order unlike the index's
 SOURCES = (*COLUMN, "plugins/enrichkit-postgres/enrichkit_postgres", "benchmarks/postgres_bulk.py")
 
 TABLE = """
@@ -72,8 +73,9 @@ def main(quick: bool) -> list[Table]:
     from enrichkit_postgres import PostgresConfig
 
     count, singles = (KEYS // 20, SINGLE_KEYS // 20) if quick else (KEYS, SINGLE_KEYS)
-    groups = [list(range(start, start + GROUP)) for start in range(0, count, GROUP)]
-    each = [[key] for key in range(singles)]
+    numbers = [number * STEP % count for number in range(count)]
+    groups = [numbers[start : start + GROUP] for start in range(0, count, GROUP)]
+    each = [[key] for key in numbers[:singles]]
     table = Table(
         "N4",
         f"PostgreSQL, {count:,} distinct keys; server, JVM and Python share the cores",
@@ -83,11 +85,11 @@ def main(quick: bool) -> list[Table]:
         dsn = server.create_database()
         server.execute(TABLE.format(count=count), dsn.rpartition("/")[2])
         meter = Meter(server.pid)
-        keys = spark.range(0, count, 1, 2).selectExpr("cast(id AS int) AS key")
+        keys = spark.range(0, count, 1, 2).selectExpr(f"cast(id * {STEP} % {count} AS int) AS key")
         column = enrich(PostgresConfig(dsn=dsn, table="users", key="id", columns=("name",)), "key")
 
         def check(found: dict[int, str], asked: int) -> None:
-            assert found == {key: f"name of {key}" for key in range(asked)}
+            assert found == {key: f"name of {key}" for key in numbers[:asked]}
 
         def check_ours() -> None:
             right = keys.withColumn("value", column).where("value <=> concat('name of ', key)").count()

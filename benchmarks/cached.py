@@ -1,0 +1,95 @@
+"""N5: a cache. A million rows with ten thousand skewed keys, against Spark's cheapest Python function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count as numbers_from
+from typing import Any
+
+from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, per_item, rates, spread
+from benchmarks.redis_bulk import calls
+from benchmarks.spark_runs import Meter
+from enrichkit import Cache, enrich, local
+
+ROWS, DISTINCT = 1_000_000, 10_000
+SOURCES = (*COLUMN, "plugins/enrichkit-redis/enrichkit_redis", "benchmarks/cached.py")
+
+SEED = (
+    "for number = 0, tonumber(ARGV[2]) - 1 do redis.call('SET', ARGV[1] .. 'u' .. number, 'value of u' .. number) end"
+)
+
+
+def identity(column: str) -> Any:
+    """Return the column that an Arrow iterator UDF makes of *column* by handing each batch back."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    def same(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+
+    array: Any = pa.Array
+    same.__annotations__ = {"batches": Iterator[array], "return": Iterator[array]}
+    return F.arrow_udf(same, "string").asNondeterministic()(column)  # type: ignore[attr-defined]
+
+
+def main(quick: bool) -> list[Table]:
+    """Measure N5."""
+    import redis
+    from enrichkit_redis import RedisConfig
+    from pyspark.sql import functions as F
+
+    count = ROWS // 20 if quick else ROWS
+    table = Table(
+        "N5",
+        f"{count:,} rows, {DISTINCT:,} skewed keys in Redis, cache=Cache(ttl=60)",
+        ("approach", "rows/s", "us CPU per row", "JVM", "server", "keys sent", "worker processes"),
+    )
+    with local.redis() as server, local.spark() as spark, redis.Redis.from_url(server.url) as client:
+        meter = Meter(server.pid)
+        # A third power: the first tenth of the keys has 46 % of the rows.
+        skewed = F.floor(F.pow(F.abs(F.hash("id")) / 2**31, 3) * DISTINCT).cast("string")
+        rows = spark.range(0, count, 1, 2).select(F.concat(F.lit("u"), skewed).alias("key"))
+        distinct = rows.distinct().count()
+        counted: dict[str, list[tuple[int, int]]] = {}
+        prefixes = numbers_from()
+
+        def cold() -> Any:
+            """A column over a source of its own, whose keys no cache knows."""
+            prefix = f"{next(prefixes)}:"
+            client.eval(SEED, 0, prefix, DISTINCT)
+            return enrich(RedisConfig(url=server.url, key=prefix + "{}"), "key", cache=Cache(ttl=60))
+
+        warm = cold()
+        right = rows.withColumn("value", warm).where("value <=> concat('value of ', key)").count()
+        assert right == count, f"{count - right:,} values are wrong"
+
+        def run(name: str, column: Any) -> Sample:
+            calls(server.url)
+            sample = meter.spark(rows.select(column))
+            counted.setdefault(name, []).append((calls(server.url)[1], meter.workers))
+            return sample
+
+        empty, full, same = "enrichkit, empty cache", "enrichkit, warm cache", "Spark's identity Arrow UDF"
+        samples = alternate(
+            {
+                empty: lambda: run(empty, cold()),
+                full: lambda: run(full, warm),
+                same: lambda: run(same, identity("key")),
+            },
+            rounds=2 if quick else PAIRS,
+        )
+    for name, found in samples.items():
+        sent, workers = max(counted[name])
+        speed = spread(rates(found, count), digits=0)
+        table.rows.append((name, speed, *per_item(found, count), f"{sent:,}", str(workers)))
+    table.notes.append(
+        f"{server}; two tasks; {distinct:,} distinct keys; the cache is empty at the start of a run, or full"
+    )
+    table.notes.append("each value was compared with what its key says, in a run of its own")
+    sent, workers = max(counted[empty])
+    most = distinct * workers
+    table.goals.append((f"at most distinct keys x worker processes sent: {sent:,} of {most:,}", sent <= most))
+    for name in (empty, full):
+        goal, reached = at_least(0.75, same, rates(samples[name], count), rates(samples[same], count))
+        table.goals.append((f"{name}: {goal}", reached))
+    return [table]
