@@ -23,6 +23,7 @@ from .errors import (
 )
 from .explanation import explain
 from .frame import enrich_frame, enriched
+from .function_connector import connector
 from .functions import register_function
 from .hookspecs import hookimpl
 from .options import Cache, Options, Retry, default
@@ -45,6 +46,7 @@ __all__ = [
     "Secret",
     "TransientError",
     "UnknownConnectorError",
+    "connector",
     "connectors",
     "default",
     "describe",

@@ -17,7 +17,7 @@ from .errors import ConfigError, PluginError
 from .key_function import KeyFunction, KeyFunctionConfig, name_of
 from .options import Default, Options, did_you_mean
 from .registry import FIRST_PARTY, require_driver
-from .shipping import digest, identity_of, pickled
+from .shipping import digest, functions_of, identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,9 +56,9 @@ class StagePlan:
     engine_key: str
 
     @property
-    def shipped(self) -> Any:
-        """The class or function that may have to travel by value."""
-        return self.config.function if isinstance(self.config, KeyFunctionConfig) else self.connector
+    def shipped(self) -> list[Any]:
+        """The classes and functions that may have to travel by value."""
+        return [self.connector, *functions_of(self.config)]
 
 
 def plan_stages(options: Options, keys: int | None, spark_type: DataType) -> tuple[StagePlan, ...]:
@@ -128,15 +128,11 @@ def _of_source(
 
 
 def _of_function(name: str, function: Callable[[Any], Any], options: Options) -> StagePlan:
-    try:
-        code = pickled(function, function)
-    except Exception as error:
-        raise ConfigError(
-            f"{name} is the function {name_of(function)}, which cannot travel to the workers: "
-            f"{type(error).__name__}: {error}. Make in the function what it needs there, instead of using what the "
-            "driver has."
-        ) from error
     config = KeyFunctionConfig(function=function, show_keys=options.show_keys)
+    try:
+        identity = identity_of(KeyFunction, config)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
     return StagePlan(
         source=f"the function {name_of(function)}",
         when=(name,),
@@ -145,7 +141,7 @@ def _of_function(name: str, function: Callable[[Any], Any], options: Options) ->
         capacity=KeyFunction(config).capacity,
         batch_size=1,
         options=_of_a_stage(replace(options, retry=None), repeatable=False),
-        engine_key=digest("function", code.hex(), options.show_keys),
+        engine_key=digest(*identity),
     )
 
 

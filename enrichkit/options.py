@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
@@ -11,7 +10,7 @@ from typing import Any, TypeAlias, TypedDict
 
 from .connector import Connector, ConnectorConfig
 from .errors import ConfigError, UnknownOptionError
-from .key_function import name_of
+from .key_function import not_of_one_argument
 
 __all__ = ["Cache", "Default", "Options", "OptionsDict", "Policy", "Retry", "default", "did_you_mean"]
 
@@ -305,17 +304,9 @@ def _policy(name: str, value: Any) -> None:
 
 
 def _function_of_the_key(name: str, function: Callable[[Any], Any]) -> None:
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return  # of a function in C, which does not tell
-    try:
-        signature.bind(None)
-    except TypeError as error:
-        # Without the defaults, as without what a partial has bound: a password may be among them.
-        parts = [part.replace(default=part.empty) for part in signature.parameters.values()]
+    fault = not_of_one_argument(function, "a key")
+    if fault is not None:
         raise ConfigError(
-            f"{name} is the function {name_of(function)}{signature.replace(parameters=parts)}, which cannot be called "
-            f"with a key alone: {error}. It gets one argument, a tuple if there are several key columns. For example "
-            f"{name}=lambda key: None."
-        ) from error
+            f"{name} is the function {fault} It gets one argument, a tuple if there are several key columns. For "
+            f"example {name}=lambda key: None."
+        )

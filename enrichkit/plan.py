@@ -14,7 +14,7 @@ from .fallbacks import StagePlan, default_values, plan_stages
 from .options import Options
 from .registry import require_driver
 from .secrets import Secret, redact
-from .shipping import digest, identity_of, pickled
+from .shipping import digest, functions_of, identity_of, pickled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,8 @@ class Plan:
     @property
     def shipped(self) -> list[Any]:
         """The classes and functions that may have to travel by value."""
-        return [self.connector, *(stage.shipped for stage in self.stages)]
+        of_stages = [part for stage in self.stages for part in stage.shipped]
+        return [self.connector, *functions_of(self.config), *of_stages]
 
 
 def make_plan(

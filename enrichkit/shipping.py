@@ -11,10 +11,13 @@ from dataclasses import fields, is_dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .errors import ConfigError
+from .key_function import name_of
+
 if TYPE_CHECKING:
     from .connector import Connector, ConnectorConfig
 
-__all__ = ["canonical", "digest", "identity_of", "pickled"]
+__all__ = ["canonical", "digest", "functions_of", "identity_of", "pickled"]
 
 
 def pickled(value: Any, *parts: Any) -> bytes:
@@ -39,24 +42,33 @@ def pickled(value: Any, *parts: Any) -> bytes:
             cloudpickle.unregister_pickle_by_value(module)
 
 
+def functions_of(config: ConnectorConfig) -> list[Any]:
+    """Return the functions and classes that *config* holds, which may have to travel by value."""
+    return [value for f in fields(config) if callable(value := getattr(config, f.name))]
+
+
 def identity_of(connector: type[Connector[Any]], config: ConnectorConfig) -> list[str]:
     """
     Return what an engine of that connector and config depends on.
 
-    A class of a notebook or script may be defined anew with other code, and workers that are reused still hold an
-    engine with the old one, so its code is part of it.
+    A class or function of a notebook or script may be defined anew with other code, and workers that are reused still
+    hold an engine with the old one, so its code is part of it.
+
+    Raises:
+        ConfigError: A class or function cannot travel.
     """
     # Leaves __slotnames__ on the class, as the first pickling of a config does, which would change the code below.
     config.__reduce_ex__(2)
     module = _module_of(connector)
     installed = module is not None and module.__name__ != "__main__" and _is_installed(module)
-    code = "" if installed else hashlib.sha256(pickled(connector, connector)).hexdigest()
-    return [connector.__module__, connector.__qualname__, code, canonical(config)]
+    return [connector.__module__, connector.__qualname__, "" if installed else _code_of(connector), canonical(config)]
 
 
 def canonical(value: Any) -> str:
     """Return a text that is equal for equal configs and different for different ones; `repr` hides secrets."""
-    if is_dataclass(value) and not isinstance(value, type):
+    if callable(value):
+        return f"{name_of(value)}:{_code_of(value)}"
+    if is_dataclass(value):
         parts = ", ".join(f"{f.name}={canonical(getattr(value, f.name))}" for f in fields(value))
         return f"{type(value).__qualname__}({parts})"
     if isinstance(value, Mapping):
@@ -69,6 +81,18 @@ def canonical(value: Any) -> str:
 def digest(*parts: object) -> str:
     """Return a fingerprint of *parts*."""
     return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _code_of(part: Any) -> str:
+    """Return a fingerprint of what travels of a class or function."""
+    try:
+        return hashlib.sha256(pickled(part, part)).hexdigest()
+    except Exception as error:
+        kind = "class" if isinstance(part, type) else "function"
+        raise ConfigError(
+            f"The {kind} {name_of(part)} cannot travel to the workers: {type(error).__name__}: {error}. Make in the "
+            f"{kind} what it needs there, instead of using what the driver has."
+        ) from error
 
 
 def _module_of(part: Any) -> ModuleType | None:

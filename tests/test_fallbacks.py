@@ -201,7 +201,7 @@ def test_a_function_that_cannot_travel_is_refused_here() -> None:
             pass
 
     assert refusal(ConfigError, lambda: stages(on_missing=locked)) == (
-        "on_missing is the function locked, which cannot travel to the workers: TypeError: cannot pickle "
+        "on_missing: The function locked cannot travel to the workers: TypeError: cannot pickle "
         "'_thread.lock' object. Make in the function what it needs there, instead of using what the driver has."
     )
 
