@@ -1,0 +1,142 @@
+"""N8: what a request costs. A service that answers after a millisecond, so that the CPU is the limit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, per_item, rates, spread
+from benchmarks.spark_runs import Meter, keys_of
+from enrichkit import enrich, local
+from enrichkit.decode import decoder
+from enrichkit.engine.dispatch import Engine
+from enrichkit.engine.run import Run
+from enrichkit.options import Options
+from enrichkit.outcome import Outcomes
+
+if TYPE_CHECKING:
+    from enrichkit_http import HttpConfig
+
+    from enrichkit.engine.lookup import Part
+
+KEYS = 30_000
+CAPACITY = 100
+BATCH = 2_500
+LATENCY = 0.001
+SOURCES = (*COLUMN, "plugins/enrichkit-http/enrichkit_http", "benchmarks/http_cost.py")
+
+
+def with_engine(config: HttpConfig, keys: list[str]) -> dict[str, str]:
+    """Fetch *keys* through engine and connector: deadlines, retries, limits, the ordered queue."""
+    import pyarrow as pa
+    from enrichkit_http import HttpConnector
+
+    found: dict[str, str] = {}
+
+    async def main() -> None:
+        done = asyncio.Event()
+        failed: list[BaseException] = []
+
+        def emit(parts: list[Part] | BaseException) -> None:
+            if isinstance(parts, BaseException):
+                failed.append(parts)
+            else:
+                for part in parts:
+                    found.update(zip(part.outcomes.keys, part.outcomes.values, strict=True))
+            if failed or len(found) == len(keys):
+                done.set()
+
+        connector = HttpConnector(config)
+        connector.capacity = CAPACITY
+        engine = Engine(connector, CAPACITY, 1)
+        run = Run("http", Options(), decoder(pa.string(), "text"), emit)
+        engine.attach(run)
+        for start in range(0, len(keys), BATCH):
+            group = keys[start : start + BATCH]
+            run.admit(Outcomes(group, len(group)))
+            await asyncio.sleep(0)
+        await done.wait()
+        run.close()
+        await engine.close()
+        if failed:
+            raise failed[0]
+
+    uvloop.run(main())
+    return found
+
+
+def with_client(url: str, keys: list[str]) -> dict[str, str]:
+    """Fetch *keys* by the bare client: CAPACITY coroutines, and nothing else."""
+    from pyreqwest.client import ClientBuilder
+
+    found: dict[str, str] = {}
+
+    async def main() -> None:
+        waiting = iter(keys)
+        async with ClientBuilder().no_proxy().build() as client:
+
+            async def fetch() -> None:
+                for key in waiting:
+                    response = await client.get(f"{url}/{key}").build().send()
+                    found[key] = await response.text()
+
+            await asyncio.gather(*(fetch() for _ in range(CAPACITY)))
+
+    uvloop.run(main())
+    return found
+
+
+def main(quick: bool) -> list[Table]:
+    """Measure N8."""
+    from enrichkit_http import HttpConfig
+
+    count = KEYS // 15 if quick else KEYS
+    keys = [f"k{number}" for number in range(count)]
+    table = Table(
+        "N8",
+        f"HTTP, {LATENCY * 1000:g} ms, {count:,} distinct keys, capacity {CAPACITY}; the server shares the cores",
+        ("approach", "keys/s", "us CPU per key", "JVM", "server", "calls", "connections"),
+    )
+    with local.http() as service, local.spark() as spark:
+        config = HttpConfig(url=service.url + "/{}")
+        service.script(latency=LATENCY)
+        meter = Meter(service.pid)
+        frame = keys_of(spark, count, "k", tasks=1)
+        column = enrich(config, "key", capacity=CAPACITY)
+
+        expected = {key: local.value_of(key) for key in keys}
+        right = frame.withColumn("value", enrich(config, "key", capacity=CAPACITY, returns="key string, name string"))
+        assert right.where("value.key <=> key AND value.name <=> concat('name of ', key)").count() == count
+        for found in (with_engine(config, keys), with_client(service.url, keys)):
+            assert {key: json.loads(value) for key, value in found.items()} == expected
+
+        counted: dict[str, tuple[int, int]] = {}
+
+        def run(name: str) -> Sample:
+            service.reset_stats()
+            sample = runs[name]()
+            stats = service.stats()
+            assert stats.calls == count, f"{name}: the service counted {stats.calls:,} calls, not {count:,}"
+            counted[name] = stats.calls, stats.connections
+            return sample
+
+        spark_task, engine, bare = "enrichkit, one Spark task", "enrichkit, engine without Spark", "bare pyreqwest"
+        runs = {
+            spark_task: lambda: meter.spark(frame.select(column)),
+            engine: lambda: meter.bare(lambda: with_engine(config, keys)),
+            bare: lambda: meter.bare(lambda: with_client(service.url, keys)),
+        }
+        samples = alternate({name: lambda n=name: run(n) for name in runs}, rounds=2 if quick else PAIRS)
+    for name, sampled in samples.items():
+        calls, connections = counted[name]
+        speed = spread(rates(sampled, count), digits=0)
+        table.rows.append((name, speed, *per_item(sampled, count), f"{calls:,}", str(connections)))
+    table.notes.append("without Spark each run opens its connections, in Spark the worker has kept them")
+    table.notes.append("each value was compared with what its key says, in a run of its own")
+    for name in (spark_task, engine):
+        goal, reached = at_least(0.7, bare, rates(samples[name], count), rates(samples[bare], count))
+        table.goals.append((f"{name}: {goal}", reached))
+    return [table]
