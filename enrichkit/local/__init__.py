@@ -14,6 +14,7 @@ True
 from .http import Fault, HttpService, Stats
 from .http import http_service as http
 from .http_service import value_of
+from .mariadb import MariadbServer, mariadb
 from .postgres import PostgresServer, postgres
 from .process import LocalServerError
 from .redis import RedisServer, redis, redis_servers
@@ -23,10 +24,12 @@ __all__ = [
     "Fault",
     "HttpService",
     "LocalServerError",
+    "MariadbServer",
     "PostgresServer",
     "RedisServer",
     "Stats",
     "http",
+    "mariadb",
     "postgres",
     "redis",
     "redis_servers",

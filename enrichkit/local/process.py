@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -168,6 +169,15 @@ def temp_dir(name: str, ids: tuple[int, int] | None = None) -> Iterator[Path]:
     finally:
         # A process that was just killed may still be removing files of its own.
         shutil.rmtree(path, ignore_errors=True)
+
+
+def nobody() -> tuple[int, int]:
+    """Return user and group for a server that refuses to run as root."""
+    try:
+        entry = pwd.getpwnam("nobody")
+    except KeyError:  # an image without a user list
+        return 65534, 65534
+    return entry.pw_uid, entry.pw_gid
 
 
 def announce(text: str) -> None:
