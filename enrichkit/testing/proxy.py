@@ -108,6 +108,11 @@ class FaultProxy:
     def open(self) -> int:
         return sum(not link.client.ended for link in list(self._links))
 
+    @property
+    def heard(self) -> int:
+        """How many chunks clients have sent so far; unlike *bytes_to_server* with those that have not passed yet."""
+        return self._chunks["to server"]
+
     def url(self, url: str) -> str:
         """Return *url*, or DSN, with the address of the proxy in place of the server's."""
         parts = urlsplit(url)
@@ -361,7 +366,11 @@ class _End(asyncio.Protocol):
             self._timer = proxy._loop.call_at(self._held[0][0], self.pump)
         elif self.ended and not self._told:
             self._told = True
-            peer.write_eof()
+            try:
+                peer.write_eof()
+            except OSError:  # it was reset meanwhile, of which we hear next
+                link.end(reset=True)
+                return
             if self.peer._told:
                 link.end(reset=False)
 
