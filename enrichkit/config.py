@@ -23,7 +23,7 @@ from .options import did_you_mean
 from .registry import connectors, load, registered
 from .secrets import Secret
 
-__all__ = ["find_source", "source_names"]
+__all__ = ["config_file", "find_source", "from_toml", "is_required", "settings_of", "source_names"]
 
 
 def find_source(source: str | ConnectorConfig) -> tuple[str, type[Connector[Any]], ConnectorConfig]:
@@ -51,7 +51,7 @@ def find_source(source: str | ConnectorConfig) -> tuple[str, type[Connector[Any]
         return _from_file(source, tables[source], path)
     connector = load(source, tables)
     found = _from_environment(source, connector.config_class)
-    missing = [f.name for f in _settings(connector.config_class) if _required(f) and f.name not in found]
+    missing = [f.name for f in settings_of(connector.config_class) if is_required(f) and f.name not in found]
     if missing:
         where = _searched(source, path, _variable(source, missing[0]))
         raise ConfigError(f"The source {source!r} has no {missing[0]!r}. {where} Set it in one of them.")
@@ -115,38 +115,38 @@ def _from_file(
         connector = load(kind)
     except UnknownConnectorError as error:
         raise UnknownConnectorError(f"{where}: {error}") from error
-    known = [f.name for f in _settings(connector.config_class)]
+    known = [f.name for f in settings_of(connector.config_class)]
     for setting in settings:
         if setting not in known:
             raise ConfigError(
                 f"{where} has an unknown setting {setting!r}.{did_you_mean(setting, known)} "
                 f"The connector {kind!r} takes: {', '.join(known)}."
             )
-    missing = [f.name for f in _settings(connector.config_class) if _required(f) and f.name not in settings]
+    missing = [f.name for f in settings_of(connector.config_class) if is_required(f) and f.name not in settings]
     if missing:
         raise ConfigError(f"{where} has no {missing[0]!r}, which the connector {kind!r} requires. Add it there.")
     try:
-        return name, connector, connector.config_class(**{k: _from_toml(v) for k, v in settings.items()})
+        return name, connector, connector.config_class(**{k: from_toml(v) for k, v in settings.items()})
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def _from_toml(value: Any) -> Any:
+def from_toml(value: Any) -> Any:
     """Turn {env = "X"} and {file = "p"} into secrets and lists into tuples, at any depth."""
     if isinstance(value, dict):
         if len(value) == 1:
             kind, name = next(iter(value.items()))
             if kind in ("env", "file") and isinstance(name, str):
                 return Secret(kind, name)
-        return {key: _from_toml(part) for key, part in value.items()}
+        return {key: from_toml(part) for key, part in value.items()}
     if isinstance(value, list):
-        return tuple(_from_toml(part) for part in value)
+        return tuple(from_toml(part) for part in value)
     return value
 
 
 def _from_environment(name: str, cls: type[ConnectorConfig]) -> dict[str, Any]:
     found = {}
-    for setting in _settings(cls):
+    for setting in settings_of(cls):
         text = os.environ.get(_variable(name, setting.name))
         if text is not None:
             found[setting.name] = _from_text(_variable(name, setting.name), text, setting)
@@ -193,9 +193,11 @@ def _variable(name: str, setting: str) -> str:
     return f"ENRICHKIT_{name}_{setting}".upper().replace("-", "_").replace(".", "_")
 
 
-def _settings(cls: type[ConnectorConfig]) -> list[Field[Any]]:
+def settings_of(cls: type[ConnectorConfig]) -> list[Field[Any]]:
+    """Return the fields of the config *cls* that a user may set."""
     return [f for f in fields(cls) if f.init]
 
 
-def _required(setting: Field[Any]) -> bool:
+def is_required(setting: Field[Any]) -> bool:
+    """Whether *setting* has no default."""
     return setting.default is MISSING and setting.default_factory is MISSING

@@ -1,0 +1,146 @@
+"""`check`: one source, and what it answers for some keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..config import find_source
+from ..outcome import STATUSES, Outcomes
+from ..report import Report, paragraph, plural, seconds, table
+from ..secrets import redact
+from .arguments import keys_of
+from .probe import Probe, describe
+
+__all__ = ["Answer", "Check", "check"]
+
+FAILED = ("timeout", "error", "rejected")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one key; `latency` in seconds, from its first call on."""
+
+    key: Any
+    status: str
+    value: Any
+    error: str | None
+    attempts: int
+    latency: float
+
+
+@dataclass(frozen=True, repr=False)
+class Check(Report):
+    """
+    What `check` found; `str` of it is the text.
+
+    Attributes:
+        source: Name of the source.
+        connector: Name of its connector.
+        config: The config as text, without its secrets.
+        opened: Seconds that opening took.
+        value_type: DDL of one value; None: not known without asking for it with `returns`.
+        value_from: Where that type came from.
+        answers: One for each distinct key.
+    """
+
+    source: str
+    connector: str
+    config: str
+    opened: float
+    value_type: str | None
+    value_from: str
+    answers: tuple[Answer, ...]
+
+    @property
+    def failed(self) -> int:
+        """How many keys have no answer. One that the source does not hold has one."""
+        return sum(answer.status in FAILED for answer in self.answers)
+
+    def __str__(self) -> str:
+        declared = self.value_type or "not known: neither declared with returns nor told by the source"
+        facts = [
+            ("connector", self.connector),
+            ("config", self.config),
+            ("opened", f"in {seconds(self.opened)}"),
+            ("value", re.sub(r",\s*", ", ", declared)),
+            *([("", f"from {self.value_from}")] if self.value_type is not None else []),
+        ]
+        lines = [f"The source {self.source!r}", *table(facts)]
+        for answer in self.answers:
+            spent = f"{plural(answer.attempts, 'attempt')}, {seconds(answer.latency)}"
+            lines += ["", f"Key {answer.key!r}: {answer.status}, {spent}"]
+            if answer.status == "ok":
+                lines += paragraph(_shown(answer.value))
+            elif answer.error is not None:
+                lines += paragraph(answer.error)
+        if not self.answers:
+            lines += [
+                "",
+                *paragraph("Name a KEY to see an answer; some connectors connect with the first one only.", 0),
+            ]
+        return "\n".join(lines)
+
+
+def check(name: str, texts: Sequence[str], types: str | None, options: dict[str, Any]) -> Check:
+    """
+    Open the source *name* and look up the keys that *texts* stand for.
+
+    Args:
+        name: Of the source.
+        texts: Of the keys, see `keys_of`.
+        types: Of the key columns, likewise.
+        options: Of `enrich`.
+
+    Raises:
+        ConfigError: There is no such source, its config is wrong, or a text is no key.
+        SourceError: It cannot be opened.
+    """
+    name, connector, config = find_source(name)
+    keys = keys_of(texts, types, config)
+    value_type, opened = describe(connector, config)
+    answers: list[Answer] = []
+    if keys:
+        encoding = connector(config).encoding
+        with Probe(name, connector, config, {"show_keys": True, **options}) as probe:
+            for part in probe.outcomes([keys]):
+                answers += _answers(part, encoding)
+    return Check(
+        source=name,
+        connector=connector.name,
+        config=redact(repr(config)),
+        opened=opened,
+        value_type=value_type,
+        value_from=f"{type(config).__name__}.returns" if config.returns is not None else "the source, which was asked",
+        answers=tuple(answers),
+    )
+
+
+def _answers(part: Outcomes, encoding: str) -> Iterator[Answer]:
+    assert part.attempts is not None
+    assert part.latencies is not None
+    for index, key in enumerate(part.keys):
+        status, value = STATUSES[part.statuses[index]], _plain(part.values[index], encoding)
+        yield Answer(key, status, value, part.errors.get(index), part.attempts[index], part.latencies[index])
+
+
+def _plain(value: Any, encoding: str) -> Any:
+    """Return the answer of a connector as people read it: text for bytes that are text, the content of a document."""
+    if encoding == "json" and isinstance(value, bytes | str):
+        try:
+            return msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            return _plain(value, "text")
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace") if encoding != "python" else value
+    if isinstance(value, dict):
+        return {_plain(key, encoding): _plain(part, encoding) for key, part in value.items()}
+    return value
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)

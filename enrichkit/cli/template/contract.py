@@ -1,0 +1,32 @@
+"""The contract between enrichkit and a connector, on ours; the kit's docstrings say what to look at when one fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from enrichkit.testing import ConnectorContract
+
+from enrichkit_acme import AcmeConfig, AcmeConnector
+
+
+class TestAcmeContract(ConnectorContract):
+    @pytest.fixture
+    def connector(self, tmp_path: Path) -> AcmeConnector:
+        """An unopened connector that points at a test server."""
+        (tmp_path / "acme.json").write_text("{}")
+        return AcmeConnector(AcmeConfig(path=str(tmp_path / "acme.json"), returns="string"))
+
+    @pytest.fixture
+    def known(self, tmp_path: Path) -> dict[str, Any]:
+        """Fill the source and return what it holds: three keys or more, one with a quote and one not ASCII."""
+        values = {"u1": "Ann", "o'clock": "Bob", "ü": "Eve"}
+        (tmp_path / "acme.json").write_text(json.dumps(values))
+        return values
+
+    @pytest.fixture
+    def missing_key(self) -> str:
+        """A key of the right type that the source does not hold."""
+        return "nobody"
