@@ -40,7 +40,7 @@ def one(name: str, *, quick: bool) -> int:
     for table in tables:
         print(table.text(), flush=True)
     if quick:
-        print("A quick run: its figures mean nothing, and nothing is written.")
+        print("A quick run: its figures mean nothing, whatever they reached, and nothing is written.")
         return 0
     print(f"written to {save(name, tables, module.SOURCES, measured).name}", *pictures.draw(name))
     return 0 if all(reached for table in tables for _, reached in table.goals) else 1
@@ -67,7 +67,7 @@ def main() -> int:
             [sys.executable, "-m", "benchmarks", name, *["--quick"] * asked.quick], check=False
         ).returncode
     failed = [name for name, code in codes.items() if code]
-    print(f"Missed a goal, or failed: {', '.join(failed)}" if failed else "All ran, and reached their goals.")
+    print(f"Failed, or missed a goal: {', '.join(failed)}" if failed else "All ran, and reached their goals.")
     return 1 if failed else 0
 
 

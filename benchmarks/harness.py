@@ -67,7 +67,7 @@ class Sample:
 
     Attributes:
         seconds: Wall time.
-        cpu: CPU time of the processes that do the lookups: this one, or Spark's Python workers.
+        cpu: CPU time of Python: of this process, and of Spark's workers.
         jvm: CPU time of Spark's JVM.
         server: CPU time of the server.
     """
@@ -106,12 +106,12 @@ def rates(samples: Sequence[Sample], count: int) -> list[float]:
 
 
 def per_item(samples: Sequence[Sample], count: int) -> tuple[str, str, str]:
-    """Return the medians of worker, JVM and server CPU per item, in microseconds; `-` where none was measured."""
+    """Return the medians of Python's, the JVM's and the server's CPU per item, in microseconds."""
     found = []
     for part in ("cpu", "jvm", "server"):
         micros = median([getattr(sample, part) for sample in samples]) / count * 1e6
         found.append(f"{micros:.1f}" if micros < 100 else f"{micros:,.0f}")
-    return found[0], found[1] if any(s.jvm for s in samples) else "-", found[2]
+    return found[0], found[1], found[2]
 
 
 def median(values: Sequence[float]) -> float:

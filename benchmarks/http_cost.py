@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from enrichkit.engine.lookup import Part
 
-KEYS = 30_000
+KEYS = 100_000
 CAPACITY = 100
 BATCH = 2_500
 LATENCY = 0.001
@@ -93,7 +93,7 @@ def main(quick: bool) -> list[Table]:
     """Measure N8."""
     from enrichkit_http import HttpConfig
 
-    count = KEYS // 15 if quick else KEYS
+    count = KEYS // 50 if quick else KEYS
     keys = [f"k{number}" for number in range(count)]
     table = Table(
         "N8",
@@ -126,8 +126,8 @@ def main(quick: bool) -> list[Table]:
         spark_task, engine, bare = "enrichkit, one Spark task", "enrichkit, engine without Spark", "bare pyreqwest"
         runs = {
             spark_task: lambda: meter.spark(frame.select(column)),
-            engine: lambda: meter.bare(lambda: with_engine(config, keys)),
-            bare: lambda: meter.bare(lambda: with_client(service.url, keys)),
+            engine: lambda: meter.run(lambda: with_engine(config, keys)),
+            bare: lambda: meter.run(lambda: with_client(service.url, keys)),
         }
         samples = alternate({name: lambda n=name: run(n) for name in runs}, rounds=2 if quick else PAIRS)
     for name, sampled in samples.items():

@@ -2,60 +2,57 @@
 
 from __future__ import annotations
 
-from benchmarks.harness import Sample, Table, alternate, median, spread
-from benchmarks.spark_runs import by_hand, gather_per_batch, run_to_nowhere, thread_pool
+from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, median, per_item, spread
+from benchmarks.spark_runs import Meter, keys_of
 from enrichkit import enrich, local
 
 CAPACITY = 100
 TASKS = 2
 WORKLOADS = ((0.100, 20_000, 0.93), (0.050, 40_000, 0.91))
+SOURCES = (*COLUMN, "plugins/enrichkit-http/enrichkit_http", "benchmarks/http_floor.py")
 
 
-def main() -> list[Table]:
+def main(quick: bool) -> list[Table]:
     """Measure N1."""
     from enrichkit_http import HttpConfig
-    from pyspark.sql import functions as F
 
     table = Table(
         "N1",
         f"HTTP, capacity {CAPACITY} x {TASKS} tasks, warm workers, distinct keys",
-        ("approach", "latency", "keys", "seconds", "share of the floor", "us worker CPU per lookup"),
+        ("latency", "served", "keys", "seconds", "share of the floor", "us CPU per key", "JVM", "server", "calls"),
     )
     with local.http() as service, local.spark() as spark:
-        config = HttpConfig(url=service.url + "/{}", returns="string")
-        latencies: dict[str, float] = {}
-        for latency, count, goal in WORKLOADS:
+        config = HttpConfig(url=service.url + "/{}")
+        column = enrich(config, "key", capacity=CAPACITY)
+        checked = enrich(config, "key", capacity=CAPACITY, returns="key string, name string")
+        meter = Meter(service.pid)
+        for latency, whole, goal in WORKLOADS:
+            count = whole // 20 if quick else whole
             service.script(latency=latency)
-            keys = spark.range(0, count, 1, TASKS).select(F.concat(F.lit("k"), F.col("id").cast("string")).alias("key"))
+            keys = keys_of(spark, count, "k", TASKS)
+            right = keys.withColumn("value", checked)
+            assert right.where("value.key <=> key AND value.name <=> concat('name of ', key)").count() == count
+            served: list[float] = []
 
-            def run(name: str, column: object, keys: object = keys) -> Sample:
+            def run(keys: object = keys, count: int = count, served: list[float] = served) -> Sample:
                 service.reset_stats()
-                sample = run_to_nowhere(keys.select(column))  # type: ignore[attr-defined]
+                sample = meter.spark(keys.select(column))  # type: ignore[attr-defined]
                 stats = service.stats()
-                latencies[name] = stats.served / stats.calls
+                assert stats.calls == count, f"the service counted {stats.calls:,} calls, not {count:,}"
+                assert stats.peak <= CAPACITY * TASKS, f"{stats.peak} calls were in flight"
+                served.append(stats.served / stats.calls)
                 return sample
 
-            right = keys.withColumn("value", enrich(config, "key", returns="key string, name string"))
-            assert right.where("value.key <=> key AND value.name <=> concat('name of ', key)").count() == count
-            columns = {"enrichkit": enrich(config, "key", capacity=CAPACITY)}
-            samples = alternate({name: lambda n=name, c=column: run(n, c) for name, column in columns.items()})
-            rivals = {
-                "gather per batch": by_hand(gather_per_batch(service.url, CAPACITY), "key"),
-                "thread pool": by_hand(thread_pool(service.url, CAPACITY), "key"),
-            }
-            samples |= alternate(
-                {name: lambda n=name, c=column: run(n, c) for name, column in rivals.items()}, rounds=2
+            found = alternate({f"{latency * 1000:g} ms": run}, rounds=2 if quick else PAIRS)[f"{latency * 1000:g} ms"]
+            shares = [count / (CAPACITY * TASKS) * latency / sample.seconds for sample in found]
+            took = f"{median(served) * 1000:.1f} ms"
+            seconds = spread([sample.seconds for sample in found])
+            row = (f"{latency * 1000:g} ms", took, f"{count:,}", seconds, spread(shares), *per_item(found, count))
+            table.rows.append((*row, f"{count:,}"))
+            reached = median(shares)
+            table.goals.append(
+                (f"{latency * 1000:g} ms: at least {goal:.0%} of the floor: {reached:.1%}", reached >= goal)
             )
-            for name, found in samples.items():
-                floor = count / (CAPACITY * TASKS) * latency
-                shares = [floor / sample.seconds for sample in found]
-                cpu = median([sample.cpu / count * 1e6 for sample in found])
-                seconds = spread([sample.seconds for sample in found])
-                served = f"{latencies[name] * 1000:.1f} ms (asked: {latency * 1000:g})"
-                table.rows.append((name, served, f"{count:,}", seconds, spread(shares), f"{cpu:.0f}"))
-                if name == "enrichkit":
-                    reached = median(shares)
-                    table.goals.append(
-                        (f"{latency * 1000:g} ms: at least {goal:.0%} of the floor ({reached:.1%})", reached >= goal)
-                    )
+    table.notes.append("the floor is keys / calls in flight x the latency asked for; served is what the service took")
+    table.notes.append("each value was compared with what its key says, in a run of its own")
     return [table]

@@ -105,8 +105,8 @@ def main(quick: bool) -> list[Table]:
         }
         runs: dict[str, Callable[[], Sample]] = {
             ours: lambda: meter.spark(keys.select(column)),
-            bulk: lambda: meter.bare(lambda: with_asyncpg(dsn, groups, IN_FLIGHT)),
-            single: lambda: meter.bare(lambda: with_asyncpg(dsn, each, SINGLE_IN_FLIGHT)),
+            bulk: lambda: meter.run(lambda: with_asyncpg(dsn, groups, IN_FLIGHT)),
+            single: lambda: meter.run(lambda: with_asyncpg(dsn, each, SINGLE_IN_FLIGHT)),
         }
         samples = alternate(runs, rounds=2 if quick else PAIRS)
     for name, found in samples.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import redis
 import uvloop
@@ -40,9 +41,9 @@ def calls(url: str) -> tuple[int, int]:
     return count, keys["keyspace_hits"] + keys["keyspace_misses"]
 
 
-def with_redis_py(url: str, groups: list[list[str]]) -> list[list[bytes | None]]:
+def with_redis_py(url: str, groups: list[list[str]]) -> list[list[Any]]:
     """Fetch *groups* of keys by `MGET`, or by `GET` where there is one key in a group, IN_FLIGHT at a time."""
-    answers: list[list[bytes | None]] = [[]] * len(groups)
+    answers: list[list[Any]] = [[]] * len(groups)
 
     async def main() -> None:
         waiting = iter(enumerate(groups))
@@ -98,8 +99,8 @@ def main(quick: bool) -> list[Table]:
         samples = alternate(
             {
                 ours: lambda: run(ours, meter.spark(keys.select(column))),
-                bulk: lambda: run(bulk, meter.bare(lambda: with_redis_py(server.url, groups))),
-                single: lambda: run(single, meter.bare(lambda: with_redis_py(server.url, each))),
+                bulk: lambda: run(bulk, meter.run(lambda: with_redis_py(server.url, groups))),
+                single: lambda: run(single, meter.run(lambda: with_redis_py(server.url, each))),
             },
             rounds=2 if quick else PAIRS,
         )

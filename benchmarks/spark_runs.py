@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,16 +60,19 @@ class Meter:
 
     def spark(self, frame: Any) -> Sample:
         """Run *frame* into the noop sink."""
-        before, began = self.read(), time.perf_counter()
-        frame.write.format("noop").mode("overwrite").save()
-        seconds = time.perf_counter() - began
-        return Sample(seconds, *(after - first for after, first in zip(self.read(), before, strict=True)))
+        return self.run(lambda: to_nowhere(frame))
 
-    def bare(self, work: Callable[[], object]) -> Sample:
-        """Run *work* in this process, without Spark."""
-        before = self.read()[2]
+    def run(self, work: Callable[[], object]) -> Sample:
+        """Run *work*, here or in Spark; the CPU of this process counts as that of a Python worker."""
+        before = self.read()
         sample = timed(work)
-        return Sample(sample.seconds, sample.cpu, 0.0, self.read()[2] - before)
+        workers, jvm, server = (after - first for after, first in zip(self.read(), before, strict=True))
+        return Sample(sample.seconds, sample.cpu + workers, jvm, server)
+
+
+def to_nowhere(frame: Any) -> None:
+    """Run *frame* into the noop sink."""
+    frame.write.format("noop").mode("overwrite").save()
 
 
 def _line(pid: int, parents: dict[int, int]) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -162,9 +163,10 @@ async def receive(response: Response, limit: int, *, text: bool) -> Reply:
     if encoding is not None:
         body = decompressed(body, encoding, limit)
     framed = length is not None or transfer is not None or not response.version.startswith("HTTP/1")
-    return body, _charset_of(response) if text else None, framed
+    return body, _charset_in(header(response, "content-type") or "") if text else None, framed
 
 
-def _charset_of(response: Response) -> str | None:
-    found = _CHARSET.search(header(response, "content-type") or "")
+@lru_cache(maxsize=64)  # a service says the same of all its answers
+def _charset_in(content_type: str) -> str | None:
+    found = _CHARSET.search(content_type)
     return None if found is None else found[1]
