@@ -10,6 +10,8 @@ from enrichkit import ConnectorConfig, Secret, register
 from enrichkit.config import find_source
 from enrichkit.errors import ConfigError, UnknownConnectorError
 
+from .installed import listed
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -180,8 +182,7 @@ def test_a_secret_of_the_file_is_not_resolved_on_the_driver(
             "[sources.users]\ntype = 'fakke'",
             (
                 "[sources.users] in enrichkit.toml: No connector is named 'fakke'. Did you mean 'fake'? Installed or "
-                "registered: 'fake', 'http', 'postgres', 'redis'. Install a plugin, or call "
-                "enrichkit.register('fakke', config)."
+                f"registered: {listed('fake')}. Install a plugin, or call enrichkit.register('fakke', config)."
             ),
         ),
         (
@@ -222,8 +223,8 @@ def test_the_variable_must_name_a_file(fake: Any, tmp_path: Path, monkeypatch: p
 def test_a_misspelt_source_of_the_file_is_told_the_closest_one(fake: Any, tmp_path: Path) -> None:
     write(tmp_path / "work/enrichkit.toml", "[sources.customers]\ntype = 'fake'")
     assert refusal("custmers") == (
-        "No connector is named 'custmers'. Did you mean 'customers'? Installed or registered: 'customers', 'fake', "
-        "'http', 'postgres', 'redis'. Install a plugin, or call enrichkit.register('custmers', config)."
+        "No connector is named 'custmers'. Did you mean 'customers'? Installed or registered: "
+        f"{listed('customers', 'fake')}. Install a plugin, or call enrichkit.register('custmers', config)."
     )
 
 

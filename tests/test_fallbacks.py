@@ -20,6 +20,8 @@ from enrichkit.fallbacks import plan_stages
 from enrichkit.key_function import KeyFunction, KeyFunctionConfig
 from enrichkit.plan import make_plan, pack
 
+from .installed import listed
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -153,8 +155,7 @@ def test_a_name_that_is_no_source_is_refused_with_a_hint(name: str, hint: str) -
     register("second", RedisConfig())
     assert refusal(ConfigError, lambda: stages(on_timeout=name)) == (
         f"on_timeout is {name!r}; it must be 'fail', 'null', default(value), a function of the key, or a source: its "
-        f"config or its name.{hint} Installed or registered: 'http', 'postgres', 'redis', 'second'. For example "
-        "on_timeout='null'."
+        f"config or its name.{hint} Installed or registered: {listed('second')}. For example on_timeout='null'."
     )
 
 

@@ -8,8 +8,20 @@ import textwrap
 
 import pytest
 
-HEAVY = ("pyarrow", "pandas", "numpy", "pyspark", "msgspec", "asyncpg", "redis", "hiredis", "pyreqwest", "uvloop")
-PLUGINS = ("enrichkit_redis", "enrichkit_postgres", "enrichkit_http")
+HEAVY = (
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "pyspark",
+    "msgspec",
+    "asyncmy",
+    "asyncpg",
+    "redis",
+    "hiredis",
+    "pyreqwest",
+    "uvloop",
+)
+PLUGINS = ("enrichkit_redis", "enrichkit_postgres", "enrichkit_http", "enrichkit_mariadb")
 
 
 def loaded_by(program: str, names: tuple[str, ...] = (*HEAVY, *PLUGINS)) -> list[str]:

@@ -22,6 +22,8 @@ from enrichkit.errors import (
 )
 from enrichkit.registry import Plugin, load, registered, require_driver
 
+from .installed import listed
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -42,7 +44,7 @@ def refusal(kind: type[Exception], name: str) -> str:
 
 
 def test_the_installed_connectors_are_listed() -> None:
-    for name in ("http", "postgres", "redis"):
+    for name in ("http", "mariadb", "postgres", "redis"):
         assert Plugin(name, f"enrichkit-{name}", enrichkit.__version__) == connectors()[name]
 
 
@@ -71,10 +73,10 @@ def test_importing_enrichkit_and_loading_redis_imports_no_other_plugin() -> None
         import enrichkit
         from enrichkit.registry import load
         def plugins():
-            return sorted(m for m in sys.modules if m in ("enrichkit_redis", "enrichkit_postgres", "enrichkit_http"))
+            return sorted({m.partition(".")[0] for m in sys.modules if m.startswith("enrichkit_")})
         before = plugins()
         load("redis")
-        drivers = [m for m in ("redis", "hiredis", "asyncpg", "pyreqwest", "pyspark") if m in sys.modules]
+        drivers = [m for m in ("redis", "hiredis", "asyncmy", "asyncpg", "pyreqwest", "pyspark") if m in sys.modules]
         print(before, plugins(), drivers)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
@@ -112,16 +114,16 @@ def test_a_plugin_may_register_a_source_while_it_is_imported(install: Install) -
 def test_an_unknown_name_is_told_the_closest_one(install: Install) -> None:
     install("fake")
     assert refusal(UnknownConnectorError, "fakke") == (
-        "No connector is named 'fakke'. Did you mean 'fake'? Installed or registered: 'fake', 'http', 'postgres', "
-        "'redis'. Install a plugin, or call enrichkit.register('fakke', config)."
+        f"No connector is named 'fakke'. Did you mean 'fake'? Installed or registered: {listed('fake')}. Install a "
+        "plugin, or call enrichkit.register('fakke', config)."
     )
 
 
 def test_an_unknown_name_that_is_like_nothing_gets_no_hint() -> None:
     register("users", ConnectorConfig(returns="int"))
     assert refusal(UnknownConnectorError, "xyz") == (
-        "No connector is named 'xyz'. Installed or registered: 'http', 'postgres', 'redis', 'users'. Install a plugin, "
-        "or call enrichkit.register('xyz', config)."
+        f"No connector is named 'xyz'. Installed or registered: {listed('users')}. Install a plugin, or call "
+        "enrichkit.register('xyz', config)."
     )
 
 

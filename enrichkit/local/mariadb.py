@@ -26,6 +26,7 @@ SETTINGS = {
     "bind-address": "127.0.0.1",
     "character-set-server": "latin1",  # the upstream default until 11.6: nothing here may rest on a better one
     "innodb-buffer-pool-size": "64M",
+    "max-allowed-packet": "64M",  # as for a value of more than the 16 MiB that one packet of the protocol holds
     "innodb-flush-log-at-trx-commit": "0",  # nothing here outlives the process
     "innodb-flush-method": "nosync",
     "innodb-log-file-size": "16M",

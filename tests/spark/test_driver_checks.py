@@ -17,6 +17,8 @@ from pyspark.sql import functions as F
 from enrichkit import ConfigError, Connector, ConnectorConfig, UnknownConnectorError, default, enrich
 from enrichkit.errors import FatalError, MissingDriverError, UnknownOptionError
 
+from ..installed import listed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -112,8 +114,8 @@ def refusal(call: Callable[[], Any], kind: type[Exception] = ConfigError) -> str
 
 def test_a_source_that_nobody_knows_is_told_the_closest_one() -> None:
     assert refusal(lambda: enrich("reddis", "k"), UnknownConnectorError) == (
-        "No connector is named 'reddis'. Did you mean 'redis'? Installed or registered: 'http', 'postgres', 'redis'. "
-        "Install a plugin, or call enrichkit.register('reddis', config)."
+        f"No connector is named 'reddis'. Did you mean 'redis'? Installed or registered: {listed()}. Install a "
+        "plugin, or call enrichkit.register('reddis', config)."
     )
 
 

@@ -1,0 +1,21 @@
+"""The `mariadb` connector of enrichkit: values from the rows of a MariaDB table or view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.hookspecs import hookimpl
+
+from .config import MariadbConfig
+from .connector import MariadbConnector
+
+if TYPE_CHECKING:
+    from enrichkit.connector import Connector
+
+__all__ = ["MariadbConfig", "MariadbConnector"]
+
+
+@hookimpl
+def enrichkit_connector() -> type[Connector[Any]]:
+    """Offer the connector to `enrich("mariadb", ...)`."""
+    return MariadbConnector

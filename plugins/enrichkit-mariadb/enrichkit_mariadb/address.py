@@ -1,0 +1,101 @@
+"""
+Take the URL apart ourselves: one parser decides what is local and where we dial.
+
+Messages never quote the URL: whatever part of it looks wrong may be half of a password.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from enrichkit.errors import ConfigError
+
+__all__ = ["Address", "parse_url"]
+
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?")
+_EXAMPLE = "for example 'mariadb://app@localhost:3306/shop'"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """
+    What a URL says.
+
+    Attributes:
+        host: A host name or an IP address.
+        port: Its port.
+        user: None: the user of the worker process.
+        password: None: `MariadbConfig.password`, or none.
+        database: None: `MariadbConfig.table` names it.
+    """
+
+    host: str
+    port: int
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    database: str | None = None
+
+    @property
+    def local(self) -> bool:
+        """True when no byte leaves this machine."""
+        address = _ip(self.host)
+        return self.host.lower() == "localhost" or (address is not None and address.is_loopback)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_url(url: object) -> Address:
+    """Return what *url* says; raises `ConfigError` for anything that two readers could read differently."""
+    if not isinstance(url, str):
+        raise ConfigError(f"MariadbConfig.url has the type {type(url).__name__}; it must be a str, {_EXAMPLE}.")
+    if not url.startswith(("mariadb://", "mysql://")):
+        raise ConfigError(f"MariadbConfig.url must start with 'mariadb://' or 'mysql://', {_EXAMPLE}.")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise _unreadable() from None
+    # A '/', '?', '#' or '@' of the password that is not encoded ends the host too early or moves it. urlsplit drops
+    # tabs and newlines.
+    if "#" in url or "@" in parts.path or parts.netloc.count("@") > 1 or re.search(r"[\x00-\x20\x7f\\]", url):
+        raise _unreadable()
+    if "?" in url:
+        raise ConfigError(
+            "MariadbConfig.url holds settings behind a '?'; it must end with the database. Give them as fields of "
+            "MariadbConfig, for example tls_ca='/etc/ssl/ca.pem'; a '?' of the password is %3F."
+        )
+    if not parts.hostname:
+        raise ConfigError(
+            "MariadbConfig.url names no host; it must name one, so that it means the same server on every worker, "
+            f"{_EXAMPLE}."
+        )
+    if not (_HOST.fullmatch(parts.hostname) or _ip(parts.hostname)) or port == 0:
+        raise _unreadable()
+    userinfo, _, _ = parts.netloc.rpartition("@")
+    user, _, password = userinfo.partition(":")
+    return Address(
+        host=parts.hostname,
+        port=port or 3306,
+        user=unquote(user) or None,
+        password=unquote(password) or None,
+        database=unquote(parts.path[1:]) or None,
+    )
+
+
+def _unreadable() -> ConfigError:
+    return ConfigError(
+        "MariadbConfig.url cannot be read as a URL; user, password and database must be percent-encoded "
+        "('@' is %40, '/' is %2F, ':' is %3A, '#' is %23, '%' is %25). "
+        "Or leave the password out and give password=Secret.env('NAME')."
+    )
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

@@ -1,0 +1,231 @@
+"""
+MariaDB's types: which Spark type a value gets, how it is selected, and which keys a key column takes.
+
+Each value is selected as a type that the text protocol carries without loss and the driver reads without guessing:
+as it is, a FLOAT is sent with six digits (16777216 arrives as 16777200), a zero date is read as text beside dates, and
+a BIT as bytes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from .names import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Column", "KeyType", "ValueType", "key_type", "value_type"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """
+    A column as the server describes it.
+
+    Attributes:
+        name: As the server spells it.
+        type: For example `int`.
+        full: For example `int(10) unsigned`.
+        charset: Of texts; None for other types.
+        collation: Likewise.
+        precision: Digits of a number, bits of a BIT.
+        scale: Digits after the point.
+    """
+
+    name: str
+    type: str
+    full: str
+    charset: str | None = None
+    collation: str | None = None
+    precision: int | None = None
+    scale: int | None = None
+
+    @property
+    def unsigned(self) -> bool:
+        return "unsigned" in self.full
+
+    @property
+    def sql(self) -> str:
+        """Its name in our statement."""
+        return f"t.{quote(self.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """
+    How a column is read.
+
+    Attributes:
+        ddl: Its Spark type.
+        select: SQL of the value.
+        decode: Makes the value of what the driver returns, or raises ValueError; None: it is the value.
+    """
+
+    ddl: str
+    select: str
+    decode: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyType:
+    """
+    What a key column takes.
+
+    The server's `=` only narrows the rows down: it finds 'A' equal to 'a' and to 'a ', as the collation says, and may
+    round what we send. Whether a row has the key is decided by Python's `==` on the key column that comes back.
+
+    Attributes:
+        types: The Python types of its keys.
+        allowed: In words, for messages.
+        column: SQL type of the column of our keys.
+        equals: SQL of the key, `{}` standing for that column, so that an index on the key column can be used.
+        holds: True when the column can hold the key.
+        encode: The key as JSON; None: as it is.
+        same: The key as the column returns it; None: as it is.
+    """
+
+    types: tuple[type, ...]
+    allowed: str
+    column: str
+    equals: str = "{}"
+    holds: Callable[[Any], bool] = lambda key: True
+    encode: Callable[[Any], Any] | None = None
+    same: Callable[[Any], Any] | None = None
+
+
+# Values -----------------------------------------------------------------------------------------------------------
+
+_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
+_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
+_BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
+_AS_TEXT = ("time", "uuid", "inet4", "inet6")
+
+
+def value_type(column: Column) -> ValueType | None:
+    """Return how to read *column*, or None when Spark has no type for it."""
+    name, sql = column.type, column.sql
+    if name in _BITS:
+        return ValueType(_integer(_BITS[name], column.unsigned), sql)
+    if name == "decimal":
+        return ValueType(f"decimal({min(column.precision or 38, 38)},{min(column.scale or 0, 38)})", sql)
+    if name in ("float", "double"):
+        return ValueType(name, f"CAST({sql} AS DOUBLE)")
+    if name == "bit":
+        ddl = "boolean" if column.precision == 1 else _integer(64, column.precision == 64)
+        return ValueType(ddl, f"CAST({sql} AS UNSIGNED)", bool if ddl == "boolean" else None)
+    if name == "year":
+        return ValueType("smallint", f"CAST({sql} AS UNSIGNED)")
+    if name in _TEXTS:
+        return ValueType("string", sql)
+    if name in _BYTES:
+        return ValueType("binary", sql)
+    if name in _AS_TEXT:
+        return ValueType("string", f"CAST({sql} AS CHAR)")
+    if name in _TIMES:
+        ddl, decode = _TIMES[name]
+        return ValueType(ddl, f"CAST({sql} AS CHAR)", decode)
+    return None
+
+
+def _integer(bits: int, unsigned: bool) -> str:
+    """The smallest signed type of Spark that holds them all."""
+    needed = bits + unsigned
+    return next((ddl for size, ddl in _INTEGERS.items() if needed <= size), "decimal(20,0)")
+
+
+_INTEGERS = {8: "tinyint", 16: "smallint", 32: "int", 64: "bigint"}
+
+
+def _utc(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)  # the session's time zone is UTC
+
+
+# These decoders are what refuses 0000-00-00 and the 31st of February, which a lax server stores.
+_TIMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "date": ("date", dt.date.fromisoformat),
+    "datetime": ("timestamp_ntz", dt.datetime.fromisoformat),
+    "timestamp": ("timestamp", _utc),
+}
+
+
+# Keys -------------------------------------------------------------------------------------------------------------
+
+
+def key_type(column: Column) -> KeyType | None:
+    """Return what a key column takes, or None when nothing can be looked up in it."""
+    name = column.type
+    if name in _BITS:
+        bits = _BITS[name]
+        low, high = (0, 2**bits - 1) if column.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        sql = "BIGINT UNSIGNED" if column.unsigned else "BIGINT"
+        return KeyType((int,), f"int from {low} to {high}", sql, holds=lambda key: low <= key <= high)
+    if name == "decimal":
+        sql = f"DECIMAL({column.precision},{column.scale})"
+        return KeyType((Decimal, int), "Decimal or int, finite", sql, holds=_is_finite, encode=str)
+    if name in _TEXTS and name != "set":
+        equals = f"CONVERT({{}} USING {column.charset}) COLLATE {column.collation}"
+        return KeyType((str,), "str without half a surrogate pair", _TEXT, equals, holds=_is_text)
+    if name in _BYTES:
+        return KeyType((bytes,), "bytes", _TEXT, "UNHEX({})", encode=bytes.hex)
+    return _KEYS.get(name)
+
+
+_TEXT = "LONGTEXT CHARACTER SET utf8mb4"
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
+
+
+def _is_finite(key: Decimal | int) -> bool:
+    return Decimal(key).is_finite()
+
+
+def _is_text(key: str) -> bool:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_uuid(key: str) -> bool:
+    return _UUID.fullmatch(key) is not None
+
+
+def _uuid(key: str) -> str:
+    digits = key.replace("-", "").lower()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _is_local(key: dt.datetime) -> bool:
+    return key.tzinfo is None
+
+
+def _is_instant(key: dt.datetime) -> bool:
+    return key.tzinfo is not None
+
+
+def _in_utc(key: dt.datetime) -> dt.datetime:
+    return key.astimezone(dt.UTC)
+
+
+def _utc_text(key: dt.datetime) -> str:
+    return str(_in_utc(key).replace(tzinfo=None))
+
+
+_KEYS = {
+    "double": KeyType((float,), "float, neither NaN nor infinite", "DOUBLE", holds=isfinite),
+    "date": KeyType((dt.date,), "date", "DATE", encode=str),
+    "datetime": KeyType((dt.datetime,), "datetime without a time zone", "DATETIME(6)", holds=_is_local, encode=str),
+    # Looked up in UTC: within the hour that clocks repeat, Python finds equal times of two zones unequal (PEP 495).
+    "timestamp": KeyType(
+        (dt.datetime,), "datetime with a time zone", "DATETIME(6)", holds=_is_instant, encode=_utc_text, same=_in_utc
+    ),
+    "uuid": KeyType(
+        (str,), "str of 32 hexadecimal digits", _TEXT, "CAST({} AS UUID)", holds=_is_uuid, encode=_uuid, same=_uuid
+    ),
+}
