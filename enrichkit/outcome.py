@@ -75,5 +75,16 @@ class Outcomes:
         self.origins: list[str | None] | None = [None] * n if details else None
         self.unsettled = n
 
+    def put(self, indices: Sequence[int], values: Sequence[Any], statuses: bytes | bytearray) -> None:
+        """Write the *values* and *statuses* of the keys with *indices*, as many of each."""
+        if isinstance(indices, range):
+            self.values[indices.start : indices.stop] = values
+            self.statuses[indices.start : indices.stop] = statuses
+        else:
+            for index, value, status in zip(indices, values, statuses, strict=True):
+                self.values[index] = value
+                self.statuses[index] = status
+        self.unsettled -= len(indices)
+
     def __repr__(self) -> str:
         return f"<Outcomes {self.rows} rows, {len(self.keys)} keys, {self.unsettled} unsettled>"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
-from itertools import repeat
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from ..connector import Failure
@@ -18,17 +18,18 @@ from ..errors import ConnectorError, ContractError, FatalError, PermanentError, 
 from ..outcome import ERROR, MISSING, REJECTED
 from .cache import ABSENT, MISS, SMALL, size_of
 from .deadlines import prune
+from .lookup import Bundle
 from .retry import Budget, backoff
 
 if TYPE_CHECKING:
-    from .lookup import Lookup
+    from .lookup import Group, Lookup
     from .run import Run
 
 __all__ = ["Bisection", "InFlight", "answered_one", "conclude", "retry_late"]
 
 
 _ABSENT_EACH = repeat(ABSENT)
-_TEXT = frozenset((bytes, str))
+_TEXT = frozenset((bytes, str, type(None), type(ABSENT)))
 _MARKED = frozenset((Failure, type(ABSENT)))
 _LISTS = frozenset((list, tuple))  # of matches; an empty one is a miss
 _NOT_PLAIN = _MARKED | _LISTS
@@ -48,7 +49,10 @@ class InFlight:
     One call of `fetch_many` that has not ended.
 
     Attributes:
-        lookups: Key to the lookup that wants its answer; a timed-out one may be replaced by a later one.
+        keys: Those that it was made with.
+        bundles: They hold the keys, all of them, as long as all is well.
+        lookups: Key to the lookup that wants its answer, else; a timed-out one may be replaced by a later one.
+        attempt: How often its first key has been asked for, this time included.
         running: Not ended yet.
         late: All its lookups have their outcome, or `attempt_timeout` has passed: nobody has to wait for it.
         overdue: `attempt_timeout` has passed, and its keys were queued again where that is allowed.
@@ -56,8 +60,11 @@ class InFlight:
     """
 
     __slots__ = (
+        "attempt",
         "bisection",
+        "bundles",
         "cancelled_at",
+        "keys",
         "late",
         "lookups",
         "overdue",
@@ -71,12 +78,13 @@ class InFlight:
     def __init__(
         self,
         run: Run,
-        group: list[Lookup],
+        group: Group,
         bisection: Bisection | None,
         now: float,
         task: asyncio.Task[Any] | None,
     ) -> None:
         self.run = run
+        self.bundles: Sequence[Bundle] = ()
         self.lookups: dict[Any, Lookup] = {}
         self.bisection = bisection
         self.started = now
@@ -85,16 +93,40 @@ class InFlight:
         self.late = False
         self.overdue = False
         self.cancelled_at: float | None = None
-        self.record = group
-        again = False
-        for lookup in group:
-            self.lookups[lookup.key] = lookup
-            lookup.attempts += 1
-            lookup.call = self
-            again = again or lookup.started is not None
-        if again:
-            self.record = [lookup for lookup in group if lookup.started is None]
+        self.attempt = 1
+        self.record: list[Any] = [*group]
+        if isinstance(group[0], Bundle):
+            self.bundles = [*self.record]
+            for bundle in self.bundles:
+                bundle.call = self
+            self.keys = tuple(chain.from_iterable(bundle.keys for bundle in self.bundles))
+        else:
+            again = False
+            for lookup in self.record:
+                self.lookups[lookup.key] = lookup
+                lookup.attempts += 1
+                lookup.call = self
+                again = again or lookup.started is not None
+            self.keys = tuple(self.lookups)
+            if again:
+                self.attempt = self.record[0].attempts
+                self.record = [lookup for lookup in self.record if lookup.started is None]
         run.deadlines.start(self.record, now)
+
+    def separate(self) -> None:
+        """Make a lookup of each key: something concerns one of them alone."""
+        if not self.bundles:
+            return
+        bundles, self.bundles = self.bundles, ()
+        for bundle in bundles:
+            for lookup in bundle.singly():
+                self.lookups[lookup.key] = lookup
+                lookup.started, lookup.attempts, lookup.call = self.started, 1, self
+        self.record[:] = self.lookups.values()
+
+    def wanted(self) -> bool:
+        """Whether somebody waits for it."""
+        return bool(self.bundles) or not all(lookup.settled for lookup in self.lookups.values())
 
     def cancel(self, now: float) -> None:
         """Cancel the call, once; its connection is lost with it."""
@@ -115,6 +147,10 @@ def conclude(call: InFlight, answers: Any, error: BaseException | None) -> bool:
     if run.first_call.many and isinstance(answers, Mapping):
         # A list without a match says what an absent key says.
         answers = {key: answer for key, answer in answers.items() if answer or type(answer) not in _LISTS}
+    if call.bundles:
+        if error is None and _answered_together(call, answers):
+            return True
+        call.separate()
     for key in [key for key, draining in run.draining.items() if draining is call] if run.draining else ():
         del run.draining[key]
     if error is None and not (type(answers) is dict and answers.keys() <= call.lookups.keys()):
@@ -136,6 +172,7 @@ def conclude(call: InFlight, answers: Any, error: BaseException | None) -> bool:
 
 def retry_late(call: InFlight) -> None:
     """Queue the keys of *call* again, whose `attempt_timeout` has passed while it goes on; not those that joined it."""
+    call.separate()
     call.late = call.overdue = True
     waiting = [lookup for lookup in call.lookups.values() if not (lookup.settled or lookup.attached)]
     for lookup in waiting:
@@ -178,9 +215,36 @@ def answered_one(call: InFlight, answers: Any) -> bool:
     call.running = False
     call.record.clear()
     call.lookups.clear()
-    engine = run.engine
-    if engine is not None and not call.late and engine.budget.tokens < Budget.SIZE:
-        engine.budget.earn()
+    _earn(call)
+    return True
+
+
+def _answered_together(call: InFlight, answers: Any) -> bool:
+    """Settle all keys of *call* at once: the way of bulk. False: nothing done, as one of them needs more than that."""
+    run = call.run
+    if run.closed or type(answers) is not dict:
+        return False
+    raws = list(map(answers.get, call.keys, _ABSENT_EACH))
+    kinds = set(map(type, raws))
+    missed: list[int] = []
+    if not kinds.isdisjoint(_MARKED):
+        if Failure in kinds or not run.misses_alike:
+            return False
+        missed = [place for place, raw in enumerate(raws) if raw is ABSENT]
+        for place in missed:
+            raws[place] = None
+    if len(answers) + len(missed) != len(raws):
+        return False  # an answer to what was not asked for
+    values, bad = run.decode(raws)
+    if bad:
+        return False
+    run.settle_together(call, values, missed, _bytes_of(raws, kinds))
+    call.running = False
+    call.record.clear()
+    call.bundles = ()  # or call and bundles would hold each other until the garbage collector comes
+    if not missed:
+        _earn(call)
+    run.flush()
     return True
 
 
@@ -204,10 +268,15 @@ def _answered(call: InFlight, answers: Mapping[Any, Any]) -> None:
         if run.cache is not None and run.engine is not None:
             run.cache.put_many([lookup.key for lookup in lookups], values, run.engine.now())
         if not run.closed:
-            size = 64 * len(raws) if kinds <= SMALL else _bytes_of(raws)
-            run.settle_ok(lookups, values, call.started, size)
-    engine = run.engine
-    if engine is not None and plain and not call.late and engine.budget.tokens < Budget.SIZE:
+            run.settle_ok(lookups, values, call.started, _bytes_of(raws, set(map(type, raws))))
+    if plain:
+        _earn(call)
+
+
+def _earn(call: InFlight) -> None:
+    """A clean answer in time gives back some of the budget of retries."""
+    engine = call.run.engine
+    if engine is not None and not call.late and engine.budget.tokens < Budget.SIZE:
         engine.budget.earn()
 
 
@@ -373,8 +442,8 @@ def _bisect(call: InFlight, waiting: list[Lookup]) -> bool:
     return True
 
 
-def _bytes_of(raws: list[Any]) -> int:
-    """Return about how many bytes the answers *raws* take."""
-    if _TEXT.issuperset(map(type, raws)):
-        return sum(map(len, raws)) + 50 * len(raws)
-    return sum(map(size_of, raws))
+def _bytes_of(raws: list[Any], kinds: set[type]) -> int:
+    """Return about how many bytes the answers *raws* take, which are of the types *kinds*."""
+    if kinds <= _TEXT:
+        return sum(map(len, filter(None, raws))) + 50 * len(raws)
+    return 64 * len(raws) if kinds <= SMALL else sum(map(size_of, raws))

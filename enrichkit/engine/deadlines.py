@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .lookup import Lookup
+    from .lookup import Bundle, Lookup
 
 __all__ = ["Deadlines", "Sweeper", "prune"]
 
@@ -30,11 +30,11 @@ class Deadlines:
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
-        self._records: deque[tuple[float, list[Lookup]]] = deque()
+        self._records: deque[tuple[float, Sequence[Lookup | Bundle]]] = deque()
 
-    def start(self, lookups: list[Lookup], now: float) -> list[Lookup]:
+    def start(self, lookups: Sequence[Lookup | Bundle], now: float) -> None:
         """
-        Start the clock of *lookups* and return the record of it.
+        Start the clock of *lookups*, which is kept as the record of it.
 
         Whoever settles most of them empties the record with `prune`, or they would be kept for a whole timeout.
         """
@@ -42,7 +42,6 @@ class Deadlines:
             lookup.started = now
         if self.timeout is not None and lookups:
             self._records.append((now + self.timeout, lookups))
-        return lookups
 
     def of(self, lookup: Lookup) -> float:
         """Return when *lookup* times out."""
@@ -52,12 +51,13 @@ class Deadlines:
         """Remove the deadlines that have passed; yield their lookups that have no outcome yet."""
         records = self._records
         while records and (records[0][0] <= now or not records[0][1]):
-            for lookup in records.popleft()[1]:
-                if not lookup.settled:
-                    yield lookup
+            for held in tuple(records.popleft()[1]):  # a bundle that ends changes the record
+                for lookup in held.singly():
+                    if not lookup.settled:
+                        yield lookup
 
 
-def prune(record: list[Lookup]) -> None:
+def prune(record: list[Any]) -> None:
     """Drop the lookups of *record* that have their outcome."""
     if len(record) == 1 and record[0].settled:
         record.clear()

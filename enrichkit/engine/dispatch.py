@@ -23,7 +23,7 @@ from .retry import RETRY_AFTER_MAX, Budget
 if TYPE_CHECKING:
     from ..connector import Connector
     from .calls import Bisection
-    from .lookup import Lookup
+    from .lookup import Group, Lookup
     from .run import Run
 
 __all__ = ["Engine"]
@@ -165,8 +165,7 @@ class Engine:
             call = InFlight(run, group, bisection, now(), task)
             stats = run.stats
             stats.calls += 1  # now and not at its end, which the run may not live to see
-            stats.attempts += len(call.lookups)
-            attempt = group[0].attempts
+            stats.attempts += len(call.keys)
             calls[call] = None
             if self._sweeper.idle:
                 self._sweeper.wake()
@@ -175,8 +174,8 @@ class Engine:
             try:
                 if not self._open:
                     await self._open_connector()
-                about = run.first_call if attempt == 1 else run.call(attempt)
-                answers = await connector.fetch_many(tuple(call.lookups), about)
+                about = run.first_call if call.attempt == 1 else run.call(call.attempt)
+                answers = await connector.fetch_many(call.keys, about)
             except BaseException as error:  # the border to a plugin: any error is a key's or the task's
                 failure = error
                 if self._closing and isinstance(error, asyncio.CancelledError):
@@ -212,7 +211,7 @@ class Engine:
         else:
             self._refused()
 
-    def _next(self) -> tuple[Run, list[Lookup], Bisection | None] | None:
+    def _next(self) -> tuple[Run, Group, Bisection | None] | None:
         """Take the next group if the limits allow a call now; the runs take turns."""
         runs = self.runs
         if self._limited and any(run.pending() for run in runs) and self._held_back():
@@ -295,7 +294,7 @@ class Engine:
             expired = run.expire(now)
             if expired:
                 for call in self.calls:
-                    if not call.late and all(lookup.settled for lookup in call.lookups.values()):
+                    if not call.late and not call.wanted():
                         call.late = self._silent = True
                         self._refused()
         zombies = 0

@@ -1,14 +1,16 @@
-"""What a run is made of: the lookup of one key, and the part of a slice that leaves."""
+"""What a run is made of: lookups, bundles of them, and the part of a slice that leaves."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..outcome import Outcomes
     from .calls import InFlight
 
-__all__ = ["Lookup", "Part"]
+__all__ = ["Bundle", "Group", "Lookup", "Part"]
 
 
 class Lookup:
@@ -53,6 +55,76 @@ class Lookup:
         self.attached = False
         self.error: BaseException | None = None
         self.call: InFlight | None = None
+
+    def wait(self, key: Any, outcomes: Outcomes, index: int) -> None:
+        """Let a further slice wait for *key*, which has there the place *index*."""
+        if self.more is None:
+            self.more = []
+        self.more.append((outcomes, index))
+
+    def singly(self) -> Sequence[Lookup]:
+        """Return this lookup; for `Bundle.singly`."""
+        return (self,)
+
+
+class Bundle:
+    """
+    Lookups that nothing has told apart yet, at the price of one: of some keys of one slice.
+
+    They wait for a slot together, and in a call of several keys they travel and end together. Whatever concerns one of
+    them alone, be it a deadline or a failure, makes a `Lookup` of each first, so that all rules are about lookups.
+
+    Attributes:
+        keys: Keys of the slice *outcomes*; `indices` are their places there.
+        started: Loop time of its slot; None before.
+        call: The call that holds it.
+        more: By key, further slices that wait for it, with their index of the key.
+    """
+
+    __slots__ = ("_lookups", "_table", "call", "indices", "keys", "more", "outcomes", "started")
+
+    settled = False  # when its keys have their outcomes, it is gone
+
+    def __init__(self, table: dict[Any, Any], outcomes: Outcomes, keys: Sequence[Any], indices: Sequence[int]) -> None:
+        self._table = table
+        self.outcomes = outcomes
+        self.keys = keys
+        self.indices = indices
+        self.started: float | None = None
+        self.call: InFlight | None = None
+        self.more: dict[Any, list[tuple[Outcomes, int]]] = {}
+        self._lookups: list[Lookup] | None = None
+        table.update(dict.fromkeys(keys, self))
+
+    def wait(self, key: Any, outcomes: Outcomes, index: int) -> None:
+        """Let a further slice wait for *key*, which has there the place *index*."""
+        self.more.setdefault(key, []).append((outcomes, index))
+
+    def cut(self, size: int) -> Bundle:
+        """Remove the first *size* keys, and return them as a bundle."""
+        first = Bundle(self._table, self.outcomes, self.keys[:size], self.indices[:size])
+        self.keys, self.indices = self.keys[size:], self.indices[size:]
+        if self.more:
+            first.more = {key: self.more.pop(key) for key in first.keys if key in self.more}
+        return first
+
+    def singly(self) -> list[Lookup]:
+        """Return a lookup for each key, in order; they take the place of the bundle, and of the others of its call."""
+        if self._lookups is None:
+            self._lookups = [
+                Lookup(key, self.outcomes, index) for key, index in zip(self.keys, self.indices, strict=True)
+            ]
+            self._table.update(zip(self.keys, self._lookups, strict=True))
+            if self.more:
+                for lookup in self._lookups:
+                    lookup.more = self.more.get(lookup.key)
+            if self.call is not None:
+                self.call.separate()
+        return self._lookups
+
+
+Group: TypeAlias = "Sequence[Lookup | Bundle]"
+"""What a call is made with, all of one kind."""
 
 
 class Part:

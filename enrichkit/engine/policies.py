@@ -60,6 +60,10 @@ class Policies:
         """Return the fallback that has to be asked for a lookup with *status*, or None."""
         return self._stages[status]
 
+    def misses_alike(self) -> bool:
+        """Whether all misses have one outcome, which asks nobody and fails nothing."""
+        return self._stages[MISSING] is None and self._policies[MISSING] != "fail"
+
     def fell_through(self, handed: HandedOn, stage: Stage, status: int, text: str | None) -> int:
         """
         Note that *stage* has no answer for *handed* either: its *status*, and what it says of it.

@@ -14,6 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from ..connector import Call, TaskInfo
@@ -22,7 +23,7 @@ from ..outcome import ERROR, MISSING, OK, REJECTED, TIMEOUT, Outcomes
 from .cache import ABSENT, MISS, SMALL, AnswerCache, size_of
 from .deadlines import Deadlines
 from .fallback import HandedOn
-from .lookup import Lookup, Part
+from .lookup import Bundle, Lookup, Part
 from .policies import Policies
 from .queues import OrderedQueue, UnorderedQueue
 from .stats import RunStats
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .calls import Bisection, InFlight
     from .dispatch import Engine
     from .fallback import Stage
+    from .lookup import Group
 
 __all__ = ["Run"]
 
@@ -108,8 +110,11 @@ class Run:
         for stage in self.stages:
             stage.parent = self
         self._policies = Policies(source, options, fallbacks or {}, self.stages, salt)
-        self._table: dict[Any, Lookup] = {}
-        self._fresh: deque[Lookup] = deque()
+        self.misses_alike = self._policies.misses_alike() and not (options.retry and options.retry.on_missing)
+        self._table: dict[Any, Lookup | Bundle] = {}
+        # Keys that have had no slot; lookups come first, because bundles end from the head on.
+        self._fresh: deque[Lookup | Bundle] = deque()
+        self._fresh_keys = 0
         self._urgent: deque[tuple[list[Lookup], Bisection | None]] = deque()
         self._clocked = 0  # pending lookups whose clock runs although they have no slot
         self._touched: dict[Outcomes, list[int]] = {}
@@ -156,51 +161,60 @@ class Run:
 
     def _admit_cached(self, outcomes: Outcomes, cache: AnswerCache) -> None:
         assert self.engine is not None
-        found = cache.get_many(outcomes.keys, self.engine.now())
-        if ABSENT not in found and MISS not in found:  # the fast path: a list goes in as it is
-            outcomes.values = found
-            outcomes.statuses = bytearray([OK]) * len(found)
-            outcomes.unsettled = 0
-            if outcomes.origins is not None:
-                outcomes.origins = ["cache"] * len(found)
-            self.stats.cached += len(found)
-            self.stats.ok += len(found)
-            self._touched[outcomes] = list(range(len(found)))
-            return
-        absent = []
-        for index, value in enumerate(found):
-            if value is ABSENT:
-                absent.append(index)
-                continue
-            lookup = Lookup(outcomes.keys[index], outcomes, index)
-            self.stats.cached += 1
-            self.settle(lookup, MISSING if value is MISS else OK, None if value is MISS else value, origin="cache")
-        self._admit_keys(outcomes, absent)
+        keys, found = outcomes.keys, cache.get_many(outcomes.keys, self.engine.now())
+        hits: Sequence[int] = range(len(keys))
+        absent: list[int] = []
+        missed: list[int] = []
+        if type(ABSENT) in set(map(type, found)):
+            absent = [index for index in hits if found[index] is ABSENT]
+            missed = [index for index in hits if found[index] is MISS]
+            hits = [index for index in hits if found[index] is not ABSENT and found[index] is not MISS]
+            found = [found[index] for index in hits]
+        self.stats.cached += len(hits) + len(missed)
+        self.stats.ok += len(hits)
+        outcomes.put(hits, found, bytes([OK]) * len(hits))
+        if outcomes.origins is not None:
+            for index in hits:
+                outcomes.origins[index] = "cache"
+        if hits:
+            self._touch(outcomes, hits)
+        for index in missed:
+            self.settle(Lookup(keys[index], outcomes, index), MISSING, origin="cache")
+        if absent:
+            self._admit_keys(outcomes, absent)
 
     def _admit_keys(self, outcomes: Outcomes, indices: Sequence[int]) -> None:
         assert self.engine is not None
-        keys, table, fresh = outcomes.keys, self._table, self._fresh
-        if len(indices) == len(keys) and not self.draining and table.keys().isdisjoint(keys):  # the fast path
-            lookups = [Lookup(key, outcomes, index) for index, key in enumerate(keys)]
+        keys, table = outcomes.keys, self._table
+        if len(indices) < len(keys):
+            keys = [keys[index] for index in indices]
+        if self.draining or not table.keys().isdisjoint(keys):
+            indices = [index for key, index in zip(keys, indices, strict=True) if self._is_new(key, outcomes, index)]
+            keys = [outcomes.keys[index] for index in indices]
+        size = self.engine.batch_size
+        if size == 1:  # no key of it ever shares its fate with another
+            lookups = list(map(Lookup, keys, repeat(outcomes), indices))
             table.update(zip(keys, lookups, strict=True))
-            fresh.extend(lookups)
-            self.engine.wake()
-            return
-        for index in indices:
-            key = keys[index]
-            lookup = table.get(key)
-            if lookup is None:
-                table[key] = lookup = Lookup(key, outcomes, index)
-                if self.draining and key in self.draining:
-                    self._attach(lookup)
-                else:
-                    fresh.append(lookup)
-            else:
-                self.stats.shared += 1
-                if lookup.more is None:
-                    lookup.more = []
-                lookup.more.append((outcomes, index))
+            self._fresh.extend(lookups)
+        else:
+            for start in range(0, len(keys), size):
+                end = start + size
+                self._fresh.append(Bundle(table, outcomes, keys[start:end], indices[start:end]))
+        self._fresh_keys += len(keys)
         self.engine.wake()
+
+    def _is_new(self, key: Any, outcomes: Outcomes, index: int) -> bool:
+        """Whether *key* has to be asked for; else it waits for a lookup or a call that there is."""
+        found = self._table.get(key)
+        if found is not None:
+            self.stats.shared += 1
+            found.wait(key, outcomes, index)
+            return False
+        if key in self.draining:
+            self._table[key] = lookup = Lookup(key, outcomes, index)
+            self._attach(lookup)
+            return False
+        return True
 
     def _attach(self, lookup: Lookup) -> None:
         """Let *lookup* wait for a call that still runs although its earlier lookup of the key timed out."""
@@ -215,19 +229,19 @@ class Run:
 
     def groups(self, limit: int) -> int:
         """Return how many groups of at most *limit* lookups wait for a slot. Retries and halves are never merged."""
-        return len(self._urgent) - (-len(self._fresh) // limit)
+        return len(self._urgent) - (-self._fresh_keys // limit)
 
     def pending(self) -> bool:
         """Whether a lookup waits for a slot."""
         return bool(self._urgent or self._fresh)
 
-    def take(self, limit: int) -> tuple[list[Lookup], Bisection | None]:
-        """Remove and return the next group of at most *limit* pending lookups, empty if none may leave now."""
+    def take(self, limit: int) -> tuple[Group, Bisection | None]:
+        """Remove and return the next group of at most *limit* pending keys, empty if none may leave now."""
         while self._urgent:
             group, bisection = self._urgent.popleft()
-            group = [lookup for lookup in group if not lookup.settled]
-            if group:
-                return group, bisection
+            waiting = [lookup for lookup in group if not lookup.settled]
+            if waiting:
+                return waiting, bisection
         fresh = self._fresh
         if not fresh:
             return [], None
@@ -235,16 +249,34 @@ class Run:
         if self.held_back or self.settled_bytes - self.taken_bytes > self._window_bytes:
             head = self.only_slice()
         elif limit == 1 and not (self._clocked or fresh[0].settled):  # the fast path
+            self._fresh_keys -= 1
             return [fresh.popleft()], None
+        bundles: list[Bundle] = []
         lookups: list[Lookup] = []
-        while fresh and len(lookups) < limit:
-            if head is not None and fresh[0].outcomes is not head:
-                break
-            lookup = fresh.popleft()
-            if not lookup.settled:
-                lookups.append(lookup)
-                self._clocked -= lookup.started is not None
-        return lookups, None
+        room = limit
+        while fresh and room and (head is None or fresh[0].outcomes is head):
+            first = fresh[0]
+            if isinstance(first, Lookup):
+                fresh.popleft()
+                self._fresh_keys -= 1
+                self._clocked -= first.started is not None and not first.settled
+                if not first.settled:
+                    lookups.append(first)
+                    room -= 1
+            else:
+                part = first
+                if room < len(first.keys):
+                    part = first.cut(room)
+                else:
+                    fresh.popleft()
+                bundles.append(part)
+                room -= len(part.keys)
+                self._fresh_keys -= len(part.keys)
+        if lookups:
+            for bundle in bundles:
+                lookups += bundle.singly()
+            return lookups, None
+        return bundles, None
 
     def only_slice(self) -> Part | Outcomes | None:
         """Return the slice whose keys alone may be asked for because of `window_bytes`; None: all may."""
@@ -275,13 +307,15 @@ class Run:
 
     def start_clocks(self, count: int, now: float) -> None:
         """Start the clock of the next pending lookups, *count* of them at most, as if they had a slot."""
-        waiting = []
-        for lookup in self._fresh:
-            if self._clocked >= count:
-                break
-            if lookup.started is None and not lookup.settled:
-                waiting.append(lookup)
-                self._clocked += 1
+        waiting: list[Lookup] = []
+        passed: list[Lookup] = []
+        while self._fresh and self._clocked < count:
+            for lookup in self._fresh.popleft().singly():
+                if self._clocked < count and lookup.started is None and not lookup.settled:
+                    waiting.append(lookup)
+                    self._clocked += 1
+                passed.append(lookup)
+        self._fresh.extendleft(reversed(passed))
         self.deadlines.start(waiting, now)
 
     # outcomes
@@ -302,6 +336,7 @@ class Run:
         if found:
             while self._fresh and self._fresh[0].settled:
                 self._fresh.popleft()
+                self._fresh_keys -= 1
             self.flush()
         return found
 
@@ -457,6 +492,57 @@ class Run:
             stats.latency.add(latency, count)
         self._answer_bytes = 0
 
+    def settle_together(self, call: InFlight, values: list[Any], missed: Sequence[int], size: int) -> None:
+        """Give the keys of *call*, all in bundles, their *values*; those in the places *missed* are misses."""
+        assert self.engine is not None
+        keys, table, stats, now = call.keys, self._table, self.stats, self.engine.now()
+        latency, each = now - call.started, size // len(keys)
+        statuses, instead = bytearray([OK]) * len(keys), None
+        if self.cache is not None:
+            found = values.copy()
+            for place in missed:
+                found[place] = MISS
+            self.cache.put_many(keys, found, now)
+        if missed:
+            value, instead = self._policies.fallback(MISSING)
+            for place in missed:
+                values[place], statuses[place] = value, MISSING
+        stats.ok += len(keys) - len(missed)
+        stats.missing += len(missed)
+        stats.latency.add(latency, len(keys))
+        for key in keys:
+            del table[key]
+        self._answer_bytes = each
+        start = 0
+        for bundle in call.bundles:
+            outcomes, indices = bundle.outcomes, bundle.indices
+            end = start + len(indices)
+            outcomes.put(indices, values[start:end], statuses[start:end])
+            outcomes.bytes += each * len(indices)
+            self.settled_bytes += each * len(indices)
+            if outcomes.attempts is not None and outcomes.latencies is not None and outcomes.origins is not None:
+                for index, status in zip(indices, statuses[start:end], strict=True):
+                    outcomes.attempts[index] = 1
+                    outcomes.latencies[index] = latency
+                    outcomes.origins[index] = "call" if status == OK else instead or "call"
+            self._touch(outcomes, indices)
+            if bundle.more:
+                places = dict(zip(bundle.keys, range(start, end), strict=True))
+                for key, waiting in bundle.more.items():
+                    value, status = values[places[key]], statuses[places[key]]
+                    origin = "shared" if status == OK else instead or "shared"
+                    for outcomes, index in waiting:
+                        self._write(outcomes, index, status, value, None, 1, latency, origin)
+            start = end
+        self._answer_bytes = 0
+
+    def _touch(self, outcomes: Outcomes, indices: Sequence[int]) -> None:
+        """Note that the keys of *outcomes* with *indices* got their outcome; what it means is for `flush`."""
+        if not self._ordered:
+            self._touched.setdefault(outcomes, []).extend(indices)
+        elif not outcomes.unsettled:
+            self._touched[outcomes] = []
+
     def _write(
         self,
         outcomes: Outcomes,
@@ -539,6 +625,7 @@ class Run:
             timer.cancel()
         self.timers.clear()
         self._fresh.clear()
+        self._fresh_keys = 0
         self._urgent.clear()
         self._table.clear()
         self._touched.clear()

@@ -65,9 +65,13 @@ class Once(bytearray):
     entry: Slice
 
     def __setitem__(self, index: Any, status: Any) -> None:
-        assert self[index] == PENDING, f"key {index} was settled as {STATUSES[self[index]]} and as {STATUSES[status]}"
-        super().__setitem__(index, status)
-        self.watch.settled(self.entry, index, status)
+        some = range(len(self))[index] if isinstance(index, slice) else [index]
+        statuses = status if isinstance(index, slice) else [status]
+        for index, status in zip(some, statuses, strict=True):
+            was = self[index]
+            assert was == PENDING, f"key {index} was settled as {STATUSES[was]} and as {STATUSES[status]}"
+            super().__setitem__(index, status)
+            self.watch.settled(self.entry, index, status)
 
 
 class RunWatch:
@@ -128,10 +132,7 @@ class RunWatch:
             waiting.unsettled += 1
             entry.waiting.append(waiting)
         self._admit(outcomes)
-        if outcomes.statuses is not statuses and not self.run.closed:  # all keys were cached
-            assert set(outcomes.statuses) == {OK}
-            for index in range(len(outcomes.keys)):
-                self.settled(entry, index, OK)
+        assert outcomes.statuses is statuses
 
     def _start(self, waiting: Waiting) -> None:
         waiting.first = self.watch.now
@@ -293,9 +294,9 @@ class RunWatch:
         """Every key without an outcome is in a call or waits for a slot; here, none waits for its back-off."""
         run = self.run
         assert run.engine is not None
-        asked = {lookup for call in run.engine.calls for lookup in call.lookups.values()}
+        asked = {held for call in run.engine.calls for held in (*call.bundles, *call.lookups.values())}
         asked.update(run._fresh, *(group for group, _ in run._urgent))
-        lost = [lookup.key for lookup in run._table.values() if lookup not in asked]
+        lost = [key for key, held in run._table.items() if held not in asked]
         assert not lost, f"nobody asks for key {lost[0]!r} any more"
 
     def complete(self, rows: int) -> None:

@@ -180,7 +180,8 @@ class _Once(bytearray):
     """Codes that may be written once."""
 
     def __setitem__(self, index: Any, status: Any) -> None:
-        assert self[index] == PENDING, "a key was settled twice"
+        before = self[index] if isinstance(index, slice) else [self[index]]
+        assert set(before) == {PENDING}, "a key was settled twice"
         super().__setitem__(index, status)
 
 

@@ -83,7 +83,7 @@ def test_a_seed_tells_the_same_story_each_time(monkeypatch: Patch) -> None:
     original = Engine._end
 
     def end(engine: Engine, call: calls.InFlight, answers: Any, failure: Any) -> None:
-        asked[-1].append((engine.now(), tuple(call.lookups), repr(answers), repr(failure)))
+        asked[-1].append((engine.now(), call.keys, repr(answers), repr(failure)))
         original(engine, call, answers, failure)
 
     monkeypatch.setattr(Engine, "_end", end)
@@ -95,12 +95,12 @@ def test_a_seed_tells_the_same_story_each_time(monkeypatch: Patch) -> None:
 
 
 def swapped_values(patch: Patch) -> None:
-    original = Run.settle_ok
+    original = Run.settle_together
 
-    def settle_ok(run: Run, lookups: Any, values: Any, started: float, size: int) -> None:
-        original(run, lookups, values[1:] + values[:1], started, size)
+    def settle_together(run: Run, call: Any, values: Any, missed: Any, size: int) -> None:
+        original(run, call, values[1:] + values[:1], missed, size)
 
-    patch.setattr(Run, "settle_ok", settle_ok)
+    patch.setattr(Run, "settle_together", settle_together)
 
 
 def forgotten_deadlines(patch: Patch) -> None:
@@ -136,7 +136,11 @@ def unlimited_budget(patch: Patch) -> None:
 
 
 def no_attaching_to_late_calls(patch: Patch) -> None:
-    patch.setattr(Run, "_attach", lambda run, lookup: run._fresh.append(lookup))
+    def attach(run: Run, lookup: Any) -> None:
+        run._fresh.append(lookup)
+        run._fresh_keys += 1
+
+    patch.setattr(Run, "_attach", attach)
 
 
 def late_calls_that_take_their_rows_down(patch: Patch) -> None:
@@ -152,7 +156,7 @@ def wake_ups_that_get_lost(patch: Patch) -> None:
 
 def few_slots_woken_for_small_groups(patch: Patch) -> None:
     def groups(run: Run, limit: int) -> int:
-        return -(-(len(run._fresh) + sum(len(group) for group, _ in run._urgent)) // limit)
+        return -(-(run._fresh_keys + sum(len(group) for group, _ in run._urgent)) // limit)
 
     patch.setattr(Run, "groups", groups)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from enrichkit.connector import Failure
 from enrichkit.engine.limits import Rate
+from enrichkit.engine.lookup import Bundle
 from enrichkit.engine.retry import RETRY_AFTER_MAX, Budget
 from enrichkit.errors import TransientError
 
@@ -123,7 +124,8 @@ class Watch:
         for watched in self.runs:
             fresh = watched.run._fresh
             if fresh and not watched.closed and watched.options.timeout is not None:
-                since = max(self._late_since, watched.current[fresh[0].key].admitted)
+                key = fresh[0].keys[0] if isinstance(fresh[0], Bundle) else fresh[0].key
+                since = max(self._late_since, watched.current[key].admitted)
                 assert fresh[0].started is not None or now - since <= 0.1, "a key waits without a clock"
 
     def closes(self, number: int) -> None:

@@ -1,0 +1,160 @@
+"""Keys that travel together at the price of one: what comes of them is what comes of each looked up for itself."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from enrichkit.engine import calls
+from enrichkit.engine.cache import AnswerCache
+from enrichkit.engine.calls import InFlight
+from enrichkit.engine.lookup import Bundle
+from enrichkit.errors import PermanentError, TransientError
+from enrichkit.options import Retry, default
+from enrichkit.outcome import Outcomes
+from enrichkit.testing import clock as virtual
+from enrichkit.testing.scripted import Step
+
+from .bench import Lab
+
+if TYPE_CHECKING:
+    from enrichkit.engine.lookup import Lookup
+
+Slice = tuple[float, list[int], int]
+"""When it comes, its keys, and how many rows have none."""
+
+STEPS = [
+    Step(after=0.3),
+    Step(after=0.3, value=None),
+    Step(after=0.2, missing=True),
+    Step(after=1.5),
+    Step(after=0.1, failure=TransientError("shaky")),
+    Step(after=0.1, failure=PermanentError("no"), rejected=True),
+    Step(after=0.4, error=TransientError("busy")),
+    Step(after=0.4, error=PermanentError("poison")),
+]
+WEIGHTS = [60, 5, 15, 3, 2, 2, 1, 1]
+
+
+def history(seed: int, slices: list[Slice], limits: dict[str, int], options: dict[str, Any]) -> dict[str, Any]:
+    """Return all that a task shows of itself and that its source sees."""
+    rng = random.Random(seed)
+    script = {key: rng.choices(STEPS, WEIGHTS, k=3) for key in range(60)}
+
+    async def play() -> dict[str, Any]:
+        lab = Lab()
+        try:
+            cache = AnswerCache(2.0, 2**20, None) if options["cached"] else None
+            settings = {name: value for name, value in options.items() if name != "cached"}
+            server, task = lab.start(script, cache=cache, timeout=1.0, max_fallback_ratio=1.0, **limits, **settings)
+            for moment, keys, nulls in slices:
+                await lab.at(lab.now + moment)
+                task.admit(*keys, counts=[1 + key % 3 for key in keys], nulls=nulls)
+            await task.end()
+            stats = task.run.stats
+            asked = [(seen.keys, seen.call, seen.started, seen.ended) for seen in server.calls]
+            rows = task.left if options["ordered"] else sorted(task.left, key=lambda row: (row.at, repr(row)))
+            return {"rows": rows, "asked": asked, "stats": stats.as_dict(), "table": dict(task.run._table)}
+        finally:
+            await lab.close()
+
+    return virtual.run(play())
+
+
+KEYS = st.lists(st.integers(0, 59), unique=True, max_size=30)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "ordered": st.booleans(),
+        "details": st.booleans(),
+        "cached": st.booleans(),
+        "on_error": st.sampled_from(["null", default("instead")]),
+        "on_timeout": st.sampled_from(["null", default("late")]),
+        "on_missing": st.sampled_from(["null", default("nobody")]),
+        "retry": st.sampled_from([None, Retry(wait=0.1), Retry(attempts=2, wait=0.05, on_missing=True)]),
+        "attempt_timeout": st.sampled_from([None, None, 0.35]),
+    }
+)
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    slices=st.lists(st.tuples(st.sampled_from([0.0, 0.0, 0.15, 1.2]), KEYS, st.integers(0, 2)), min_size=1, max_size=8),
+    limits=st.fixed_dictionaries({"capacity": st.integers(1, 4), "batch_size": st.integers(2, 12)}),
+    options=OPTIONS,
+)
+def test_bundles_give_what_single_lookups_give(
+    seed: int, slices: list[Slice], limits: dict[str, int], options: dict[str, Any]
+) -> None:
+    together = history(seed, slices, limits, options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calls, "_answered_together", lambda call, answers: False)  # so each call is taken apart
+        one_by_one = history(seed, slices, limits, options)
+    note(str(together))
+    assert one_by_one == together
+
+
+async def test_a_call_without_trouble_makes_no_lookup_for_each_of_its_keys(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for misses, repeated keys and keys that are cached, either; or bulk would cost four times as much."""
+
+    def separate(_: InFlight) -> None:
+        raise AssertionError("a call was taken apart")
+
+    monkeypatch.setattr(InFlight, "separate", separate)
+    cache = AnswerCache(60.0, 2**20, None)
+    script = {key: Step(missing=True) for key in range(0, 100, 7)}
+    server, task = lab.start(script, otherwise=Step(after=0.1), batch_size=10, details=True, cache=cache)
+    for start in (0, 50, 60, 100):
+        task.admit(*range(start, start + 50))
+    await lab.at(5.0)
+    task.admit(*range(140, 180))
+    await task.end()
+    assert len(task.left) == 240
+    assert all(row.value == (None if row.key in script else f"v{row.key}") for row in task.left)
+    assert dict(server.asked) == dict.fromkeys(range(180), 1)
+
+
+def bundle(keys: str) -> tuple[dict[Any, Any], Bundle]:
+    table: dict[Any, Any] = {}
+    outcomes = Outcomes(list(keys), len(keys))
+    return table, Bundle(table, outcomes, outcomes.keys, range(len(keys)))
+
+
+def test_the_cut_of_a_bundle_takes_the_rows_along_that_wait_for_its_keys() -> None:
+    table, rest = bundle("abcde")
+    later = Outcomes(["d", "a"], 2)
+    rest.wait("d", later, 0)
+    rest.wait("a", later, 1)
+    first = rest.cut(2)
+    assert (list(first.keys), list(first.indices), first.more) == (["a", "b"], [0, 1], {"a": [(later, 1)]})
+    assert (list(rest.keys), list(rest.indices), rest.more) == (["c", "d", "e"], [2, 3, 4], {"d": [(later, 0)]})
+    assert table == {"a": first, "b": first, "c": rest, "d": rest, "e": rest}
+
+
+def test_lookups_take_the_place_of_their_bundle_and_stay_the_same() -> None:
+    table, whole = bundle("abc")
+    later = Outcomes(["b"], 1)
+    whole.wait("b", later, 0)
+    lookups: list[Lookup] = whole.singly()
+    assert lookups is whole.singly()
+    assert table == dict(zip("abc", lookups, strict=True))
+    assert [lookup.index for lookup in lookups] == [0, 1, 2]
+    assert [lookup.more for lookup in lookups] == [None, [(later, 0)], None]
+
+
+async def test_a_deadline_takes_all_bundles_of_its_call_apart(lab: Lab) -> None:
+    """Also when keys of several slices travel in it, some of which wait for more rows."""
+    server, task = lab.start({"c": Step(after=2.0)}, capacity=1, batch_size=6, timeout=1.0, on_timeout="null")
+    for keys in ("ab", "cd", "bc"):
+        task.admit(*keys)
+    await task.end()
+    assert server.keys == [("a", "b", "c", "d")]
+    assert task.keys == ["a", "b", "c", "d", "b", "c"]
+    assert set(task.statuses) == {"timeout"}
+    assert lab.now == pytest.approx(1.0, abs=0.06)
