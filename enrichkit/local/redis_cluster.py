@@ -13,7 +13,7 @@ from .redis import _binaries, _command, _info
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SLOTS = 16384
@@ -44,13 +44,17 @@ class RedisCluster:
 
 
 @contextlib.contextmanager
-def redis_cluster(kind: str | None = None, nodes: int = 3) -> Iterator[RedisCluster]:
+def redis_cluster(
+    kind: str | None = None, nodes: int = 3, *, front: Callable[[int], int] = lambda port: port
+) -> Iterator[RedisCluster]:
     """
     Run a cluster of masters without replicas, with an empty memory, that writes no data to disk.
 
     Args:
         kind: One of `redis_servers()`; genuine Redis if there is one, else Valkey, when absent.
         nodes: How many masters; each gets an equal share of the slots.
+        front: Called with the port of a node before it starts, and returns the port that clients shall be told instead:
+            that of a proxy, for example.
 
     Raises:
         LocalServerError: There is no such server on this machine, or the cluster did not form.
@@ -63,7 +67,7 @@ def redis_cluster(kind: str | None = None, nodes: int = 3) -> Iterator[RedisClus
     with temp_dir("cluster") as folder, contextlib.ExitStack() as stack:
         processes, ports = [], []
         for n in range(nodes):
-            process, port = _start_node(binaries[kind], folder / str(n))
+            process, port = _start_node(binaries[kind], folder / str(n), front)
             stack.callback(stop, process, signal.SIGKILL)  # there is nothing to save
             processes.append(process)
             ports.append(port)
@@ -89,7 +93,7 @@ def redis_cluster(kind: str | None = None, nodes: int = 3) -> Iterator[RedisClus
         )
 
 
-def _start_node(binary: Path, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+def _start_node(binary: Path, folder: Path, front: Callable[[int], int]) -> tuple[subprocess.Popen[bytes], int]:
     folder.mkdir()
     log = folder / "log"
     for _ in range(PORT_ATTEMPTS * 4):
@@ -97,7 +101,10 @@ def _start_node(binary: Path, folder: Path) -> tuple[subprocess.Popen[bytes], in
         if port + BUS_OFFSET > 65535:
             continue
         log.write_bytes(b"")
-        options = f"--port {port} --bind 127.0.0.1 --appendonly no --cluster-enabled yes --cluster-node-timeout 2000"
+        options = (
+            f"--port {port} --cluster-announce-port {front(port)} --cluster-announce-bus-port {port + BUS_OFFSET} "
+            "--bind 127.0.0.1 --appendonly no --cluster-enabled yes --cluster-node-timeout 2000"
+        )
         process = start([binary, *options.split(), "--save", "", "--dir", str(folder)], log=log)
 
         def ready(process: subprocess.Popen[bytes] = process, port: int = port) -> bool | None:

@@ -71,6 +71,7 @@ class CallChecks(Fixtures):
     def test_calls_overlap(self, network: Network) -> None:
         """Look for a lock around the call, or a pool of one connection: a slow answer holds no other call back."""
         network.open()
+        network.look_up(network.keys)
         first, second = network.keys[:1], network.keys[1:2]
         with network.frozen():
             tasks = network.asked(first, timeout=network.patience)
@@ -108,6 +109,7 @@ class CallChecks(Fixtures):
     def test_a_cancelled_call_ends_as_cancelled(self, network: Network) -> None:
         """Look for `except BaseException` and `except CancelledError` without `raise`: its slot would never be free."""
         network.open()
+        network.look_up(network.keys)
         with network.frozen():
             [task] = network.asked(network.keys[:1], timeout=GRACE)
             network.cancel(task)
@@ -141,6 +143,7 @@ class CallChecks(Fixtures):
     def test_a_call_out_of_time_is_transient(self, network: Network) -> None:
         """Look at what the driver raises for its own time limit; a call may also go on until it is cancelled."""
         network.open()
+        network.look_up(network.keys)
         with network.frozen():
             [task] = network.asked(network.group, timeout=BRIEF)
             if network.ended(task, BRIEF + GRACE):

@@ -34,9 +34,7 @@ class LifecycleChecks(Fixtures):
         source.close()
         source.close()
 
-    def test_it_can_be_closed_without_having_been_opened(
-        self, connector: Connector[Any], known: dict[Key, Any]
-    ) -> None:
+    def test_it_can_be_closed_before_it_is_opened(self, connector: Connector[Any], known: dict[Key, Any]) -> None:
         """Look for attributes that only `open` sets: `close` is called after an `open` that failed at once, too."""
         with Source(connector, known, None, patience=self.patience) as source:
             source.close()
@@ -99,9 +97,10 @@ class LifecycleChecks(Fixtures):
                 source.close()
 
         used()  # some things are made once per process
-        before = left()
+        files, threads = left()
         used()
-        assert wait_until(lambda: left() <= before, self.patience), f"{before} (files, threads) became {left()}."
+        assert wait_until(lambda: left()[0] <= files, self.patience), f"{files} open files became {left()[0]}."
+        assert wait_until(lambda: left()[1] <= threads, self.patience), f"{threads} threads became {left()[1]}."
 
     def test_a_failed_open_can_be_closed_and_repeated(
         self, connector: Connector[Any], known: dict[Key, Any], missing_key: Key

@@ -14,6 +14,7 @@ import pytest
 from enrichkit_http import HttpConfig, HttpConnector
 
 from enrichkit.connector import Call
+from enrichkit.testing import open_connector
 
 if TYPE_CHECKING:
     import ssl
@@ -21,21 +22,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@contextlib.asynccontextmanager
-async def open_connector(url: str, *, capacity: int = 8, **fields: Any) -> AsyncIterator[HttpConnector]:
-    connector = HttpConnector(HttpConfig(url=url, **fields))
-    connector.capacity = capacity  # as the engine does
-    await connector.open()
-    try:
-        yield connector
-    finally:
-        await connector.close()
+def opened(url: str, *, capacity: int = 8, **fields: Any) -> contextlib.AbstractAsyncContextManager[HttpConnector]:
+    return open_connector(HttpConfig(url=url, **fields), capacity=capacity)
 
 
 @pytest.fixture
 def connected() -> Callable[..., Any]:
     """`async with connected(url, capacity=8, **fields) as connector`."""
-    return open_connector
+    return opened
 
 
 @pytest.fixture
@@ -44,7 +38,7 @@ def lookup() -> Callable[..., dict[Any, Any]]:
 
     def run(url: str, *keys: Any, timeout: float = 5.0, many: bool = False, **fields: Any) -> dict[Any, Any]:
         async def once() -> dict[Any, Any]:
-            async with open_connector(url, **fields) as connector:
+            async with opened(url, **fields) as connector:
                 return dict(await connector.fetch_many(keys, Call(timeout=timeout, many=many)))
 
         return asyncio.run(once())
@@ -162,7 +156,7 @@ def answered(serving: Callable[..., Any]) -> Callable[..., Any]:
         **fields: Any,
     ) -> Any:
         async def once() -> Any:
-            async with serving((data, then)) as server, open_connector(server.url + path, **fields) as connector:
+            async with serving((data, then)) as server, opened(server.url + path, **fields) as connector:
                 return dict(await connector.fetch_many((key, *keys), Call(timeout=timeout, many=many)))
 
         return asyncio.run(once())

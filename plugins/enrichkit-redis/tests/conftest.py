@@ -16,10 +16,11 @@ from enrichkit_redis import RedisConfig, RedisConnector
 from enrichkit import local
 from enrichkit.connector import Call
 from enrichkit.local.redis_cluster import RedisCluster, redis_cluster
+from enrichkit.testing import open_connector
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 @pytest.fixture(scope="session", params=local.redis_servers())
@@ -50,22 +51,14 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return asyncio.run if request.param == "asyncio" else uvloop.run
 
 
-@contextlib.asynccontextmanager
-async def open_connector(url: str, *, capacity: int = 8, **fields: Any) -> AsyncIterator[RedisConnector]:
-    connector = RedisConnector(RedisConfig(url=url, **fields))
-    connector.capacity = capacity  # as the engine does
-    await connector.open()
-    try:
-        yield connector
-    finally:
-        await connector.close()
-        await asyncio.sleep(0)  # let the loop notice that the transports are closed
+def opened(url: str, *, capacity: int = 8, **fields: Any) -> contextlib.AbstractAsyncContextManager[RedisConnector]:
+    return open_connector(RedisConfig(url=url, **fields), capacity=capacity)
 
 
 @pytest.fixture
 def connected() -> Callable[..., Any]:
     """`async with connected(url, capacity=8, **fields) as connector`."""
-    return open_connector
+    return opened
 
 
 @pytest.fixture
@@ -74,7 +67,7 @@ def lookup() -> Callable[..., dict[Any, Any]]:
 
     def run(url: str, keys: Sequence[Any], *, many: bool = False, **fields: Any) -> dict[Any, Any]:
         async def once() -> dict[Any, Any]:
-            async with open_connector(url, **fields) as connector:
+            async with opened(url, **fields) as connector:
                 return dict(await connector.fetch_many(keys, Call(timeout=5, many=many)))
 
         return asyncio.run(once())
