@@ -55,14 +55,6 @@ def _options(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> d
         raise click.BadParameter(str(error)) from error
 
 
-def _option_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    from dataclasses import fields
-
-    from ..options import Options
-
-    return [f"{field.name}=" for field in fields(Options) if field.name.startswith(incomplete)]
-
-
 def _with_source(function: Function) -> Function:
     return click.argument("name", shell_complete=_sources)(function)
 
@@ -75,7 +67,6 @@ def _with_options(function: Function) -> Function:
         multiple=True,
         metavar="NAME=VALUE",
         callback=_options,
-        shell_complete=_option_names,
         help="An option of enrich(), for example timeout=0.5, on_error=null or retry.attempts=5; several times.",
     )(function)
 
