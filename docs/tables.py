@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enrichkit_http import HttpConfig
+from enrichkit_mariadb import MariadbConfig
 from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
 
@@ -24,6 +25,7 @@ PAGE = Path(__file__).parent / "options.md"
 CONFIGS: dict[str, ConnectorConfig] = {
     "`http`": HttpConfig(url="https://api.example/{}"),
     "`http` with `bulk=True`": HttpConfig(url="https://api.example", bulk=True),
+    "`mariadb`": MariadbConfig(table="shop.users"),
     "`postgres`": PostgresConfig(table="users"),
     "`redis`": RedisConfig(),
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import enrichkit
-from enrichkit import errors, hookspecs, testing
+from enrichkit import errors, hookspecs, registry, testing
 
 from .pages import PAGES, ROOT, blocks
 
@@ -54,7 +54,7 @@ DOCTESTED = (
 )
 
 
-PUBLIC = [*enrichkit.__all__, *errors.__all__, *getattr(testing, "__all__", ())]
+PUBLIC = [*enrichkit.__all__, *errors.__all__, *testing.__all__]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -80,13 +80,18 @@ def test_the_tables_of_options_are_those_that_the_code_makes() -> None:
     assert tables.page(text) == text, "run .venv/bin/python docs/tables.py"
 
 
-@pytest.mark.parametrize(
-    ("plugin", "config"), [("http", "HttpConfig"), ("postgres", "PostgresConfig"), ("redis", "RedisConfig")]
-)
-def test_the_readme_of_the_plugin_has_each_field_of_its_config(plugin: str, config: str) -> None:
+@pytest.mark.parametrize("plugin", registry.connectors())
+def test_the_readme_of_the_plugin_has_each_field_of_its_config(plugin: str) -> None:
     text = (ROOT / "plugins" / f"enrichkit-{plugin}" / "README.md").read_text()
-    cls = getattr(importlib.import_module(f"enrichkit_{plugin}"), config)
-    assert [] == [field.name for field in fields(cls) if not re.search(rf"\b{field.name}\b", text)]
+    config = registry.load(plugin).config_class
+    assert [] == [field.name for field in fields(config) if not re.search(rf"\b{field.name}\b", text)]
+
+
+@pytest.mark.parametrize("plugin", registry.connectors())
+def test_the_connector_is_in_the_table_of_the_options_and_in_the_reference(plugin: str) -> None:
+    config = registry.load(plugin).config_class
+    assert f"| `{plugin}` |" in (ROOT / "docs" / "options.md").read_text()
+    assert f".. autoclass:: enrichkit_{plugin}.{config.__name__}\n" in (ROOT / "docs" / "api.md").read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
