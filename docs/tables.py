@@ -14,6 +14,7 @@ from enrichkit_http import HttpConfig
 from enrichkit_mariadb import MariadbConfig
 from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
+from enrichkit_sqlite import SqliteConfig
 
 from enrichkit import Cache, Options, Retry
 from enrichkit.config import find_source
@@ -28,6 +29,7 @@ CONFIGS: dict[str, ConnectorConfig] = {
     "`mariadb`": MariadbConfig(table="shop.users"),
     "`postgres`": PostgresConfig(table="users"),
     "`redis`": RedisConfig(),
+    "`sqlite`": SqliteConfig(path="/data/shop.db", table="users"),
 }
 
 

@@ -24,7 +24,7 @@ from .options import did_you_mean
 __all__ = ["Plugin", "connectors", "load", "register", "registered", "require_driver"]
 
 GROUP = "enrichkit"
-FIRST_PARTY = ("http", "postgres", "redis")
+FIRST_PARTY = ("http", "mariadb", "postgres", "redis", "sqlite")
 
 _lock = threading.RLock()  # a plugin may call register() while it is imported
 _sources: dict[str, ConnectorConfig] = {}

@@ -21,7 +21,7 @@ HEAVY = (
     "pyreqwest",
     "uvloop",
 )
-PLUGINS = ("enrichkit_redis", "enrichkit_postgres", "enrichkit_http", "enrichkit_mariadb")
+PLUGINS = ("enrichkit_redis", "enrichkit_postgres", "enrichkit_http", "enrichkit_mariadb", "enrichkit_sqlite")
 
 
 def loaded_by(program: str, names: tuple[str, ...] = (*HEAVY, *PLUGINS)) -> list[str]:

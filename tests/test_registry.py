@@ -44,7 +44,7 @@ def refusal(kind: type[Exception], name: str) -> str:
 
 
 def test_the_installed_connectors_are_listed() -> None:
-    for name in ("http", "mariadb", "postgres", "redis"):
+    for name in ("http", "mariadb", "postgres", "redis", "sqlite"):
         assert Plugin(name, f"enrichkit-{name}", enrichkit.__version__) == connectors()[name]
 
 

@@ -1,0 +1,148 @@
+"""
+SQLite's storage classes against declared types: exactly, or not at all.
+
+A column may hold values of any class, whatever it is declared as, and `=` converts: `12` finds `'12'`
+(https://www.sqlite.org/datatype3.html). Here a key must be of the class of its column, and a value of one of its type:
+
+| wanted | stored as | | wanted | stored as |
+|---|---|---|---|---|
+| bigint and smaller | INTEGER | | date, timestamp, time, interval | TEXT in ISO 8601 |
+| double, float | REAL, an INTEGER that is exact | | decimal | INTEGER, TEXT |
+| string | TEXT | | array, map, struct, variant | TEXT in JSON |
+| binary | BLOB | | boolean | INTEGER 0 or 1 |
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from .schema import Column, quote
+
+__all__ = ["Taken", "ddl_of", "fields_of", "stored_as", "taken_by"]
+
+_INTEGERS = {"tinyint", "smallint", "int", "bigint"}
+_EXACT_IN = {"double": 2**53, "float": 2**24}
+_NOT_TEXT = {*_INTEGERS, *_EXACT_IN, "boolean", "binary"}
+_BY_NAME = {
+    "BOOL": "boolean",
+    "BOOLEAN": "boolean",
+    "DATE": "date",
+    "DATETIME": "timestamp_ntz",
+    "TIMESTAMP": "timestamp_ntz",
+}
+# https://www.sqlite.org/datatype3.html#determination_of_column_affinity, in this order
+_AFFINITIES = (
+    ("INTEGER", re.compile("INT")),
+    ("TEXT", re.compile("CHAR|CLOB|TEXT")),
+    ("BLOB", re.compile("BLOB")),
+    ("ANY", re.compile("^(ANY)?$")),  # which SQLite counts as BLOB, or as NUMERIC: it holds anything
+    ("REAL", re.compile("REAL|FLOA|DOUB")),
+)
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")  # which has no UTF-8
+_DDL = {"INTEGER": "bigint", "TEXT": "string", "BLOB": "binary", "REAL": "double"}
+_KEYS: dict[str, tuple[type, ...]] = {
+    "INTEGER": (int,),
+    "TEXT": (str,),
+    "BLOB": (bytes,),
+    "REAL": (float, int),
+    "NUMERIC": (int, float, str),
+    "ANY": (int, float, str, bytes),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """
+    A key column.
+
+    Attributes:
+        name: As the schema spells it.
+        affinity: Which conversions its `=` makes; empty: not known, for a query.
+        types: Python types of the keys that it takes.
+    """
+
+    name: str
+    affinity: str
+    types: tuple[type, ...]
+
+    @property
+    def allowed(self) -> str:
+        """What it takes, for messages."""
+        return " or ".join(kind.__name__ for kind in self.types)
+
+    def condition(self, number: int) -> str:
+        """Return the SQL that compares it with parameter *number*."""
+        name = quote(self.name)
+        if self.affinity != "NUMERIC":
+            return f"{name} = ?{number}"
+        # Or the text '12' would find the number 12.
+        return f"{name} = ?{number} AND (typeof({name}) = 'text') = (typeof(?{number}) = 'text')"
+
+    def takes(self, part: Any) -> bool:
+        """Whether *part* can be in it, as it is."""
+        if type(part) not in self.types:
+            return False
+        if type(part) is str:
+            return part.isascii() or _HALF_A_PAIR.search(part) is None
+        return type(part) is not int or -(2**63) <= part < 2**63
+
+
+def taken_by(column: Column) -> Taken:
+    """Return what the key column *column* takes."""
+    affinity = _affinity(column)
+    return Taken(column.name, affinity, _KEYS[affinity])
+
+
+def ddl_of(column: Column) -> str | None:
+    """Return the type of the values of *column*; None when its declaration does not say."""
+    named = _BY_NAME.get(column.declared.upper().partition("(")[0].strip())
+    return named or _DDL.get(_affinity(column))
+
+
+def fields_of(ddl: str) -> dict[str, str]:
+    """
+    Return the types of the fields of a struct in one spelling, that of `Connector.config.returns`; of others none.
+
+    >>> fields_of("struct<tier:bigint,`a,b`:map<string,struct<c:int>>>")
+    {'tier': 'bigint', 'a,b': 'map<string,struct<c:int>>'}
+    """
+    found: dict[str, str] = {}
+    if not ddl.startswith("struct<"):
+        return found
+    rest = ddl[len("struct<") : -1]
+    while rest:
+        matched = re.match(r"`((?:[^`]|``)*)`:|(\w+):", rest)
+        if matched is None:
+            return {}
+        start = end = matched.end()
+        depth = 0
+        while end < len(rest) and (depth or rest[end] != ","):
+            depth += (rest[end] in "<(") - (rest[end] in ">)")
+            end += 1
+        name = matched[2] if matched[1] is None else matched[1].replace("``", "`")
+        found[name] = rest[start:end]
+        rest = rest[end + 1 :]
+    return found
+
+
+def stored_as(wanted: str, value: Any) -> str | bytes | None:
+    """Return the text of *value*, as SQLite gave it, for the type *wanted*; None when it is not exactly that."""
+    kind = re.split("[(<]", wanted, maxsplit=1)[0]
+    match value:
+        case int():
+            fits = kind in _INTEGERS or kind in ("decimal", "") or (kind == "boolean" and value in (0, 1))
+            fits = fits or abs(value) <= _EXACT_IN.get(kind, -1)
+            return str(value) if fits else None
+        case float():
+            return repr(value) if kind in _EXACT_IN or not kind else None
+        case str():
+            return value if kind not in _NOT_TEXT else None
+        case _:
+            return bytes(value) if kind in ("binary", "") else None
+
+
+def _affinity(column: Column) -> str:
+    declared = column.declared.upper()
+    return next((name for name, pattern in _AFFINITIES if pattern.search(declared)), "NUMERIC")
