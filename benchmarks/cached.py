@@ -7,17 +7,13 @@ from itertools import count as numbers_from
 from typing import Any
 
 from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, per_item, rates, spread
-from benchmarks.redis_bulk import calls
+from benchmarks.redis_bulk import calls, seed
 from benchmarks.rivals import arrow_column
 from benchmarks.spark_runs import Meter
 from enrichkit import Cache, enrich, local
 
 ROWS, DISTINCT = 1_000_000, 10_000
 SOURCES = (*COLUMN, "plugins/enrichkit-redis/enrichkit_redis", "benchmarks/cached.py")
-
-SEED = (
-    "for number = 0, tonumber(ARGV[2]) - 1 do redis.call('SET', ARGV[1] .. 'u' .. number, 'value of u' .. number) end"
-)
 
 
 def identity() -> Any:
@@ -31,7 +27,6 @@ def identity() -> Any:
 
 def main(quick: bool) -> list[Table]:
     """Measure N5."""
-    import redis
     from enrichkit_redis import RedisConfig
     from pyspark.sql import functions as F
 
@@ -41,7 +36,7 @@ def main(quick: bool) -> list[Table]:
         f"{count:,} rows, {DISTINCT:,} skewed keys in Redis, cache=Cache(ttl=60)",
         ("approach", "rows/s", "us CPU per row", "JVM", "server", "most keys sent", "worker processes"),
     )
-    with local.redis() as server, local.spark() as spark, redis.Redis.from_url(server.url) as client:
+    with local.redis() as server, local.spark() as spark:
         meter = Meter(server.pid)
         # A third power: the first tenth of the keys has 46 % of the rows.
         skewed = F.floor(F.pow(F.abs(F.hash("id")) / 2**31, 3) * DISTINCT).cast("string")
@@ -53,7 +48,7 @@ def main(quick: bool) -> list[Table]:
         def cold() -> Any:
             """A column over a source of its own, whose keys no cache knows."""
             prefix = f"{next(prefixes)}:"
-            client.eval(SEED, 0, prefix, DISTINCT)
+            seed(server.url, DISTINCT, before=prefix + "u")
             return enrich(RedisConfig(url=server.url, key=prefix + "{}"), "key", cache=Cache(ttl=60))
 
         warm = cold()
@@ -63,7 +58,7 @@ def main(quick: bool) -> list[Table]:
         def run(name: str, column: Any) -> Sample:
             calls(server.url)
             sample = meter.spark(rows.select(column))
-            counted.setdefault(name, []).append((calls(server.url)[1], meter.workers))
+            counted.setdefault(name, []).append((calls(server.url)[1], len(meter.workers)))
             return sample
 
         empty, full, same = "enrichkit, empty cache", "enrichkit, warm cache", "Spark's identity Arrow UDF"

@@ -15,21 +15,22 @@ from enrichkit import enrich, local
 KEYS = 1_000_000
 SINGLE_KEYS = 50_000
 GROUP, IN_FLIGHT = 1_000, 4
+SEEDED_AT_ONCE = 50_000
 SOURCES = (*COLUMN, "plugins/enrichkit-redis/enrichkit_redis", "benchmarks/redis_bulk.py")
 
 SEED = """
-for number = tonumber(ARGV[1]), tonumber(ARGV[2]) - 1 do
-    redis.call('SET', 'u' .. number, 'value of u' .. number)
+local before, after, padding = ARGV[1], ARGV[2], string.rep('v', tonumber(ARGV[3]))
+for number = tonumber(ARGV[4]), tonumber(ARGV[5]) - 1 do
+    redis.call('SET', before .. number .. after, 'value of u' .. number .. padding)
 end
 """
 
 
-def seed(url: str, count: int, step: int = 50_000) -> None:
-    """Store a value under each of *count* keys; the server itself makes them, since sending them takes minutes."""
+def seed(url: str, count: int, before: str = "u", after: str = "", padding: int = 0) -> None:
+    """Store values under *count* keys, numbers between two texts; the server makes them, as sending takes minutes."""
     with redis.Redis.from_url(url) as client:
-        client.flushall()
-        for start in range(0, count, step):
-            client.eval(SEED, 0, start, min(start + step, count))
+        for start in range(0, count, SEEDED_AT_ONCE):
+            client.eval(SEED, 0, before, after, padding, start, min(start + SEEDED_AT_ONCE, count))
 
 
 def calls(url: str) -> tuple[int, int]:

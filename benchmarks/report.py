@@ -24,6 +24,7 @@ from pathlib import Path
 from benchmarks.harness import ROOT, Table
 
 RESULTS = ROOT / "benchmarks" / "results"
+SUMMARY = "README.md"
 PACKAGES = ("pyspark", "pyarrow", "pandas", "asyncpg", "redis", "hiredis", "pyreqwest", "uvloop", "msgspec")
 _SOURCES = re.compile(r"^- sources: ([0-9a-f]{16})(?: of (.+))?$", re.MULTILINE)
 
@@ -52,9 +53,15 @@ def _code(text: str) -> str:
             ast.get_docstring(node, clean=False) is not None
         ):
             docstrings.add((node.body[0].lineno, node.body[0].col_offset))
-    skipped = (tokenize.COMMENT, tokenize.NL)
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    return " ".join(token.string for token in tokens if token.type not in skipped and token.start not in docstrings)
+    kept = []
+    after_docstring = False
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        is_docstring = token.start in docstrings
+        ends_docstring = after_docstring and token.type == tokenize.NEWLINE
+        if not (is_docstring or ends_docstring or token.type in (tokenize.COMMENT, tokenize.NL)):
+            kept.append(token.string)
+        after_docstring = is_docstring
+    return " ".join(kept)
 
 
 def save(
@@ -92,13 +99,33 @@ def save(
     numbers = {table.name: table.numbers for table in tables if table.numbers}
     if numbers:
         path.with_suffix(".json").write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / SUMMARY).write_text(summary(), encoding="utf-8")
     return path
+
+
+def summary() -> str:
+    """Return a page of the goals of all results, as each result states them."""
+    lines = ["# Goals", "", "What each result was to reach, and reached; written by `./run bench`."]
+    for path in sorted(RESULTS.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        goals = [line for line in text.splitlines() if line.removeprefix("- ").startswith(("reached: ", "MISSED: "))]
+        if path.name != SUMMARY and goals:
+            date = text.partition("- date: ")[2].partition("\n")[0]
+            lines += [
+                "",
+                f"## [{path.stem}]({path.name}), {date}",
+                "",
+                *(f"- {goal.removeprefix('- ')}" for goal in goals),
+            ]
+    return "\n".join([*lines, ""])
 
 
 def stale() -> dict[str, str]:
     """Return the results that are older than the code, by name, with the reason."""
     found = {}
     for path in sorted(RESULTS.glob("*.md")):
+        if path.name == SUMMARY:
+            continue
         written = _SOURCES.search(path.read_text(encoding="utf-8"))
         if written is None or written[2] is None:
             found[path.stem] = "it does not name its sources"

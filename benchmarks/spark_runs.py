@@ -17,12 +17,12 @@ class Meter:
     The CPU seconds that Spark below this process and the server with the process *server* have used.
 
     Attributes:
-        workers: How many Python workers there were at the last look.
+        workers: The Python workers that there were at the last look.
     """
 
     def __init__(self, server: int | None = None) -> None:
         self.server = server
-        self.workers = 0
+        self.workers: list[int] = []
 
     def read(self) -> tuple[float, float, float]:
         """Return the CPU seconds of the Python workers, of the JVMs, and of the server, ended children included."""
@@ -49,7 +49,7 @@ class Meter:
             return {pid for pid in parents if root is not None and root in _line(pid, parents)}
 
         ours, servers = below(os.getpid()), below(self.server)
-        self.workers = sum(parents[pid] in daemons for pid in daemons & ours)
+        self.workers = [pid for pid in daemons & ours if parents[pid] in daemons]
         workers = sum(sum(ticks[pid]) for pid in daemons & ours)
         # Not the children of a JVM that have ended: they are Python daemons, or servers of others.
         return (
@@ -57,6 +57,14 @@ class Meter:
             sum(ticks[pid][0] for pid in javas & ours) / TICKS,
             sum(sum(ticks[pid]) for pid in servers) / TICKS,
         )
+
+    def peak(self) -> float:
+        """Return the most memory, in MiB, that a Python worker ever had resident; of those at the last look."""
+        found = []
+        for pid in self.workers:
+            status = Path(f"/proc/{pid}/status").read_text()
+            found.append(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
+        return max(found)
 
     def spark(self, frame: Any) -> Sample:
         """Run *frame* into the noop sink."""

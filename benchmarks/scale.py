@@ -1,0 +1,185 @@
+"""
+How the cost of a row changes with the number of rows, of distinct keys, of workers, and with the size of keys and values.
+
+Each table gives what a row takes in wall time and CPU. Where that is more than a quarter above the cheapest line, a
+note says which part of it has grown: wall time x cores is the CPU of Python, JVM and server, and cores that stood idle.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, median, per_item, spread
+from benchmarks.postgres_bulk import STEP
+from benchmarks.redis_bulk import calls, seed
+from benchmarks.spark_runs import Meter
+from enrichkit import enrich, local
+
+ROWS = (10_000, 100_000, 1_000_000, 5_000_000)
+MANY = 1_000_000
+DISTINCT = (100, 10_000, 100_000, 1_000_000)
+MASTERS = ("local[1]", "local[2]", "local-cluster[2,1,2048]")
+SIZED_ROWS = 50_000
+KEY_SIZES = (10, 100, 1_000)
+VALUE_SIZES = (20, 100, 1_000, 5_000)
+HEADINGS = ("rows", "us per row", "Python CPU", "JVM", "server", "keys sent")
+SOURCES = (*COLUMN, "plugins/enrichkit-redis/enrichkit_redis", "benchmarks/scale.py")
+
+Measured: TypeAlias = Mapping[str, tuple[int, list[Sample]]]
+"""For each line of a table how many rows it had, and its runs."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """
+    One line of a table.
+
+    Attributes:
+        rows: How many.
+        frame: With the column `value`, and what it must be as `expected`.
+    """
+
+    rows: int
+    frame: Any
+
+
+class Bench:
+    """A Redis, a Spark and what measures them; a quick one makes few rounds of few rows."""
+
+    def __init__(self, server: local.RedisServer, spark: Any, *, quick: bool) -> None:
+        self.server = server
+        self.spark = spark
+        self.meter = Meter(server.pid)
+        self.rounds, self.share = (2, 50) if quick else (PAIRS, 1)
+
+    def line(
+        self, rows: int, *, distinct: int = 0, before: str = "u", after: str = "", padding: int = 0, tasks: int = 2
+    ) -> Line:
+        """Return *rows* rows of *distinct* keys (as many when 0), each key asked again when all others were."""
+        from enrichkit_redis import RedisConfig
+        from pyspark.sql import functions as F
+
+        number = F.expr(f"cast(id * {STEP} % {distinct or rows} AS string)")
+        frame = self.spark.range(0, rows, 1, tasks).select(number.alias("number"))
+        key = F.concat(F.lit("u"), "number", F.lit(after))
+        value = enrich(RedisConfig(url=self.server.url, key=before.removesuffix("u") + "{}"), key)
+        expected = F.concat(F.lit("value of u"), "number", F.lit("v" * padding))
+        return Line(rows, frame.select(value.alias("value"), expected.alias("expected")))
+
+    def measure(self, table: Table, lines: Mapping[str, Line], *, peak: bool = False) -> Measured:
+        """Check the values of *lines*, then run them in turn and fill *table*; *peak* adds the memory of a worker."""
+        memory: dict[str, str] = {}
+        counted: dict[str, int] = {}
+        for name, line in lines.items():
+            right = line.frame.where("value <=> expected").count()
+            assert right == line.rows, f"{name}: {line.rows - right:,} values are wrong"
+            self.meter.read()
+            memory[name] = f"{self.meter.peak():,.0f}"
+
+        def run(name: str) -> Sample:
+            calls(self.server.url)
+            sample = self.meter.spark(lines[name].frame.select("value"))
+            counted[name] = calls(self.server.url)[1]
+            return sample
+
+        samples = alternate({name: lambda n=name: run(n) for name in lines}, self.rounds)
+        for name, found in samples.items():
+            rows = lines[name].rows
+            micros = spread([sample.seconds / rows * 1e6 for sample in found])
+            row = (name, f"{rows:,}", micros, *per_item(found, rows), f"{counted[name]:,}")
+            table.rows.append((*row, memory[name]) if peak else row)
+            points = table.numbers.setdefault(table.columns[0], [])
+            points.append((len(points), [sample.seconds / rows * 1e6 for sample in found]))
+        return {name: (lines[name].rows, found) for name, found in samples.items()}
+
+
+def bends(measured: Measured) -> list[str]:
+    """Say for each line that costs over a quarter more per row than the cheapest which part of its cost grew."""
+    cores = os.cpu_count() or 1
+
+    def parts(rows: int, samples: list[Sample]) -> dict[str, float]:
+        found = {
+            "Python": median([sample.cpu for sample in samples]),
+            "the JVM": median([sample.jvm for sample in samples]),
+            "the server": median([sample.server for sample in samples]),
+        }
+        found["idle cores"] = max(0.0, median([sample.seconds for sample in samples]) * cores - sum(found.values()))
+        return {name: seconds / rows * 1e6 for name, seconds in found.items()}
+
+    costs = {name: parts(rows, samples) for name, (rows, samples) in measured.items()}
+    least = min(costs, key=lambda name: sum(costs[name].values()))
+    notes = []
+    for name, cost in costs.items():
+        factor = sum(cost.values()) / sum(costs[least].values())
+        if factor > 1.25:
+            grown = {part: more for part in cost if (more := cost[part] - costs[least][part]) > 0}
+            shares = sorted(grown.items(), key=lambda item: -item[1])
+            why = ", ".join(f"{part} {more / sum(grown.values()):.0%}" for part, more in shares)
+            notes.append(f"{name}: {factor:.1f} x the cost of {least}; of what was added: {why}")
+    return notes
+
+
+def fixed(measured: Measured) -> list[str]:
+    """Say how much of each job is what the smallest one takes, too: a job costs something before its first row."""
+    (_, smallest), *others = measured.values()
+    least = median([sample.seconds for sample in smallest])
+    shares = [f"{least / median([s.seconds for s in samples]):.0%} of {rows:,} rows" for rows, samples in others]
+    return [f"a job of one row takes {least:.2f} s, which is of the time of the others: {', '.join(shares)}"]
+
+
+def main(quick: bool) -> list[Table]:
+    """Measure all five."""
+    tables = []
+    with local.redis() as server:
+        with local.spark() as spark:
+            bench = Bench(server, spark, quick=quick)
+            seed(server.url, ROWS[-1] // bench.share)
+
+            table = Table(
+                "scale, rows", "distinct keys in Redis, two tasks", ("job", *HEADINGS, "peak MiB of a worker")
+            )
+            sizes = [1, *(rows // bench.share for rows in ROWS)]
+            by_rows = bench.measure(
+                table, {f"{rows:,} row{'s' * (rows > 1)}": bench.line(rows) for rows in sizes}, peak=True
+            )
+            table.notes += fixed(by_rows)
+            tables.append(table)
+
+            table = Table("scale, distinct keys", "two tasks, no cache", ("distinct keys", *HEADINGS))
+            rows = MANY // bench.share
+            counts = {f"{count:,}": bench.line(rows, distinct=min(count, rows)) for count in DISTINCT}
+            table.notes += bends(bench.measure(table, counts))
+            tables.append(table)
+
+            rows = SIZED_ROWS // bench.share
+            table = Table("scale, key size", "distinct keys, two tasks", ("bytes in a key, about", *HEADINGS))
+            lines = {}
+            for size in KEY_SIZES:
+                after = "k" * (size - 6)
+                seed(server.url, rows, before=f"k{size}:u", after=after)
+                lines[f"{size:,}"] = bench.line(rows, before=f"k{size}:u", after=after)
+            table.notes += bends(bench.measure(table, lines))
+            tables.append(table)
+
+            table = Table("scale, value size", "distinct keys, two tasks", ("bytes in a value, about", *HEADINGS))
+            lines = {}
+            for size in VALUE_SIZES:
+                seed(server.url, rows, before=f"v{size}:u", padding=size - 15)
+                lines[f"{size:,}"] = bench.line(rows, before=f"v{size}:u", padding=size - 15)
+            table.notes += bends(bench.measure(table, lines))
+            tables.append(table)
+
+        table = Table("scale, workers", "distinct keys, as many tasks as workers", ("master", *HEADINGS))
+        measured: dict[str, tuple[int, list[Sample]]] = {}
+        for master in MASTERS:
+            with local.spark(master=master) as spark:
+                bench = Bench(server, spark, quick=quick)
+                tasks = 1 if master == "local[1]" else 2
+                measured |= bench.measure(table, {master: bench.line(MANY // bench.share, tasks=tasks)})
+        table.notes += [*bends(measured), "one session after the other, not in turns: a process has one"]
+        tables.append(table)
+    tables[0].notes.append("each value was compared with what its key says, in a run of its own")
+    return tables

@@ -1,0 +1,156 @@
+"""What a benchmark says must be what was measured: its statistics, its hash of the code, its picture, the README."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks import pictures, report
+from benchmarks.__main__ import ALL
+from benchmarks.harness import Sample, Table, alternate, at_least, per_item, rates, spread
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE = '''\
+"""What it does."""
+
+
+class Counter:
+    """Counts."""
+
+    step = 1  # at a time
+
+    def count(self, number):
+        """Return the next."""
+        return number + "step"
+'''
+TABLE = Table("N0", "a table", ("", "seconds"), [("ours", "1.0")], [("fast enough", True), ("cheap enough", False)])
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one source, `counter.py`."""
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    for module in (report, pictures):
+        monkeypatch.setattr(module, "RESULTS", results)
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    (tmp_path / "counter.py").write_text(SOURCE)
+    return tmp_path
+
+
+def test_runs_take_turns_and_the_warm_up_does_not_count() -> None:
+    order: list[str] = []
+
+    def run(name: str) -> Sample:
+        order.append(name)
+        return Sample(float(len(order)))
+
+    samples = alternate({name: lambda n=name: run(n) for name in "ab"}, rounds=2)
+    assert order == list("ababab")
+    assert [[sample.seconds for sample in found] for found in samples.values()] == [[3.0, 5.0], [4.0, 6.0]]
+
+
+def test_a_goal_is_judged_by_the_median_of_the_pairs_and_not_by_the_pair_of_the_medians() -> None:
+    ours, theirs = [10.0, 30.0, 20.0], [10.0, 10.0, 40.0]
+    assert at_least(1.1, "them", ours, theirs) == ("at least 1.1 x them: 1.00 (0.50 .. 3.00)", False)
+    assert at_least(1.0, "them", ours, theirs)[1]
+
+
+def test_cpu_is_given_per_item_and_in_microseconds() -> None:
+    samples = [Sample(2.0, cpu=1.0, jvm=0.5, server=0.0001)] * 2
+    assert per_item(samples, 1000) == ("1,000", "500", "0.1")
+    assert spread(rates(samples, 1000), digits=0) == "500 (500 .. 500)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"""Counts."""', '"""Counts, one after another."""'),
+        ('    """Counts."""\n\n', ""),
+        ("  # at a time", ""),
+        ("\n\nclass", "\n\n\n# Here it is.\nclass"),
+    ],
+)
+def test_words_do_not_age_a_result(repository: Path, old: str, new: str) -> None:
+    before = report.fingerprint(["counter.py"])
+    (repository / "counter.py").write_text(SOURCE.replace(old, new))
+    assert report.fingerprint(["counter.py"]) == before
+
+
+@pytest.mark.parametrize(("old", "new"), [("step = 1", "step = 2"), ('"step"', '"stop"'), ("return number", "number")])
+def test_code_ages_a_result(repository: Path, old: str, new: str) -> None:
+    report.save("n0", [TABLE], ["counter.py"], report.fingerprint(["counter.py"]), packages=["pytest"])
+    assert report.stale() == {}
+    (repository / "counter.py").write_text(SOURCE.replace(old, new))
+    assert report.stale() == {"n0": "the code that it measured has changed"}
+    (repository / "counter.py").unlink()
+    assert report.stale() == {"n0": "counter.py is no more"}
+
+
+def test_nothing_is_written_when_the_code_changed_during_the_run(repository: Path) -> None:
+    measured = report.fingerprint(["counter.py"])
+    (repository / "counter.py").write_text(SOURCE + "Counter()\n")
+    with pytest.raises(RuntimeError, match="The sources of n0 changed during the run; nothing is written"):
+        report.save("n0", [TABLE], ["counter.py"], measured, packages=["pytest"])
+    assert list(report.RESULTS.iterdir()) == []
+
+
+def test_the_summary_repeats_the_goals_of_each_result(repository: Path) -> None:
+    report.save("n0", [TABLE], ["counter.py"], report.fingerprint(["counter.py"]), packages=["pytest"])
+    text = (report.RESULTS / report.SUMMARY).read_text()
+    assert text.endswith("- reached: fast enough\n- MISSED: cheap enough\n")
+    assert "## [n0](n0.md), 2" in text
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_benchmark_names_sources_that_exist_and_itself(name: str) -> None:
+    module = importlib.import_module(f"benchmarks.{name}")
+    assert f"benchmarks/{name}.py" in module.SOURCES
+    assert report.fingerprint(module.SOURCES)
+
+
+def test_a_picture_is_what_its_numbers_draw_and_the_same_each_time(repository: Path) -> None:
+    numbers = {
+        "approaches": {
+            "approaches, HTTP": {"enrichkit": [(0, [4.0, 2.0])], "row UDF": [(0, [1.0])]},
+            "approaches, B": {},
+        },
+        "http_tail": {"N2": {"enrichkit": [(200, [1.0]), (1000, [1.0])], "gather": [(200, [9.0]), (1000, [5.0])]}},
+    }
+    assert numbers.keys() == pictures.DRAWN.keys()
+    numbers["approaches"]["approaches, B"] = {"enrichkit": [(0, [7.0])]}
+    for name, found in numbers.items():
+        (report.RESULTS / f"{name}.json").write_text(json.dumps(found))
+        first, second = repository / "first", repository / "second"
+        for folder in (first, second):
+            folder.mkdir(exist_ok=True)
+            assert pictures.draw(name, folder) == [f"{name}.svg"]
+        drawn = (first / f"{name}.svg").read_bytes()
+        assert drawn == (second / f"{name}.svg").read_bytes()
+        assert b"enrichkit" in drawn
+        assert len(drawn) < 40_000
+
+
+@pytest.mark.parametrize("name", pictures.DRAWN)
+def test_the_picture_in_the_readme_is_of_the_committed_numbers(name: str, tmp_path: Path) -> None:
+    committed = report.RESULTS / f"{name}.svg"
+    if pictures.draw(name, tmp_path):
+        assert (tmp_path / f"{name}.svg").read_bytes() == committed.read_bytes()
+    else:
+        assert not committed.exists()
+
+
+def test_the_readme_quotes_only_what_a_committed_table_prints() -> None:
+    readme = (report.ROOT / "README.md").read_text(encoding="utf-8")
+    _, _, section = readme.partition("\n## Performance\n")
+    printed = "\n".join(path.read_text(encoding="utf-8") for path in sorted(report.RESULTS.glob("*.md")))
+    quoted = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith(("|", "- reached"))]
+    for line in quoted:
+        for figure in re.findall(r"\d[\d,]*\.?\d*", line):
+            assert figure in printed, f"{figure}, in the README, is in no committed result"
