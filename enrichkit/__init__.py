@@ -2,7 +2,7 @@
 Flink's async I/O for Apache Spark.
 
 >>> from enrichkit import enrich
->>> df.withColumn("profile", enrich("redis", "user_id"))  # doctest: +SKIP
+>>> with_profile = df.withColumn("profile", enrich("redis", "user_id"))
 """
 
 from __future__ import annotations

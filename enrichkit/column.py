@@ -43,7 +43,8 @@ def enrich(
 
     Queue semantics follow Flink's async I/O operator (`OrderedStreamElementQueue`).
 
-    >>> df.withColumn("profile", enrich("redis", "user_id"))  # doctest: +SKIP
+    >>> df.withColumn("profile", enrich("redis", "user_id")).select("profile.name").first()
+    Row(name='name of u0')
     """
     from .carriers import column
     from .plan import make_plan

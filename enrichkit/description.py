@@ -78,9 +78,9 @@ def describe(source: str | ConnectorConfig, *, returns: Returns | None = None) -
         ConfigError: The config is wrong, or the type of a value is not known and the source cannot tell it. On the
             driver.
 
-    >>> describe("users")  # doctest: +SKIP
+    >>> describe("users")
     The source 'users'
-      connector  postgres
+      connector  http
       key        1 column
       ...
     """

@@ -115,7 +115,11 @@ def explain(
         UnknownConnectorError: Nothing is named *source*. On the driver.
         ConfigError: An argument, option or config is wrong. On the driver.
 
-    >>> print(explain("users", keys=50_000, task_slots=16, timeout=0.5))  # doctest: +SKIP
+    >>> print(explain("users", keys=50_000, task_slots=16, timeout=0.5))
+    enrich('users', ...), connector 'http'
+    ...
+    >>> explain("users", keys=50_000, task_slots=16).estimate.calls
+    (100, None)
     """
     for name, number in (("keys", keys), ("rows", rows), ("task_slots", task_slots), ("expressions", expressions)):
         if (number is not None or name == "expressions") and (type(number) is not int or number < 1):

@@ -82,7 +82,8 @@ def enrich_frame(
     Queue semantics follow Flink's async I/O operator (`UnorderedStreamElementQueue`), and join semantics its lookup
     join.
 
-    >>> enrich_frame(df, "users", on="user_id", into="user", how="inner", ordered=False)  # doctest: +SKIP
+    >>> enrich_frame(df, "users", on="user_id", into="user", how="inner", ordered=False).columns
+    ['id', 'user_id', 'user']
     """
     from .frame_plan import Join, join
 
@@ -133,7 +134,8 @@ def enriched(source: str | ConnectorConfig, **arguments: Unpack[FrameDict]) -> C
         source: Name of a source, or its config.
         arguments: As `enrich_frame` takes them.
 
-    >>> df.transform(enriched("users", on="user_id", into="user"))  # doctest: +SKIP
+    >>> df.transform(enriched("users", on="user_id", into="user")).columns
+    ['id', 'user_id', 'user']
     """
     return lambda df: enrich_frame(df, source, **arguments)
 

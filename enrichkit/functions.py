@@ -49,8 +49,9 @@ def register_function(
         UnknownConnectorError: Nothing is named *source*. Here, on the driver.
         ConfigError: An argument, option, config or type is wrong. Here, on the driver.
 
-    >>> register_function(spark, "user_of", "users")  # doctest: +SKIP
-    >>> spark.sql("SELECT user_of(user_id).name FROM events")  # doctest: +SKIP
+    >>> register_function(spark, "user_of", "users")
+    >>> spark.sql("SELECT user_of(user_id).name AS name FROM events LIMIT 2").collect()
+    [Row(name='name of u0'), Row(name='name of u1')]
     """
     from .carriers import function
     from .plan import make_plan

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 import importlib.util
-import inspect
-import io
 import re
 from dataclasses import fields
 from typing import TYPE_CHECKING
@@ -22,36 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DOCUMENTED = "".join(page.read_text() for page in PAGES if page.name == "README.md" or "docs" in page.parts)
-
-# Modules whose doctests need no Spark session and no server.
-DOCTESTED = (
-    "enrichkit",
-    "enrichkit.assemble",
-    "enrichkit.column",
-    "enrichkit.config",
-    "enrichkit.connector",
-    "enrichkit.decode",
-    "enrichkit.description",
-    "enrichkit.errors",
-    "enrichkit.estimate",
-    "enrichkit.explanation",
-    "enrichkit.frame",
-    "enrichkit.functions",
-    "enrichkit.hookspecs",
-    "enrichkit.keys",
-    "enrichkit.matches",
-    "enrichkit.options",
-    "enrichkit.outcome",
-    "enrichkit.plan",
-    "enrichkit.registry",
-    "enrichkit.report",
-    "enrichkit.rules",
-    "enrichkit.scalars",
-    "enrichkit.secrets",
-    "enrichkit.types",
-    "enrichkit.variant",
-    "enrichkit.testing.clock",
-)
 
 
 PUBLIC = [*enrichkit.__all__, *errors.__all__, *testing.__all__]
@@ -137,19 +103,3 @@ def test_the_decision_has_its_four_parts(page: Path) -> None:
     assert re.match(rf"# {number}\. \S", text)
     assert re.search(r"^Status: \w+", text, re.MULTILINE)
     assert ["Context", "Decision", "Consequences"] == re.findall(r"^## (.*)$", text, re.MULTILINE)
-
-
-@pytest.mark.parametrize("module", DOCTESTED)
-def test_the_examples_in_docstrings_run(module: str) -> None:
-    tests = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(module))
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    report = io.StringIO()
-    for test in tests:
-        runner.run(test, out=report.write)
-    assert 0 == runner.summarize(verbose=False).failed, report.getvalue()
-
-
-@pytest.mark.parametrize("name", enrichkit.__all__)
-def test_the_public_name_has_a_docstring(name: str) -> None:
-    value = getattr(enrichkit, name)
-    assert inspect.getdoc(value) or name == "hookimpl"  # made by pluggy, without one

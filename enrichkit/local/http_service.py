@@ -34,7 +34,7 @@ def value_of(key: str) -> dict[str, Any]:
     Return what the service holds under *key* unless `seed` said otherwise: a pure function of the key.
 
     >>> value_of("u1")
-    {'key': 'u1', 'name': 'name of u1', 'score': 206}
+    {'key': 'u1', 'name': 'name of u1', 'score': 422}
     """
     return {"key": key, "name": f"name of {key}", "score": crc32(key.encode()) % 1000}
 

@@ -54,7 +54,7 @@ def append(
         partition: Number of the partition, from 0.
         timestamp: Of all of them, with a time zone; now when absent.
 
-    >>> append("/tmp/log", "orders", [(b"u1", b'{"amount": 3}')])  # doctest: +SKIP
+    >>> append(folder, "orders", [(b"u1", b'{"amount": 3}')])
     1
     """
     instant = ((timestamp or dt.datetime.now(dt.UTC)) - EPOCH) // dt.timedelta(microseconds=1)
@@ -89,8 +89,9 @@ class LogSource(DataSource):
         maxOffsetsPerTrigger: About how many records a micro-batch has at most, shared out by what waits in each
             partition; no limit when absent.
 
-    >>> spark.dataSource.register(LogSource)  # doctest: +SKIP
-    >>> spark.readStream.format("log").option("startingOffsets", "earliest").load("/tmp/log")  # doctest: +SKIP
+    >>> spark.dataSource.register(LogSource)
+    >>> spark.readStream.format("log").option("startingOffsets", "earliest").load(folder).isStreaming
+    True
     """
 
     @classmethod

@@ -40,12 +40,14 @@ async def open_connector(config: ConnectorConfig, *, capacity: int = 8) -> Async
         config: Of the source.
         capacity: As the option; the engine sets it before it opens a connector.
 
-    >>> from enrichkit.testing.scripted import ScriptedConfig
+    >>> from enrichkit.function_connector import FunctionConfig
+    >>> async def shout(key: str) -> str:
+    ...     return key.upper()
     >>> async def look_up(config: ConnectorConfig, *keys: Key) -> Mapping[Key, Value | Failure]:
     ...     async with open_connector(config) as connector:
     ...         return await connector.fetch_many(keys, Call(timeout=5.0))
-    >>> asyncio.run(look_up(ScriptedConfig(), "a"))
-    {'a': 'va'}
+    >>> asyncio.run(look_up(FunctionConfig(function=shout), "a"))
+    {'a': 'A'}
     """
     connector = connector_of(config)(config)
     connector.capacity = capacity
