@@ -15,7 +15,8 @@ from .http import Fault, HttpService, Stats
 from .http import http_service as http
 from .http_service import value_of
 from .mariadb import MariadbServer, mariadb
-from .postgres import PostgresServer, postgres
+from .pgbouncer import pgbouncer
+from .postgres import PostgresServer, postgres, postgres_servers
 from .process import LocalServerError
 from .redis import RedisServer, redis, redis_servers
 from .spark import spark
@@ -30,7 +31,9 @@ __all__ = [
     "Stats",
     "http",
     "mariadb",
+    "pgbouncer",
     "postgres",
+    "postgres_servers",
     "redis",
     "redis_servers",
     "spark",

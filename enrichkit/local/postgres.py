@@ -106,10 +106,18 @@ class PostgresServer:
         return f"{self.dsn.rpartition('/')[0]}/{database}"
 
 
+def postgres_servers() -> list[str]:
+    """Return the kinds of server at hand, the one that `postgres()` takes first: of a wheel, then of the PATH."""
+    return list(_bins())
+
+
 @contextlib.contextmanager
-def postgres() -> Iterator[PostgresServer]:
+def postgres(kind: str | None = None) -> Iterator[PostgresServer]:
     """
     Run an empty server.
+
+    Args:
+        kind: One of `postgres_servers()`; the first of them when absent.
 
     Raises:
         LocalServerError: There is no PostgreSQL on this machine, or it did not start.
@@ -121,7 +129,7 @@ def postgres() -> Iterator[PostgresServer]:
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         ids = nobody() if os.geteuid() == 0 else None
-        programs = _bin()
+        programs = _bin(kind)
         where = _runnable_by(ids, programs, stack)
         folder = stack.enter_context(temp_dir("postgres", ids))
         log, data = folder / "log", folder / "data"
@@ -173,17 +181,27 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-def _bin() -> Path:
+def _bins() -> dict[str, Path]:
+    found = {}
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:
-            return Path(spec.origin).parent / "pginstall" / "bin"
+            found[package] = Path(spec.origin).parent / "pginstall" / "bin"
     program = shutil.which("pg_ctl")
-    if program is None:
+    if program is not None:
+        found["path"] = Path(program).resolve().parent
+    return found
+
+
+def _bin(kind: str | None) -> Path:
+    bins = _bins()
+    if not bins:
         raise LocalServerError(
             "No PostgreSQL was found, neither a wheel nor pg_ctl on the PATH. Run: pip install 'enrichkit[local]'"
         )
-    return Path(program).resolve().parent
+    if kind is not None and kind not in bins:
+        raise LocalServerError(f"No PostgreSQL of kind {kind!r} was found; at hand: {', '.join(map(repr, bins))}.")
+    return bins[kind or next(iter(bins))]
 
 
 def _runnable_by(ids: tuple[int, int] | None, programs: Path, stack: contextlib.ExitStack) -> Path:

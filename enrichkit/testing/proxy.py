@@ -110,8 +110,12 @@ class FaultProxy:
 
     @property
     def heard(self) -> int:
-        """How many chunks clients have sent so far; unlike *bytes_to_server* with those that have not passed yet."""
-        return self._chunks["to server"]
+        """
+        How often clients have connected or sent a chunk, that has not passed yet perhaps.
+
+        To connect counts, because in some protocols (MySQL's, SMTP) the client then waits for the server's greeting.
+        """
+        return self.opened + self._chunks["to server"]
 
     def url(self, url: str) -> str:
         """Return *url*, or DSN, with the address of the proxy in place of the server's."""

@@ -16,7 +16,7 @@ from ..bench import Bench, decoded
 if TYPE_CHECKING:
     from ..proxy import FaultProxy
 
-__all__ = ["Network", "Source", "hostile", "moved", "on_a_network", "parts_of", "unlike"]
+__all__ = ["Network", "Source", "moved", "on_a_network", "parts_of", "unlike"]
 
 Check = TypeVar("Check", bound=Callable[..., None])
 
@@ -102,6 +102,16 @@ class Source(Bench):
         )
         return [key for key in made if key not in self.known][:count]
 
+    def hostile(self) -> list[Key]:
+        """Return keys of the shape of the missing one with a part that is meant to do harm."""
+        parts = parts_of(self.missing)
+        made = [
+            (*parts[:n], bad, *parts[n + 1 :]) if isinstance(self.missing, tuple) else bad
+            for n, part in enumerate(parts)
+            for bad in _HOSTILE_OF.get(type(part), ())
+        ]
+        return [key for key in made if key not in self.known]
+
 
 class Network(Source):
     """
@@ -186,16 +196,6 @@ def moved(connector: Connector[Any], address: tuple[str, int], to: tuple[str, in
 def parts_of(key: Key) -> tuple[Any, ...]:
     """Return the parts of *key*, one for each key column."""
     return key if isinstance(key, tuple) else (key,)
-
-
-def hostile(key: Key) -> list[Key]:
-    """Return keys of the shape of *key* with a part that is meant to do harm."""
-    parts = parts_of(key)
-    made = []
-    for n, part in enumerate(parts):
-        bad = _HOSTILE_OF.get(type(part), ())
-        made += [(*parts[:n], each, *parts[n + 1 :]) if isinstance(key, tuple) else each for each in bad]
-    return made
 
 
 def unlike(key: Key) -> list[Key]:

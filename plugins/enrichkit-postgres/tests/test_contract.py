@@ -1,0 +1,100 @@
+"""The contract kit on every PostgreSQL at hand, on text, whole and several key columns, and behind PgBouncer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from enrichkit_postgres import PostgresConfig, PostgresConnector
+
+from enrichkit import local
+from enrichkit.testing import ConnectorContract
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.service
+
+NAMES = {"plain": "one", "o'clock": "two", 'a"b': "", "\N{SNOWMAN} man": "drei", "back\\slash": "%s", " ": "x"}
+
+
+@pytest.fixture(scope="module", params=local.postgres_servers())
+def server(request: pytest.FixtureRequest) -> Iterator[local.PostgresServer]:
+    """Every PostgreSQL at hand, with tables that no connector can change."""
+    with local.postgres(request.param) as server:
+        server.execute(
+            "CREATE TABLE names (id text PRIMARY KEY, name text); CREATE TABLE users (id int PRIMARY KEY, name text, "
+            "tier int); CREATE TABLE stays (tenant text, id bigint, name text, PRIMARY KEY (tenant, id));"
+            "INSERT INTO users SELECT i, 'name' || i, i FROM generate_series(1, 5) AS i"
+        )
+        for n, (key, name) in enumerate(NAMES.items()):
+            server.execute(f"INSERT INTO names VALUES ($q${key}$q$, $q${name}$q$)")
+            server.execute(f"INSERT INTO stays VALUES ($q${key}$q$, {2**40 + n}, $q${name}$q$)")
+        yield server
+
+
+class OneTable(ConnectorContract):
+    @pytest.fixture
+    def address(self, server: local.PostgresServer) -> tuple[str, int]:
+        return server.host, server.port
+
+
+class TestTextKeys(OneTable):
+    @pytest.fixture
+    def connector(self, server: local.PostgresServer) -> PostgresConnector:
+        return PostgresConnector(PostgresConfig(dsn=server.dsn, table="names"))
+
+    @pytest.fixture
+    def known(self) -> dict[Any, Any]:
+        return NAMES
+
+    @pytest.fixture
+    def missing_key(self) -> Any:
+        return "nobody"
+
+
+class TestSeveralColumnsByQuery(OneTable):
+    @pytest.fixture
+    def connector(self, server: local.PostgresServer) -> PostgresConnector:
+        query = "SELECT id, tier, name FROM users WHERE id = ANY($1)"
+        return PostgresConnector(PostgresConfig(dsn=server.dsn, query=query))
+
+    @pytest.fixture
+    def known(self) -> dict[Any, Any]:
+        return {n: {"tier": n, "name": f"name{n}"} for n in range(1, 6)}
+
+    @pytest.fixture
+    def missing_key(self) -> Any:
+        return -1
+
+
+class TestSeveralKeyColumns(OneTable):
+    @pytest.fixture
+    def connector(self, server: local.PostgresServer) -> PostgresConnector:
+        return PostgresConnector(PostgresConfig(dsn=server.dsn, table="stays", key=("tenant", "id")))
+
+    @pytest.fixture
+    def known(self) -> dict[Any, Any]:
+        return {(key, 2**40 + n): name for n, (key, name) in enumerate(NAMES.items())}
+
+    @pytest.fixture
+    def missing_key(self) -> Any:
+        return "plain", 2**40 + 1
+
+
+@pytest.mark.apt
+class TestBehindPgbouncer(TestTextKeys):
+    @pytest.fixture
+    def connector(self, pooler: int) -> PostgresConnector:
+        dsn = f"postgresql://postgres@127.0.0.1:{pooler}/postgres"
+        return PostgresConnector(PostgresConfig(dsn=dsn, table="names", pgbouncer=True))
+
+    @pytest.fixture
+    def address(self, pooler: int) -> tuple[str, int]:
+        return "127.0.0.1", pooler
+
+
+@pytest.fixture(scope="module")
+def pooler(server: local.PostgresServer) -> Iterator[int]:
+    with local.pgbouncer(server) as port:
+        yield port
