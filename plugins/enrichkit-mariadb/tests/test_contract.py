@@ -1,0 +1,71 @@
+"""The contract kit: integers and texts as keys, one value and several, and keys of two columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from enrichkit_mariadb import MariadbConfig, MariadbConnector
+
+from enrichkit.testing import ConnectorContract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from enrichkit import local
+
+    Sql = Callable[[str], str]
+
+pytestmark = [pytest.mark.service, pytest.mark.apt]
+
+
+class Contract(ConnectorContract):
+    @pytest.fixture
+    def address(self, mariadb_server: local.MariadbServer) -> tuple[str, int]:
+        return mariadb_server.host, mariadb_server.port
+
+
+class TestTexts(Contract):
+    @pytest.fixture
+    def connector(self, url: str) -> MariadbConnector:
+        return MariadbConnector(MariadbConfig(url=url, table="users", key="login", columns=("name",)))
+
+    @pytest.fixture
+    def known(self, sql: Sql) -> dict[Any, Any]:
+        sql("CREATE TABLE users (login varchar(99) PRIMARY KEY, name text)")
+        sql("INSERT INTO users VALUES ('plain', '1'), ('o''clock', 'two'), ('\N{SNOWMAN} man', 'drei'), ('%s', '')")
+        return {"plain": "1", "o'clock": "two", "\N{SNOWMAN} man": "drei", "%s": ""}
+
+    @pytest.fixture
+    def missing_key(self) -> str:
+        return "nobody"
+
+
+class TestStructs(Contract):
+    @pytest.fixture
+    def connector(self, users: str) -> MariadbConnector:
+        return MariadbConnector(MariadbConfig(url=users, table="users"))
+
+    @pytest.fixture
+    def known(self, users: str) -> dict[Any, Any]:
+        return {i: {"name": f"name{i}", "tier": i % 5} for i in range(10)}
+
+    @pytest.fixture
+    def missing_key(self) -> int:
+        return 1000
+
+
+class TestTwoColumns(Contract):
+    @pytest.fixture
+    def connector(self, url: str) -> MariadbConnector:
+        return MariadbConnector(MariadbConfig(url=url, table="stays", key=("tenant", "number")))
+
+    @pytest.fixture
+    def known(self, sql: Sql) -> dict[Any, Any]:
+        sql("CREATE TABLE stays (tenant varchar(20), number int, city text, PRIMARY KEY (tenant, number))")
+        sql("INSERT INTO stays VALUES ('it''s', 1, 'Rome'), ('it''s', 2, 'Bari'), ('é', 1, 'Oslo'), ('é:1', 1, 'Bern')")
+        return {("it's", 1): "Rome", ("it's", 2): "Bari", ("é", 1): "Oslo", ("é:1", 1): "Bern"}
+
+    @pytest.fixture
+    def missing_key(self) -> tuple[str, int]:
+        return "nobody", 7
