@@ -59,6 +59,8 @@ class Session:
 
     def run(self, use: Callable[[sqlite3.Connection], T]) -> T:
         """Return what *use* returns, in one transaction: it sees one state of the file. Called in a thread."""
+        if self.abandoned:  # while it waited for a thread
+            raise TransientError(f"The connections to {self._path} were closed.")
         if self._connection is None:
             self._connection = _connect(self._path)
             self._connection.set_progress_handler(lambda: self.abandoned, STEPS)
@@ -109,10 +111,8 @@ class Database:
             if isinstance(error, sqlite3.Error):
                 raise translate(error, self._path) from None
             raise
-        if session.abandoned:  # closed meanwhile
-            raise TransientError(f"The connections to {self._path} were closed.")
-        del self._busy[session]
-        self._idle.append(session)
+        if self._busy.pop(session, None) is not None:  # else it was closed meanwhile
+            self._idle.append(session)
         return result
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class Database:
         for session in self._idle:
             session.close()
         self._idle.clear()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False)
 
     def _abandon(self, session: Session) -> None:
         session.abandoned = True
@@ -146,7 +146,7 @@ def translate(error: sqlite3.Error, path: str) -> ConnectorError:
 
 def _connect(path: str) -> sqlite3.Connection:
     # Asked first: SQLite's "unable to open database file" has a dozen causes.
-    if not os.path.exists(path):
+    if not os.path.isfile(path):
         raise FatalError(
             f"SqliteConfig.path is {path!r}, and there is no such file on this machine. It must be there on each "
             "worker, and on the driver unless returns= is given. Copy it there, or put it into a shared folder."

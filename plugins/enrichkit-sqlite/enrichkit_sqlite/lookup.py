@@ -97,17 +97,12 @@ class Lookup:
         self._taken = [Taken(name, "", (str, int, float, bytes)) for name in config.key_columns]
         try:
             cursor = connection.execute(self._sql, [None] * len(self._taken))
-        except sqlite3.ProgrammingError as error:
+        except (sqlite3.ProgrammingError, sqlite3.Warning) as error:  # a Warning up to Python 3.11
             raise FatalError(
-                f"SqliteConfig.query takes another number of parameters than SqliteConfig.key has columns, "
-                f"{len(self._taken)}. Write ?1 for the first, ?2 for the second."
+                "SqliteConfig.query must be one SELECT with as many parameters as SqliteConfig.key has columns, "
+                f"{len(self._taken)}: ?1 for the first, ?2 for the second. Python says: {error}"
             ) from error
         self._names = [name for name, *_ in cursor.description]
-        if len(set(self._names)) < len(self._names):
-            raise FatalError(
-                f"SqliteConfig.query returns the columns {', '.join(map(repr, self._names))}; their names must differ. "
-                "Rename them with AS."
-            )
 
     def _describe(self, kept: Sequence[Column]) -> None:
         untyped = [column for column in kept if ddl_of(column) is None]

@@ -1,0 +1,467 @@
+"""What only SQLite does: storage classes, collations, locks, and queries that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from enrichkit_sqlite import SqliteConfig, SqliteConnector, database
+from enrichkit_sqlite.storage import fields_of
+
+from enrichkit import Call, Failure, FatalError, PermanentError, TransientError
+from enrichkit.testing import open_connector
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Of a file that is there and holds nothing."""
+    file = tmp_path / "shop.db"
+    file.touch()
+    return str(file)
+
+
+def execute(path: str, script: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executescript(script)
+
+
+def ask(config: SqliteConfig, *keys: Any, many: bool = False) -> Mapping[Any, Any]:
+    async def scene() -> Mapping[Any, Any]:
+        async with open_connector(config) as connector:
+            found: Mapping[Any, Any] = await connector.fetch_many(keys, Call(timeout=10.0, many=many))
+            return found
+
+    return asyncio.run(scene())
+
+
+def described(config: SqliteConfig) -> str | None:
+    async def scene() -> str | None:
+        async with open_connector(config) as connector:
+            ddl: str | None = await connector.describe()
+            return ddl
+
+    return asyncio.run(scene())
+
+
+def fault(config: SqliteConfig, kind: type[Exception] = FatalError, *keys: Any) -> str:
+    """The message of exactly the error *kind* that opening, describing and asking end with."""
+
+    async def scene() -> None:
+        async with open_connector(config) as connector:
+            await connector.describe()
+            await connector.fetch_many(keys, Call(timeout=10.0))
+
+    with pytest.raises(kind) as caught:
+        asyncio.run(scene())
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+# --- types
+
+
+DECLARED = {
+    "INTEGER": "bigint",
+    "UNSIGNED BIG INT": "bigint",
+    "tinyint": "bigint",
+    "VARCHAR(255)": "string",
+    "clob": "string",
+    "TEXT": "string",
+    "BLOB": "binary",
+    "REAL": "double",
+    "DOUBLE PRECISION": "double",
+    "FLOAT": "double",
+    "BOOLEAN": "boolean",
+    "DATE": "date",
+    "datetime": "timestamp_ntz",
+    "TIMESTAMP": "timestamp_ntz",
+}
+
+
+def test_the_table_says_what_its_values_are(path: str) -> None:
+    columns = ", ".join(f'"c {n}" {declared}' for n, declared in enumerate(DECLARED))
+    execute(path, f"CREATE TABLE t (id INTEGER PRIMARY KEY, {columns})")
+    fields = ",".join(f"`c {n}`:{ddl}" for n, ddl in enumerate(DECLARED.values()))
+    assert f"struct<{fields}>" == described(SqliteConfig(path=path, table="t"))
+    assert "date" == described(SqliteConfig(path=path, table="t", columns=("c 11",)))
+    assert "string" == described(SqliteConfig(path=path, table="t", columns=("c 11",), returns="string"))
+
+
+@pytest.mark.parametrize("declared", ["DECIMAL(10,2)", "", "STRING", "JSON", "ANY"])
+def test_a_declaration_that_says_nothing_is_asked_about(path: str, declared: str) -> None:
+    execute(path, f"CREATE TABLE t (id INTEGER, value {declared}); INSERT INTO t VALUES (1, 'x')")
+    config = SqliteConfig(path=path, table="t")
+    assert fault(config) == (
+        f"The column 'value' of the table 't' is declared as {declared!r}, which does not say what its values are."
+    )
+    assert {1: "x"} == ask(SqliteConfig(path=path, table="t", returns="string"), 1)
+
+
+STORED = {"12": "INTEGER", "1.5": "REAL", "'12'": "TEXT", "x'3132'": "BLOB", "9007199254740993": "INTEGER"}
+EXACT = {
+    "bigint": {"12": "12", "9007199254740993": "9007199254740993"},
+    "smallint": {"12": "12", "9007199254740993": "9007199254740993"},  # which the engine finds too large
+    "double": {"12": "12", "1.5": "1.5"},
+    "float": {"12": "12", "1.5": "1.5"},
+    "string": {"'12'": "12"},
+    "binary": {"x'3132'": b"12"},
+    "boolean": {},
+    "date": {"'12'": "12"},
+    "timestamp": {"'12'": "12"},
+    "decimal(38,0)": {"12": "12", "'12'": "12", "9007199254740993": "9007199254740993"},
+    "array<int>": {"'12'": "12"},
+    "struct<a:int>": {"'12'": "12"},
+}
+
+
+@pytest.mark.parametrize("wanted", EXACT)
+def test_a_value_is_stored_as_its_type_or_an_error_of_its_key(path: str, wanted: str) -> None:
+    """Whatever the column is declared as: here as nothing, so that SQLite keeps what it is given."""
+    rows = "; ".join(f"INSERT INTO t VALUES ({n}, {stored}, 'fine')" for n, stored in enumerate(STORED))
+    execute(path, f"CREATE TABLE t (id INTEGER, value, other TEXT); {rows}; INSERT INTO t VALUES (99, NULL, 'fine')")
+    config = SqliteConfig(path=path, table="t", returns=f"struct<value:{wanted},other:string>")
+    alone = SqliteConfig(path=path, table="t", columns=("value",), returns=wanted)
+    found, single = (ask(each, *range(len(STORED)), 99) for each in (config, alone))
+    for n, (stored, storage) in enumerate(STORED.items()):
+        if stored in EXACT[wanted]:
+            assert ({"value": EXACT[wanted][stored], "other": "fine"}, EXACT[wanted][stored]) == (found[n], single[n])
+        else:
+            assert (
+                str(found[n].error)
+                == str(single[n].error)
+                == (
+                    f"The column 'value' of the table 't' holds a value of the storage class {storage}, which is not "
+                    f"exactly a {wanted}. Correct the row, or declare another type with returns=."
+                )
+            )
+    assert ({"value": None, "other": "fine"}, None) == (found[99], single[99])
+
+
+def test_a_boolean_is_0_or_1(path: str) -> None:
+    execute(path, "CREATE TABLE t (id, value BOOLEAN); INSERT INTO t VALUES (0, 0), (1, 1), (2, 2), (3, 'true')")
+    found = ask(SqliteConfig(path=path, table="t"), 0, 1, 2, 3)
+    assert ("0", "1", Failure, Failure) == (found[0], found[1], type(found[2]), type(found[3]))
+
+
+def test_a_text_that_is_not_utf8_is_an_error_of_its_key(path: str) -> None:
+    execute(path, "CREATE TABLE t (id, value TEXT); INSERT INTO t VALUES (1, CAST(x'ff41' AS TEXT)), (2, 'fine')")
+    found = ask(SqliteConfig(path=path, table="t"), 1, 2)
+    assert "fine" == found[2]
+    assert str(found[1].error) == "A value of the table 't' is not UTF-8. Correct the row, or leave it out."
+
+
+def test_a_generated_column_is_a_column(path: str) -> None:
+    execute(path, "CREATE TABLE t (id INTEGER, n INTEGER, twice INTEGER AS (2 * n)); INSERT INTO t VALUES (1, 4)")
+    assert {1: {"n": "4", "twice": "8"}} == ask(SqliteConfig(path=path, table="t"), 1)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "fields"),
+    [
+        ("struct<a:int>", {"a": "int"}),
+        ("struct<a:decimal(10,2),b:string>", {"a": "decimal(10,2)", "b": "string"}),
+        ("struct<`a ``b``,c:d`:map<string,array<int>>,e:date>", {"a `b`,c:d": "map<string,array<int>>", "e": "date"}),
+        ("bigint", {}),
+        ("struct<>", {}),
+        ("struct<no struct>", {}),
+    ],
+)
+def test_the_fields_of_a_struct_are_read(ddl: str, fields: dict[str, str]) -> None:
+    assert fields == fields_of(ddl)
+
+
+# --- keys
+
+
+@pytest.mark.parametrize(
+    ("declared", "takes", "others"),
+    [
+        ("INTEGER", {12: "int"}, [12.0, "12", b"12", True, 2**63, -(2**63) - 1]),
+        ("TEXT", {"12": "str"}, [12, 12.0, b"12", "half \ud800"]),
+        ("REAL", {12.0: "float"}, ["12", b"12", False]),
+        ("BLOB", {b"12": "bytes"}, ["12", 12, 12.0]),
+        ("NUMERIC", {12: "int"}, [b"12", True]),
+        ("", {12: "int"}, [True]),
+    ],
+)
+def test_a_key_of_another_type_is_rejected(path: str, declared: str, takes: Any, others: Sequence[Any]) -> None:
+    execute(path, f"CREATE TABLE t (id {declared}, value TEXT)")
+    for key in takes:
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("INSERT INTO t VALUES (?, 'found')", (key,))
+    found = ask(SqliteConfig(path=path, table="t"), *takes, *others[:1])
+    assert {**dict.fromkeys(takes, "found")}.items() <= found.items()
+    for other in others:
+        failure = ask(SqliteConfig(path=path, table="t"), other)[other]
+        assert (PermanentError, True) == (type(failure.error), failure.rejected), other
+        assert f"and was given a value of the type {type(other).__name__} that it cannot hold." in str(failure.error)
+
+
+def test_the_message_of_a_rejected_key_says_what_is_taken(path: str) -> None:
+    execute(path, "CREATE TABLE t (id REAL, value TEXT)")
+    assert str(ask(SqliteConfig(path=path, table="t"), "secret")["secret"].error) == (
+        "The key was not sent: the key column 'id' of the table 't' takes float or int, and was given a value of the "
+        "type str that it cannot hold. Cast or filter the key in Spark."
+    )
+
+
+def test_a_text_does_not_find_a_number(path: str) -> None:
+    """SQLite's `=` does, where a column is NUMERIC: DECIMAL, DATE, and all that it does not know."""
+    execute(
+        path, "CREATE TABLE t (id DECIMAL(10,2), value TEXT); INSERT INTO t VALUES (12, 'number'), ('2020-01-01', 'd')"
+    )
+    config = SqliteConfig(path=path, table="t")
+    assert {} == ask(config, "12")
+    assert {12: "number", "2020-01-01": "d"} == ask(config, 12, "2020-01-01")
+    assert {12.0: "number"} == ask(config, 12.0)
+
+
+def test_a_collation_of_the_column_decides_what_is_equal(path: str) -> None:
+    """And each key gets its own answer, though one row is that of both."""
+    execute(path, "CREATE TABLE t (id TEXT COLLATE NOCASE, value TEXT); INSERT INTO t VALUES ('Ann', 'found')")
+    assert {"ANN": "found", "ann": "found"} == ask(SqliteConfig(path=path, table="t"), "ANN", "ann", "bob")
+
+
+def test_several_rows_of_a_key_are_refused_or_a_list(path: str) -> None:
+    execute(path, "CREATE TABLE t (a TEXT, b INTEGER, v TEXT); INSERT INTO t VALUES ('x', 1, 'v1'), ('x', 1, 'v2')")
+    config = SqliteConfig(path=path, table="t", key=("a", "b"))
+    failure = ask(config, ("x", 1))["x", 1]
+    assert str(failure.error) == (
+        "Several rows of the table 't' have one key, and one is allowed: 'a' and 'b' is not unique. Use "
+        "enrich_frame(..., many=True) to get them all, or a key that is unique."
+    )
+    assert {("x", 1): ["v1", "v2"], ("y", 1): []} == ask(config, ("x", 1), ("y", 1), many=True)
+
+
+def test_a_key_of_another_width_is_fatal(path: str) -> None:
+    execute(path, "CREATE TABLE t (a TEXT, b INTEGER, v TEXT)")
+    assert fault(SqliteConfig(path=path, table="t", key=("a", "b")), FatalError, "x") == (
+        "A key came with another number of parts than SqliteConfig.key names columns: 'a', 'b'. Name as many key "
+        "columns in enrich(...) as in SqliteConfig.key."
+    )
+
+
+# --- what is not there
+
+
+def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
+    path = str(tmp_path / "absent.db")
+    assert fault(SqliteConfig(path=path, table="users")) == (
+        f"SqliteConfig.path is {path!r}, and there is no such file on this machine. It must be there on each worker, "
+        "and on the driver unless returns= is given. Copy it there, or put it into a shared folder."
+    )
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    assert fault(SqliteConfig(path=str(tmp_path), table="users")).startswith(
+        f"SqliteConfig.path is {str(tmp_path)!r}, and there is no such file on this machine."
+    )
+
+
+def test_what_cannot_be_opened_or_is_no_database_is_refused(tmp_path: Path) -> None:
+    """Root may open any file, so the first error is made otherwise."""
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        sqlite3.connect(f"file:{tmp_path}/absent.db?mode=ro", uri=True)
+    error = database.translate(caught.value, "/data/shop.db")
+    assert (FatalError, str(error)) == (
+        type(error),
+        (
+            "SQLite cannot read /data/shop.db (SQLITE_CANTOPEN): unable to open database file. The user of the Spark "
+            "worker must be able to read it, and its folder if it is in WAL mode."
+        ),
+    )
+    file = tmp_path / "notes.txt"
+    file.write_text("This is a text, and longer than the header of a database would be. " * 10)
+    assert fault(SqliteConfig(path=str(file), table="users")) == (
+        f"SQLite cannot read {file} (SQLITE_NOTADB): file is not a database. SqliteConfig.path must name a SQLite "
+        "database."
+    )
+
+
+def test_names_that_are_not_there_are_told_with_those_that_are(path: str) -> None:
+    execute(path, "CREATE TABLE users (id INTEGER, name TEXT, tier INTEGER); CREATE VIEW everybody AS SELECT 1")
+    assert fault(SqliteConfig(path=path, table="Users")) == (
+        "SqliteConfig.table names 'Users', which the file does not have. Did you mean 'users'? Its tables and views: "
+        "'users', 'everybody'."
+    )
+    assert fault(SqliteConfig(path=path, table="users", key="user_id")) == (
+        "SqliteConfig.key names the column 'user_id', which the table 'users' does not have. Its columns: 'id', "
+        "'name', 'tier'."
+    )
+    assert fault(SqliteConfig(path=path, table="users", columns=("naem",))) == (
+        "SqliteConfig.columns names the column 'naem', which the table 'users' does not have. Did you mean 'name'? "
+        "Its columns: 'id', 'name', 'tier'."
+    )
+
+
+def test_a_table_of_keys_alone_has_no_values(path: str) -> None:
+    execute(path, "CREATE TABLE t (id INTEGER)")
+    assert fault(SqliteConfig(path=path, table="t")) == (
+        "SqliteConfig.columns is empty and the table 't' has no column besides its key ('id',). Name a column in it."
+    )
+
+
+# --- queries
+
+
+def of_query(path: str, query: str, returns: str = "string", **fields: Any) -> SqliteConfig:
+    return SqliteConfig(path=path, query=query, returns=returns, **fields)
+
+
+def test_a_query_may_be_anything_that_is_one_select(path: str) -> None:
+    execute(path, "CREATE TABLE t (a TEXT, n INTEGER); INSERT INTO t VALUES ('x', 1), ('x', 2), ('y', 5)")
+    query = "WITH mine AS (SELECT * FROM t WHERE a = ?1 AND n > ?2) SELECT sum(n) AS total, 'x' || a AS name FROM mine;"
+    config = of_query(path, query, "struct<total:bigint,name:string>", key=("a", "n"))
+    assert {("x", 0): {"total": "3", "name": "xx"}, ("y", 9): {"total": None, "name": None}} == ask(
+        config, ("x", 0), ("y", 9)
+    )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DELETE FROM t WHERE a = ?1 RETURNING a",
+        "SELECT a FROM t WHERE a = ?1; DROP TABLE t",
+        "SELECT 1) AS x; ATTACH 'new.db' AS y; SELECT (?1",
+        "PRAGMA user_version = 5 -- ?1",
+        "VACUUM INTO ?1",
+    ],
+)
+def test_a_query_that_is_no_select_is_refused_and_does_nothing(
+    path: str, query: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    execute(path, "CREATE TABLE t (a TEXT); INSERT INTO t VALUES ('x')")
+    said = fault(of_query(path, query), FatalError, "x")
+    assert said.startswith(
+        (f"SQLite cannot read {path} (SQLITE_ERROR): near ", "SqliteConfig.query must be one SELECT")
+    )
+    assert {"x": "x"} == ask(of_query(path, "SELECT a FROM t WHERE a = ?1"), "x")
+    assert [path] == [str(file) for file in tmp_path.iterdir()]
+
+
+def test_a_query_with_other_parameters_is_refused(path: str) -> None:
+    assert fault(of_query(path, "SELECT ?1 + ?2")).startswith(
+        "SqliteConfig.query must be one SELECT with as many parameters as SqliteConfig.key has columns, 1: ?1 for the "
+        "first, ?2 for the second. Python says: Incorrect number of bindings supplied."
+    )
+
+
+def test_an_expression_that_fails_is_an_error_of_its_key(path: str) -> None:
+    found = ask(of_query(path, "SELECT json_extract(?1, '$.a') AS a"), '{"a": "b"}', "secret")
+    assert "b" == found['{"a": "b"}']
+    assert str(found["secret"].error) == (
+        "A value of the query made an expression fail. Correct the row, or leave it out."
+    )
+
+
+def test_the_keys_of_a_call_see_one_state_of_the_file(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody writes between two of them, which WAL allows."""
+    execute(
+        path, "PRAGMA journal_mode = WAL; CREATE TABLE t (id INTEGER, v TEXT); INSERT INTO t VALUES (1, 'a'), (2, 'a')"
+    )
+
+    async def scene() -> tuple[Mapping[Any, Any], Mapping[Any, Any]]:
+        async with open_connector(SqliteConfig(path=path, table="t")) as connector:
+            value_of = connector._lookup._value_of
+
+            def writing(row: Any) -> Any:
+                monkeypatch.undo()
+                execute(path, "UPDATE t SET v = 'b'")
+                return value_of(row)
+
+            monkeypatch.setattr(connector._lookup, "_value_of", writing)
+            call = Call(timeout=10.0)
+            return await connector.fetch_many((1, 2), call), await connector.fetch_many((1, 2), call)
+
+    assert ({1: "a", 2: "a"}, {1: "b", 2: "b"}) == asyncio.run(scene())
+
+
+# --- locks and cancellation
+
+
+def test_a_locked_file_is_asked_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT", 0.0)
+    execute(path, "CREATE TABLE t (id INTEGER, v TEXT); INSERT INTO t VALUES (1, 'a')")
+
+    async def scene() -> None:
+        async with open_connector(SqliteConfig(path=path, table="t")) as connector:
+            with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+                writer.execute("BEGIN EXCLUSIVE")
+                for _ in range(3):
+                    with pytest.raises(TransientError) as caught:
+                        await connector.fetch_many((1,), Call(timeout=10.0))
+                assert str(caught.value) == (
+                    f"SQLite cannot read {path} (SQLITE_BUSY): database is locked. Another process writes to it; in "
+                    "WAL mode readers would not have to wait."
+                )
+                writer.execute("COMMIT")
+            assert {1: "a"} == await connector.fetch_many((1,), Call(timeout=10.0))
+
+    asyncio.run(scene())
+
+
+ENDLESS = (
+    "WITH RECURSIVE n (n) AS (SELECT ?1 UNION ALL SELECT n + 0 FROM n) SELECT count(*) AS c FROM n WHERE ?1 IS NOT NULL"
+)
+
+
+async def threads_end() -> None:
+    """Without a limit of its own: the test has one."""
+    while any(thread.name.startswith("enrichkit-sqlite") for thread in threading.enumerate()):
+        await asyncio.sleep(0.002)
+
+
+def test_a_cancelled_call_stops_its_query_and_no_other(path: str) -> None:
+    """A query without end, beside another one that goes on; without a handler its thread would run for ever."""
+
+    async def scene() -> None:
+        query = f"SELECT CASE WHEN ?1 < 0 THEN 'quick' ELSE ({ENDLESS.replace('?1 UNION', '1 UNION')}) END AS c"
+        async with open_connector(of_query(path, query), capacity=2) as connector:
+            held = asyncio.create_task(connector.fetch_many((1,), Call(timeout=10.0)))
+            doomed = asyncio.create_task(connector.fetch_many((2,), Call(timeout=10.0)))
+            while len(connector._database._busy) < 2:
+                await asyncio.sleep(0)
+            doomed.cancel()
+            await asyncio.wait({doomed})
+            assert doomed.cancelled()
+            assert {-1: "quick"} == await connector.fetch_many((-1,), Call(timeout=10.0)), "on the thread of the other"
+            assert not held.done()
+        with pytest.raises(TransientError, match="SQLITE_INTERRUPT"):
+            await held
+        await threads_end()
+
+    asyncio.run(scene())
+
+
+def test_what_waits_for_a_thread_when_the_source_is_closed_fails(path: str) -> None:
+    async def scene() -> None:
+        connector: Any = SqliteConnector(of_query(path, ENDLESS))
+        connector.capacity = 1
+        await connector.open()
+        calls = [asyncio.create_task(connector.fetch_many((n,), Call(timeout=10.0))) for n in range(3)]
+        while len(connector._database._busy) < 3:
+            await asyncio.sleep(0)
+        assert f"<SqliteConnector query: <Database {path}: 3 busy, 0 idle>>" == repr(connector)
+        await connector.close()
+        assert "<SqliteConnector query: closed>" == repr(connector)
+        await asyncio.wait(calls)
+        assert {TransientError} == {type(call.exception()) for call in calls}
+        await threads_end()
+
+    asyncio.run(scene())
+
+
+def test_a_closed_connector_says_so(path: str) -> None:
+    with pytest.raises(FatalError) as caught:
+        asyncio.run(SqliteConnector(of_query(path, "SELECT ?1")).fetch_many(["a"], Call(timeout=1.0)))
+    assert "The connector 'sqlite' is not open; call open() before it is asked." == str(caught.value)
