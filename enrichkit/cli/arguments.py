@@ -111,8 +111,8 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
     names = re.findall(r"[^,(]+(?:\([^)]*\))?", types.lower()) if types else ["string"] * (config.key_parts or 1)
     if config.key_parts not in (None, len(names)):
         raise ArgumentError(
-            f"{len(names)} key types are given; {type(config).__name__} needs {config.key_parts}, one for each key "
-            "column. For example --type string,bigint."
+            f"{plural(len(names), 'key type')} given; {type(config).__name__} needs {config.key_parts}, one for each "
+            "key column. For example --type string,bigint."
         )
     columns = [_arrow_type(name.strip()) for name in names]
     rows = [[text] if len(names) == 1 else next(csv.reader([text]), []) for text in texts]

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import find_source
@@ -23,7 +23,7 @@ from ..outcome import STATUSES
 from ..plan import limits_of
 from ..report import Report, paragraph, plural, table
 from .arguments import keys_of
-from .probe import Probe, describe
+from .probe import Probe, describe, without_secrets
 
 __all__ = ["Bench", "Measure", "bench"]
 
@@ -142,7 +142,9 @@ def bench(
         # What was admitted has to be answered when the time is up, so not much more than is in flight.
         window = {"window": 4 * capacity * batch_size}
         with Probe(name, connector, config, {**window, **options, "capacity": capacity}) as probe:
-            measures.append(_measure(probe, keys, seconds))
+            measured = _measure(probe, keys, seconds)
+        error = None if measured.error is None else without_secrets(measured.error, config)
+        measures.append(replace(measured, error=error))
     answered = [each for each in measures if each.outcomes.get("ok") or each.outcomes.get("missing")]
     best = max((each.keys_per_second for each in answered), default=0.0)
     near = [each.capacity for each in answered if each.keys_per_second >= ENOUGH * best]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..config import find_source
 from ..outcome import STATUSES, Outcomes
 from ..report import Report, paragraph, plural, seconds, table
-from ..secrets import redact
 from .arguments import keys_of
-from .probe import Probe, describe
+from .probe import Probe, describe, without_secrets
+
+if TYPE_CHECKING:
+    from ..connector import ConnectorConfig
 
 __all__ = ["Answer", "Check", "check"]
 
@@ -72,7 +74,9 @@ class Check(Report):
         ]
         lines = [f"The source {self.source!r}", *table(facts)]
         for answer in self.answers:
-            spent = f"{plural(answer.attempts, 'attempt')}, {seconds(answer.latency)}"
+            # The engine's clock ticks in milliseconds where uvloop is installed.
+            latency = seconds(answer.latency) if answer.latency else "under 0.001 s"
+            spent = f"{plural(answer.attempts, 'attempt')}, {latency}"
             lines += ["", f"Key {answer.key!r}: {answer.status}, {spent}"]
             if answer.status == "ok":
                 lines += paragraph(_shown(answer.value))
@@ -106,13 +110,13 @@ def check(name: str, texts: Sequence[str], types: str | None, options: dict[str,
     answers: list[Answer] = []
     if keys:
         encoding = connector(config).encoding
-        with Probe(name, connector, config, {"show_keys": True, **options}) as probe:
+        with Probe(name, connector, config, options) as probe:
             for part in probe.outcomes([keys]):
-                answers += _answers(part, encoding)
+                answers += _answers(part, encoding, config)
     return Check(
         source=name,
         connector=connector.name,
-        config=redact(repr(config)),
+        config=without_secrets(repr(config), config),
         opened=opened,
         value_type=value_type,
         value_from=f"{type(config).__name__}.returns" if config.returns is not None else "the source, which was asked",
@@ -120,12 +124,14 @@ def check(name: str, texts: Sequence[str], types: str | None, options: dict[str,
     )
 
 
-def _answers(part: Outcomes, encoding: str) -> Iterator[Answer]:
+def _answers(part: Outcomes, encoding: str, config: ConnectorConfig) -> Iterator[Answer]:
     assert part.attempts is not None
     assert part.latencies is not None
     for index, key in enumerate(part.keys):
         status, value = STATUSES[part.statuses[index]], _plain(part.values[index], encoding)
-        yield Answer(key, status, value, part.errors.get(index), part.attempts[index], part.latencies[index])
+        error = part.errors.get(index)
+        said = None if error is None else without_secrets(error, config)
+        yield Answer(key, status, value, said, part.attempts[index], part.latencies[index])
 
 
 def _plain(value: Any, encoding: str) -> Any:

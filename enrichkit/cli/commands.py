@@ -31,12 +31,12 @@ class Commands(click.Group):
         except ArgumentError as error:
             raise click.UsageError(str(error)) from error
         except EnrichkitError as error:
-            text = str(error)
+            raise click.ClickException(redact(str(error))) from error
         except Exception as error:  # a defect, of ours or of a plugin's
-            text = f"{type(error).__name__}: {error}. This is a defect; --traceback shows where it is."
             if ctx.params["traceback"]:
                 raise
-        raise click.ClickException(redact(text))
+            said = f"{type(error).__name__}: {redact(str(error))}. This is a defect; --traceback shows where it is."
+            raise click.ClickException(said) from error
 
 
 def _sources(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:

@@ -128,7 +128,8 @@ def _of_values(connector: type[Connector[Any]], given: dict[str, Any]) -> Iterat
     """
     Make the config again and again, each time without the setting that its last error named.
 
-    What a config does not check itself, the annotations of its fields tell.
+    What a config does not check itself, the annotations of its fields tell. Behind a required setting that is wrong
+    nothing can be made, so there they are all that tells.
     """
     cls = connector.config_class
     unlike, left = _unlike_their_annotation(cls, given), dict(given)
@@ -148,7 +149,7 @@ def _of_values(connector: type[Connector[Any]], given: dict[str, Any]) -> Iterat
             if not (suspects := unlike.keys() & left):
                 yield (
                     None,
-                    f"{cls.__name__} raised {type(error).__name__}: {error}. Report this to the plugin's author.",
+                    f"{cls.__name__} raised {type(error).__name__}: {error}. Report this to its author.",
                 )
                 break
             left = {name: value for name, value in left.items() if name not in suspects}
@@ -175,12 +176,13 @@ def _unlike_their_annotation(cls: type[ConnectorConfig], given: dict[str, Any]) 
 
 def _line_of(lines: list[str], table: str, setting: str | None = None) -> int | None:
     """Return the number of the line of *setting* in *table*, else that of the table's header, else None."""
-    header = None
-    inside = False
+    header, inside = None, False
     for number, line in enumerate(lines, 1):
         if found := re.match(r"\s*\[([^\[\]]+)\]", line):
-            inside = re.sub(r"[\s\"']", "", found[1]) == table
-            header = number if inside else header
+            name = re.sub(r"[\s\"']", "", found[1])
+            inside = name == table
+            if header is None and (inside or name.startswith(f"{table}.")):
+                header = number
         elif inside and setting and re.match(rf"\s*[\"']?{re.escape(setting)}[\"']?\s*[.=]", line):
             return number
     return header

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ..engine.dispatch import Engine
@@ -23,7 +24,7 @@ from ..secrets import redact
 if TYPE_CHECKING:
     from ..connector import Connector, ConnectorConfig
 
-__all__ = ["OPEN_TIMEOUT", "Probe", "SourceError", "describe"]
+__all__ = ["OPEN_TIMEOUT", "Probe", "SourceError", "describe", "without_secrets"]
 
 OPEN_TIMEOUT = 30.0
 
@@ -144,12 +145,16 @@ def _told_apart(config: ConnectorConfig) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:
-        known = []
-        for secret in secrets_of(config):
-            with contextlib.suppress(ConfigError):
-                known.append(secret.resolve())
-        text = redact(str(error), *known)
-        raise SourceError(f"{type(error).__name__}: {text}") from error
+        raise SourceError(f"{type(error).__name__}: {without_secrets(str(error), config)}") from error
+
+
+def without_secrets(text: str, config: ConnectorConfig) -> str:
+    """Return *text* without what *config* refers to as secrets, and without what it hides from its `repr`."""
+    known = [getattr(config, field.name) for field in fields(config) if not field.repr]
+    for secret in secrets_of(config):
+        with contextlib.suppress(ConfigError):
+            known.append(secret.resolve())
+    return redact(text, *(value for value in known if isinstance(value, str)))
 
 
 def _timed(connector: Connector[Any], seconds: list[float]) -> Connector[Any]:

@@ -1,0 +1,505 @@
+"""The command `enrichkit`: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import enrichkit
+from enrichkit import cli, explain
+from enrichkit.cli import probe
+from enrichkit.cli.commands import enrichkit as commands
+
+from .test_imports import HEAVY, PLUGINS, loaded_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.usefixtures("fresh_registry")
+
+DRIVERLESS = """
+    from enrichkit import Connector, ConnectorConfig, hookimpl
+
+    class Config(ConnectorConfig): ...
+
+    class DriverlessConnector(Connector[Config]):
+        name, config_class = "driverless", Config
+        requires, pip = ("no_such_driver",), "pip install acme-driver"
+        async def store_many(self, values, ttl): ...
+
+    @hookimpl
+    def enrichkit_connector():
+        return DriverlessConnector
+"""
+TELLING = """
+    from dataclasses import dataclass, field
+    from enrichkit import Connector, ConnectorConfig, Failure, PermanentError, Secret, hookimpl
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(ConnectorConfig):
+        at: str = "open"
+        token: str | Secret = field(default=Secret.env("ACME_TOKEN"), repr=False)
+        literal: str = field(default="lit3ral", repr=False)
+
+    class TellingConnector(Connector[Config]):
+        name, config_class = "telling", Config
+
+        async def open(self):
+            if self.config.at == "open":
+                raise RuntimeError(self.say())
+
+        def say(self):
+            return f"refused for {self.config.token.resolve()} and {self.config.literal}"
+
+        async def fetch_many(self, keys, call):
+            return {key: Failure(PermanentError(self.say())) for key in keys}
+
+    @hookimpl
+    def enrichkit_connector():
+        return TellingConnector
+"""
+"""A plugin that breaks its contract: it says its secrets."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.delenv("ENRICHKIT_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(commands, arguments, prog_name="enrichkit", input=stdin)
+    assert code == result.exit_code, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def refusal(*arguments: str, code: int = 1) -> str:
+    """What `enrichkit` with *arguments* says when it fails; it prints no result then."""
+    result = run(*arguments, code=code)
+    assert result.stdout == ""
+    return result.stderr.partition("Error: ")[2].rstrip("\n")
+
+
+def document(*arguments: str, code: int = 0) -> Any:
+    return json.loads(run(*arguments, "--json", code=code).stdout)
+
+
+def assert_readable(text: str) -> None:
+    assert "\x1b" not in text
+    assert not [line for line in text.splitlines() if len(line) > 80]
+
+
+# --- the command itself
+
+
+@pytest.mark.parametrize("command", ["", *commands.commands])
+def test_the_help_fits_eighty_columns_and_tells_the_exit_codes(command: str) -> None:
+    helped = run(*command.split(), "--help").stdout
+    assert_readable(helped)
+    assert "..." not in helped.replace("]...", "").replace(",TYPE...", "")  # nothing is cut off
+    assert command or "Exit codes: 0 ok, 1 what was asked for failed, 2 the command line is wrong." in helped
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["--version"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    program = f"""
+        import sys
+        from enrichkit.cli import main
+        sys.argv = ["enrichkit", *{arguments!r}]
+        sys.stdout = sys.stderr
+        try:
+            main()
+        except SystemExit as ended:
+            assert ended.code == 0
+        sys.stdout = sys.__stdout__
+    """
+    assert loaded_by(program) == []
+
+
+def test_sources_complete_without_anything_heavy(folder: Path) -> None:
+    (folder / "enrichkit.toml").write_text("[sources.users]\ntype = 'redis'")
+    program = f"""
+import atexit, sys
+atexit.register(lambda: print(*[name for name in {(*HEAVY, *PLUGINS)!r} if name in sys.modules]))
+from enrichkit.cli import main
+main()
+"""
+    asked = {"_ENRICHKIT_COMPLETE": "bash_complete", "COMP_WORDS": "enrichkit check us", "COMP_CWORD": "2"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True)
+    assert done.stdout == "plain,users\n\n", done.stderr
+
+
+def test_without_click_it_says_the_line_for_pip(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "find_spec", lambda _: None)
+    assert cli.main() == 1
+    assert capsys.readouterr() == (
+        "",
+        "The command enrichkit needs the package click, which is not installed. Run: pip install 'enrichkit[cli]'\n",
+    )
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "enrichkit", "--version"], capture_output=True, text=True)
+    assert (0, f"enrichkit, version {enrichkit.__version__}\n") == (done.returncode, done.stdout)
+
+
+def test_a_defect_is_told_in_one_line_and_shown_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("password=hunter2")
+
+    monkeypatch.setattr("enrichkit.cli.inventory.inventory", broken)
+    said = refusal("connectors")
+    assert said == "ZeroDivisionError: password=***. This is a defect; --traceback shows where it is."
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(commands, ["--traceback", "connectors"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["chekc"], "No such command 'chekc'"),
+        (["check"], "Missing argument 'NAME'."),
+        (["explain", "redis", "--keys", "0"], "0 is not in the range x>=1."),
+        (
+            ["check", "redis", "-o", "timeout"],
+            "The option is 'timeout'; it must be NAME=VALUE, for example timeout=0.5.",
+        ),
+        (["check", "redis", "-o", "timeuot=1"], "enrich() has no option 'timeuot'. Did you mean 'timeout'?"),
+        (["check", "redis", "-o", "timeout=0"], "timeout is 0; it must be a number of seconds from 0.001 to 86,400"),
+        (
+            ["check", "redis", "-o", "retry.attemps=5"],
+            (
+                "Retry has no 'attemps'. Did you mean 'attempts'? It has: attempts, wait, factor, wait_max, jitter, "
+                "on_missing. For example retry.attempts=3."
+            ),
+        ),
+        (["check", "redis", "-o", "cache.max_bytes=5000"], "Cache needs 'ttl'. Add, for example, cache.ttl=60."),
+        (
+            ["check", "redis", "-o", "retry=none", "-o", "retry.wait=1"],
+            "The option retry is given whole and in parts. Give it once, for example retry.wait=1.",
+        ),
+        (
+            ["check", "redis", "u1", "-t", "strin"],
+            (
+                "The key type is 'strin'; it must be one of string, binary, boolean, tinyint, smallint, int, bigint, "
+                "float, double, date, timestamp, timestamp_ntz or decimal(p,s). Did you mean 'string'? For example "
+                "--type bigint."
+            ),
+        ),
+        (
+            ["check", "redis", "u1", "-t", "bigint"],
+            (
+                "A key is no bigint: Failed to parse string: 'u1' as a scalar of type int64. Give keys of that type, "
+                "or their type with --type, for example --type bigint."
+            ),
+        ),
+        (
+            ["check", "pairs", "u1"],
+            (
+                "The key 'u1' has 1 part; it must have 2, separated by commas. For example \"a,b\"; a part with a "
+                "comma stands in double quotes."
+            ),
+        ),
+        (
+            ["check", "pairs", "u1", "-t", "string"],
+            "1 key type given; RedisConfig needs 2, one for each key column. For example --type string,bigint.",
+        ),
+        (["lint"], "There is no enrichkit.toml here, and ENRICHKIT_CONFIG is not set. Name a file."),
+    ],
+)
+def test_a_wrong_command_line_ends_with_two(
+    arguments: list[str], said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "lint" not in arguments:
+        (folder / "enrichkit.toml").write_text("[sources.pairs]\ntype = 'redis'\nkey = '{0}:{1}'")
+    assert said in refusal(*arguments, code=2)
+
+
+def test_a_source_that_does_not_exist_ends_with_one() -> None:
+    assert "No connector is named 'reddis'. Did you mean 'redis'?" in refusal("check", "reddis")
+    assert "No connector is named 'reddis'. Did you mean 'redis'?" in refusal("explain", "reddis")
+
+
+# --- connectors
+
+
+def test_the_connectors_are_listed_with_what_they_can_do(install: Callable[..., None]) -> None:
+    install("driverless", DRIVERLESS, package="acme-driverless", version="2.0")
+    printed = run("connectors").stdout
+    assert_readable(printed)
+    assert (
+        "driverless: acme-driverless 2.0\n"
+        "  config  Config\n"
+        "  calls   1 key per call (at most 1)\n"
+        "          8 calls in flight per worker process\n"
+        "  can     look keys up, be written to\n"
+        "  driver  The connector 'driverless' needs the package no_such_driver, which is\n"
+        "          not installed. Run: pip install acme-driver\n"
+    ) in printed
+    listed = {each["name"]: each for each in document("connectors")["connectors"]}
+    redis = listed["redis"]
+    assert ("enrichkit-redis", enrichkit.__version__, 500, 5000, 8) == tuple(
+        redis[name] for name in ("package", "version", "batch_size", "max_batch_size", "capacity")
+    )
+    assert (True, True, None) == (redis["describe"], redis["store"], redis["problem"])
+    assert (False, True) == (listed["driverless"]["describe"], listed["driverless"]["store"])
+
+
+def test_a_connector_that_is_not_installed_or_broken_is_listed_with_the_reason(
+    install: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("broken", "raise ValueError('half done')", package="acme-broken")
+    monkeypatch.setattr("enrichkit.cli.inventory.FIRST_PARTY", ("redis", "oracle"))
+    printed = run("connectors").stdout
+    assert "oracle: not installed\n  Run: pip install 'enrichkit[oracle]'\n" in printed
+    (broken,) = (each for each in document("connectors")["connectors"] if each["name"] == "broken")
+    assert "cannot be loaded: ValueError: half done." in broken["problem"]
+    assert broken["capacity"] is None
+
+
+# --- explain
+
+
+def test_explain_prints_what_the_function_returns() -> None:
+    options = ["-o", "timeout=0.5", "-o", "retry.attempts=5", "-o", "cache.ttl=60"]
+    printed = run("explain", "redis", "--keys", "1000", "--task-slots", "4", "--latency", "0.01", *options).stdout
+    function = explain(
+        "redis",
+        keys=1000,
+        task_slots=4,
+        latency=0.01,
+        timeout=0.5,
+        retry=enrichkit.Retry(attempts=5),
+        cache=enrichkit.Cache(ttl=60),
+    )
+    assert str(function) + "\n" == printed
+    assert_readable(printed)
+    told = document("explain", "redis", "--keys", "1000", *options)
+    assert (8, 500, 0.5) == (told["capacity"], told["batch_size"], told["options"]["timeout"])
+    assert [1, 2, 3, 4, 5] == [attempt["number"] for attempt in told["attempts"]]
+
+
+# --- check
+
+
+@pytest.fixture
+def redis_source(folder: Path, redis_url: str) -> str:
+    """The URL of a Redis, which is the source `users`, with some values."""
+    import redis
+
+    with redis.Redis.from_url(redis_url) as client:
+        client.mset({"u1": "Ann", "ü,2": 'Bob "B"'})
+        client.hset("h1", mapping={"name": "Eve"})
+    (folder / "enrichkit.toml").write_text(
+        f"[sources.users]\ntype = 'redis'\nurl = '{redis_url}'\n"
+        f"[sources.hashes]\ntype = 'redis'\nurl = '{redis_url}'\nkind = 'hash'\n"
+    )
+    return redis_url
+
+
+@pytest.mark.service
+def test_check_prints_each_key_with_its_value(redis_source: str) -> None:
+    printed = run("check", "users", "u1", "ü,2", "nobody").stdout
+    assert_readable(printed)
+    blocks = printed.split("\n\n")
+    assert blocks[0].startswith("The source 'users'\n  connector  redis\n  config     RedisConfig(")
+    assert ["Key 'u1': ok, 1 attempt, ", "Key 'ü,2': ok, 1 attempt, ", "Key 'nobody': missing, 1 attempt, "] == [
+        block.partition("attempt, ")[0] + "attempt, " for block in blocks[1:]
+    ]
+    assert blocks[1].endswith("\n  Ann")
+    assert blocks[2].endswith('\n  Bob "B"')
+    assert redis_source not in printed, "the address may hold a password"
+
+
+@pytest.mark.service
+def test_check_ends_with_one_when_a_key_has_no_answer(redis_source: str) -> None:
+    found = document("check", "users", "h1", "u1", code=1)
+    assert ["error", "ok"] == [answer["status"] for answer in found["answers"]]
+    assert found["answers"][0]["error"] == (
+        "PermanentError: The key holds another type of value in Redis than RedisConfig.kind says (WRONGTYPE)."
+    )
+    assert ("h1", None, 1) == tuple(found["answers"][0][name] for name in ("key", "value", "attempts"))
+    assert "Key 'h1': error, 1 attempt, " in run("check", "users", "h1", code=1).stdout
+
+
+@pytest.mark.service
+def test_check_shows_a_hash_as_text(redis_source: str) -> None:
+    found = document("check", "hashes", "h1")
+    assert {"name": "Eve"} == found["answers"][0]["value"]
+    assert ("map<string,string>", "the source, which was asked") == (found["value_type"], found["value_from"])
+
+
+@pytest.mark.service
+def test_check_takes_keys_of_several_columns_and_types(folder: Path, postgres_dsn: str) -> None:
+    import asyncio
+
+    import asyncpg
+
+    async def fill() -> None:
+        connection = await asyncpg.connect(postgres_dsn)
+        await connection.execute(
+            "CREATE TABLE users (id bigint, region text, name text, born date, PRIMARY KEY (id, region));"
+            "INSERT INTO users VALUES (1, 'eu', 'Ann', '2000-02-29'), (2, 'a,b', 'Bob', NULL)"
+        )
+        await connection.close()
+
+    asyncio.run(fill())
+    (folder / "enrichkit.toml").write_text(
+        f"[sources.users]\ntype = 'postgres'\ndsn = '{postgres_dsn}'\ntable = 'users'\nkey = ['id', 'region']\n"
+        f"[sources.absent]\ntype = 'postgres'\ndsn = '{postgres_dsn}'\ntable = 'userz'\n"
+    )
+    found = document("check", "users", "1,eu", '2,"a,b"', "1,us", "--type", "bigint,string")
+    assert [
+        ([1, "eu"], "ok", {"name": "Ann", "born": "2000-02-29"}),
+        ([2, "a,b"], "ok", {"name": "Bob", "born": None}),
+        ([1, "us"], "missing", None),
+    ] == [(answer["key"], answer["status"], answer["value"]) for answer in found["answers"]]
+    rejected = document("check", "users", "1,eu", code=1)["answers"][0]
+    assert rejected["status"] == "rejected"
+    assert "was given a value of the type str" in rejected["error"]
+    assert refusal("check", "absent") == (
+        "FatalError: PostgresConfig.table names 'userz', which the schema 'public' does not have. Did you mean "
+        "'users'? Its tables: 'users'."
+    )
+
+
+@pytest.mark.service
+def test_check_without_a_key_opens_the_source_and_says_what_that_is_worth(redis_source: str) -> None:
+    printed = run("check", "users").stdout
+    assert printed.endswith("Name a KEY to see an answer; some connectors connect with the first one only.\n")
+    assert_readable(printed)
+
+
+def test_check_tells_why_a_source_cannot_be_reached_and_no_secret(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME_TOKEN", "t0ken")
+    (folder / "enrichkit.toml").write_text(
+        "[sources.one]\ntype = 'redis'\nurl = 'redis://u:hunter2@127.0.0.1:1'\n"
+        "[sources.two]\ntype = 'redis'\nurl = 'redis://127.0.0.1:1'\npassword = {env = 'ACME_TOKEN'}\n"
+    )
+    for source in ("one", "two"):
+        result = run("check", source, "u1", "-o", "retry=none", code=1)
+        assert "Redis at 127.0.0.1:1 cannot be reached" in " ".join(result.stdout.split())
+        assert not [secret for secret in ("hunter2", "t0ken") if secret in result.output]
+
+
+def test_check_takes_secrets_out_of_what_a_careless_plugin_says(
+    install: Callable[..., None], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("telling", TELLING)
+    monkeypatch.setenv("ACME_TOKEN", "t0ken")
+    (folder / "enrichkit.toml").write_text("[sources.late]\ntype = 'telling'\nat = 'fetch'\nreturns = 'int'")
+    assert refusal("check", "telling") == "RuntimeError: refused for *** and ***"
+    for printed in (
+        run("check", "late", "k", code=1).stdout,
+        run("bench", "late", "k", "--seconds", "0.1", code=1).stdout,
+    ):
+        assert "PermanentError: refused for *** and ***" in printed
+    monkeypatch.delenv("ACME_TOKEN")
+    assert refusal("check", "telling") == (
+        "The environment variable ACME_TOKEN is not set on this worker; a Secret names it."
+    )
+
+
+def test_check_does_not_wait_for_ever(install: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    install("silent", TELLING.replace("raise RuntimeError(self.say())", "import asyncio; await asyncio.Event().wait()"))
+    monkeypatch.setattr(probe, "OPEN_TIMEOUT", 0.01)
+    assert refusal("check", "silent") == (
+        "The source did not open within 0.01 s. Look whether its server runs and can be reached."
+    )
+
+
+def test_check_names_the_line_for_pip_of_an_absent_driver(install: Callable[..., None]) -> None:
+    install("driverless", DRIVERLESS)
+    assert refusal("check", "driverless") == (
+        "The connector 'driverless' needs the package no_such_driver, which is not installed. "
+        "Run: pip install acme-driver"
+    )
+
+
+# --- bench
+
+
+@pytest.mark.service
+def test_bench_measures_each_capacity_and_suggests_one(redis_source: str, folder: Path) -> None:
+    (folder / "keys").write_text("\n".join(["u1", *(f"k{n}" for n in range(99))]))
+    settings = ["--seconds", "0.1", "--capacity", "1", "--capacity", "3", "-o", "batch_size=10"]
+    found = document("bench", "users", "--keys-from", "keys", *settings)
+    assert (10, 100) == (found["batch_size"], found["distinct_keys"])
+    assert [1, 3] == [measure["capacity"] for measure in found["measures"]]
+    for measure in found["measures"]:
+        outcomes = measure["outcomes"]
+        assert measure["keys"] == outcomes["ok"] + outcomes["missing"]
+        assert measure["keys"] <= 10 * measure["calls"]
+        assert 0 < measure["p50"] <= measure["p95"] <= measure["p99"]
+        assert 0 < measure["in_flight"] <= measure["capacity"]
+        assert measure["seconds"] >= 0.1
+    assert found["suggested"] in (1, 3)
+    printed = run("bench", "users", "u1", *settings[:4]).stdout
+    assert_readable(printed)
+    assert "1 distinct key given; with fewer than 1,000 the larger capacities" in printed
+    assert "capacity=1 is the least that comes within 10% of the best." in printed
+
+
+@pytest.mark.service
+def test_bench_reads_keys_from_stdin(redis_source: str) -> None:
+    settings = ["--seconds", "0.1", "--capacity", "1", "--json"]
+    found = json.loads(run("bench", "users", "--keys-from", "-", *settings, stdin="a\nb\n\n").stdout)
+    assert found["distinct_keys"] == 2
+
+
+def test_bench_of_a_source_that_is_away_ends_with_one(folder: Path) -> None:
+    (folder / "enrichkit.toml").write_text("[sources.users]\ntype = 'redis'\nurl = 'redis://127.0.0.1:1'")
+    found = document("bench", "users", "a", "--seconds", "0.1", "--capacity", "1", code=1)
+    assert found["suggested"] is None
+    assert {"error"} == found["measures"][0]["outcomes"].keys()
+    assert "127.0.0.1:1 cannot be reached" in found["measures"][0]["error"]
+
+
+def test_bench_needs_keys() -> None:
+    assert refusal("bench", "redis") == (
+        "No key is given; bench needs some to ask for. Name them, or a file with --keys-from."
+    )
+
+
+# --- demo
+
+
+def test_the_demo_names_the_extras_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(_: list[str]) -> int:
+        raise ModuleNotFoundError("No module named 'redis'", name="redis")
+
+    monkeypatch.setattr("enrichkit.local.demo.main", lacking)
+    assert refusal("demo") == (
+        "The demo needs the package redis, which is not installed. Run: pip install 'enrichkit[all,local]'"
+    )
+
+
+def test_the_demo_gets_its_rows_and_gives_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setattr("enrichkit.local.demo.main", lambda arguments: given.append(arguments) or 1)
+    run("demo", "--rows", "50", code=1)
+    assert given == [["--rows", "50"]]
+
+
+def test_every_command_is_on_the_page() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
+    for name, command in commands.commands.items():
+        assert f"| `enrichkit {name}" in page
+        options = [option for each in command.params if isinstance(each, click.Option) for option in each.opts]
+        assert not [option for option in options if option.startswith("--") and option not in page]
