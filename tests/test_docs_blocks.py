@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import shutil
+import shlex
 import subprocess
 import tomllib
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import pytest
 
 import enrichkit
 from enrichkit import local
+from enrichkit.cli.commands import enrichkit as cli
 from enrichkit.config import find_source
 
 from .pages import PAGES, ROOT, Block, Info, blocks
@@ -61,8 +62,18 @@ def test_each_block_of_the_page_is_of_a_language_that_is_checked(page: Path) -> 
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "sh"], ids=str)
-def test_the_commands_are_those_of_a_shell(block: Block) -> None:
-    subprocess.run([shutil.which("sh") or "sh", "-n"], input=block.code, text=True, check=True)
+def test_the_commands_are_those_of_a_shell_and_of_enrichkit(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["sh", "-n"], input=block.code, text=True, check=True)
+    monkeypatch.chdir(tmp_path)
+    for line in re.findall(r"^enrichkit (.*)", block.code, re.MULTILINE):
+        name, *words = shlex.split(line, comments=True)
+        for file in (tmp_path / word for word in words if word.endswith((".toml", ".txt"))):
+            file.parent.mkdir(exist_ok=True)
+            file.touch()
+        with cli.commands[name].make_context(name, words) as understood:  # test_cli.py has what it does
+            assert understood.command is cli.commands[name]
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "toml"], ids=str)
