@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parent.parent
+DRIVERS = {"http": "pyreqwest", "mariadb": "asyncmy", "postgres": "asyncpg", "redis": "hiredis", "sqlite": None}
 PACKAGES = ("enrichkit", *sorted(path.name.replace("-", "_") for path in (ROOT / "plugins").iterdir()))
 
 
@@ -116,9 +118,26 @@ def test_the_extra_brings_its_plugin_and_its_driver_and_no_other(program: Callab
         print(*sorted({d.name.lower().replace("_", "-") for d in distributions()}))
         """
     ).split()
-    assert {"hiredis", "pyarrow", "msgspec", "pluggy"} <= set(installed)
-    assert {"enrichkit", "enrichkit-redis"} == {name for name in installed if name.startswith("enrichkit")}
-    assert not {"asyncmy", "asyncpg", "pyreqwest", "pyspark", "pandas", "numpy", "py4j"} & set(installed)
+    assert {"enrichkit", "enrichkit-redis", "hiredis", "pyarrow", "msgspec", "pluggy"} <= set(installed)
+    assert not {"pyspark", "pandas", "numpy", "py4j", *of(*DRIVERS.keys() - {"redis"})} & set(installed)
+
+
+def of(*plugins: str) -> set[str | None]:
+    """These plugins and their drivers."""
+    return {name for plugin in plugins for name in (f"enrichkit-{plugin}", DRIVERS[plugin])} - {None}
+
+
+@pytest.mark.parametrize("plugin", DRIVERS)
+def test_an_extra_would_bring_its_plugin_and_its_driver_and_no_other(
+    plugin: str, clean: Path, wheels: Path, tmp_path: Path
+) -> None:
+    """What pip finds out for an empty environment, without installing it."""
+    report = tmp_path / "report.json"
+    asked = ("--dry-run", "--ignore-installed", "--report", report, "--find-links", wheels, f"enrichkit[{plugin}]")
+    run(*pip(clean), *asked, cwd=tmp_path)
+    found = {part["metadata"]["name"].lower().replace("_", "-") for part in json.loads(report.read_text())["install"]}
+    assert {"enrichkit", "pyarrow", "msgspec", "pluggy", *of(plugin)} <= found
+    assert not {"pyspark", "pandas", "numpy", "py4j", *of(*DRIVERS.keys() - {plugin})} & found
 
 
 def test_only_the_installed_plugin_is_listed_and_it_loads(program: Callable[..., str]) -> None:
@@ -137,17 +156,20 @@ def test_only_the_installed_plugin_is_listed_and_it_loads(program: Callable[...,
     assert str(ROOT) not in second
 
 
-def test_another_connector_is_told_the_line_for_pip(program: Callable[..., str]) -> None:
+@pytest.mark.parametrize("name", sorted(DRIVERS.keys() - {"redis"}))
+def test_another_connector_is_told_the_line_for_pip(program: Callable[..., str], name: str) -> None:
     printed = program(
         """
+        import sys
         import enrichkit
         try:
-            enrichkit.enrich("postgres", "user_id")
+            enrichkit.enrich(sys.argv[1], "user_id")
         except enrichkit.UnknownConnectorError as error:
             print(error)
-        """
+        """,
+        name,
     )
-    assert printed == "The connector 'postgres' is not installed. Run: pip install 'enrichkit[postgres]'\n"
+    assert printed == f"The connector {name!r} is not installed. Run: pip install 'enrichkit[{name}]'\n"
 
 
 def test_keys_are_looked_up_on_a_server_without_the_checkout_and_without_spark(
@@ -192,7 +214,7 @@ def test_keys_are_looked_up_on_a_server_without_the_checkout_and_without_spark(
 
 def test_the_other_plugins_can_be_added(clean: Path, wheels: Path, program: Callable[..., str], tmp_path: Path) -> None:
     """The last test of the module: it changes the environment."""
-    run(*pip(clean), "--find-links", wheels, "enrichkit[http,postgres]", cwd=tmp_path)
+    run(*pip(clean), "--find-links", wheels, "enrichkit[http,mariadb,postgres,sqlite]", cwd=tmp_path)
     printed = program(
         """
         import enrichkit
@@ -202,4 +224,4 @@ def test_the_other_plugins_can_be_added(clean: Path, wheels: Path, program: Call
             print(name, load(name).__name__)
         """
     )
-    assert printed == "http HttpConnector\npostgres PostgresConnector\nredis RedisConnector\n"
+    assert [f"{name} {name.capitalize()}Connector" for name in DRIVERS] == printed.splitlines()
