@@ -79,6 +79,14 @@ def anchors(text: str) -> list[str]:
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_tests_that_the_page_names_exist(page: Path) -> None:
+    for path, name in re.findall(r"`([\w./-]+\.py)(?:::(\w+))?`", page.read_text()):
+        if path.partition("/")[0] in ("tests", "plugins", "examples", "benchmarks"):
+            assert (ROOT / path).is_file(), path
+            assert not name or f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
+
+
 def test_the_connector_in_the_readme_is_that_of_the_example() -> None:
     example = (ROOT / "examples" / "04_own_connector.py").read_text()
     shown = next(block.code for block in blocks(ROOT / "README.md") if "class SqliteConnector" in block.code)
