@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import sqlite3
 import threading
 from contextlib import closing
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from enrichkit_sqlite import SqliteConfig, SqliteConnector, database
 from enrichkit_sqlite.storage import fields_of
 
-from enrichkit import Call, Failure, FatalError, PermanentError, TransientError
+from enrichkit import Call, Failure, FatalError, PermanentError, TransientError, enrich
 from enrichkit.testing import open_connector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -176,6 +180,42 @@ def test_a_generated_column_is_a_column(path: str) -> None:
 )
 def test_the_fields_of_a_struct_are_read(ddl: str, fields: dict[str, str]) -> None:
     assert fields == fields_of(ddl)
+
+
+@pytest.mark.spark
+def test_spark_gets_dates_and_booleans_as_the_table_declares_them(path: str, spark: SparkSession) -> None:
+    execute(
+        path,
+        """
+        CREATE TABLE t (id INTEGER PRIMARY KEY, born DATE, seen DATETIME, active BOOLEAN, score REAL);
+        INSERT INTO t VALUES (1, '2020-02-29', '2020-02-29 10:00:00.5', 1, 0.1), (2, '29.2.2020', NULL, 0, 7);
+        """,
+    )
+    found = spark.range(1, 3, 1, 1).select(enrich(SqliteConfig(path=path, table="t"), "id", details=True).alias("t"))
+    first, second = (row.t for row in found.collect())
+    expected = ("ok", dt.date(2020, 2, 29), dt.datetime(2020, 2, 29, 10, 0, 0, 500_000), True, 0.1)
+    assert expected == (first.status, *first.value)
+    assert ("error", None) == (second.status, second.value)
+    assert "'born' of the value does not fit the declared type date" in second.error
+
+
+@pytest.mark.spark
+def test_spark_gets_documents_and_decimals_as_the_user_declares_them(path: str, spark: SparkSession) -> None:
+    """A DECIMAL column has made a REAL of the price, so the query makes a text of it again."""
+    execute(
+        path,
+        """
+        CREATE TABLE t (id TEXT PRIMARY KEY, doc JSON, price DECIMAL(5,2));
+        INSERT INTO t VALUES ('a', '{"n": [1, 2]}', '12.50'), ('b', '[]', '3'), ('c', '{"n": null}', 0.1);
+        """,
+    )
+    query = "SELECT doc, printf('%.2f', price) AS price FROM t WHERE id = ?1"
+    config = of_query(path, query, "doc struct<n: array<int>>, price decimal(5,2)")
+    keys = spark.createDataFrame([("a",), ("b",), ("c",)], "id string").coalesce(1)
+    rows = [row.t for row in keys.select(enrich(config, "id", details=True).alias("t")).collect()]
+    assert [("ok", (([1, 2],), Decimal("12.50"))), ("error", None), ("ok", ((None,), Decimal("0.10")))] == [
+        (row.status, row.value) for row in rows
+    ]
 
 
 # --- keys
