@@ -16,7 +16,7 @@ from enrichkit.connector import Failure, Key, Value
 from enrichkit.errors import FatalError, PermanentError
 
 from .schema import Column, columns_of, find, quote
-from .storage import Taken, ddl_of, fields_of, stored_as, taken_by
+from .storage import Taken, ddl_of, fields_of, readers, taken_by
 
 if TYPE_CHECKING:
     from .config import SqliteConfig
@@ -47,6 +47,7 @@ class Lookup:
         whole = config.returns or self.ddl or ""
         wanted = fields_of(whole) if len(self._names) > 1 else {self._names[0]: whole}
         self._wanted = [wanted.get(name, "") for name in self._names]
+        self._readers = [readers(each) for each in self._wanted]
 
     def fetch(self, connection: sqlite3.Connection, keys: Sequence[Key], many: bool) -> dict[Key, Value | Failure]:
         """Return the answers to *keys*."""
@@ -135,22 +136,20 @@ class Lookup:
         return None
 
     def _value_of(self, row: Sequence[Any]) -> Value:
-        if len(row) == 1:
-            return self._part_of(0, row[0])
-        return {name: self._part_of(n, value) for n, (name, value) in enumerate(zip(self._names, row, strict=True))}
+        values: list[str | bytes | None] = []
+        for read, value in zip(self._readers, row, strict=True):
+            text = None if value is None else read[type(value)](value)
+            if text is None and value is not None:
+                raise self._unfit(len(values), value)
+            values.append(text)
+        return values[0] if len(values) == 1 else dict(zip(self._names, values, strict=True))
 
-    def _part_of(self, n: int, value: Any) -> str | bytes | None:
-        if value is None:
-            return None
-        wanted = self._wanted[n]
-        text = stored_as(wanted, value)
-        if text is None:
-            kind = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}[type(value)]
-            raise PermanentError(
-                f"The column {self._names[n]!r} of {self._source} holds a value of the storage class {kind}, which is "
-                f"not exactly a {wanted}. Correct the row, or declare another type with returns=."
-            )
-        return text
+    def _unfit(self, n: int, value: Any) -> PermanentError:
+        kind = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}[type(value)]
+        return PermanentError(
+            f"The column {self._names[n]!r} of {self._source} holds a value of the storage class {kind}, which is "
+            f"not exactly a {self._wanted[n]}. Correct the row, or declare another type with returns=."
+        )
 
     def _of_one_key(self, error: sqlite3.Error) -> Failure:
         """Return the error of a key; raises what is the error of all."""

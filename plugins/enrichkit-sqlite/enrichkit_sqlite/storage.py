@@ -15,12 +15,15 @@ A column may hold values of any class, whatever it is declared as, and `=` conve
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from .schema import Column, quote
 
-__all__ = ["Taken", "ddl_of", "fields_of", "stored_as", "taken_by"]
+__all__ = ["Taken", "ddl_of", "fields_of", "readers", "taken_by"]
+
+Reader: TypeAlias = Callable[[Any], str | bytes | None]
 
 _INTEGERS = {"tinyint", "smallint", "int", "bigint"}
 _EXACT_IN = {"double": 2**53, "float": 2**24}
@@ -127,20 +130,32 @@ def fields_of(ddl: str) -> dict[str, str]:
     return found
 
 
-def stored_as(wanted: str, value: Any) -> str | bytes | None:
-    """Return the text of *value*, as SQLite gave it, for the type *wanted*; None when it is not exactly that."""
+def readers(wanted: str) -> Mapping[type, Reader]:
+    """
+    Return what makes text for the type *wanted* of a value of each class, as SQLite gives it: None when it is not one.
+
+    >>> [read(12) for read in (readers("bigint")[int], readers("string")[int], readers("boolean")[int])]
+    ['12', None, None]
+    """
     kind = re.split("[(<]", wanted, maxsplit=1)[0]
-    match value:
-        case int():
-            fits = kind in _INTEGERS or kind in ("decimal", "") or (kind == "boolean" and value in (0, 1))
-            fits = fits or abs(value) <= _EXACT_IN.get(kind, -1)
-            return str(value) if fits else None
-        case float():
-            return repr(value) if kind in _EXACT_IN or not kind else None
-        case str():
-            return value if kind not in _NOT_TEXT else None
-        case _:
-            return bytes(value) if kind in ("binary", "") else None
+    whole: Reader = _refuse
+    if kind in _INTEGERS or kind in ("decimal", ""):
+        whole = str
+    elif kind == "boolean":
+        whole = {0: "0", 1: "1"}.get
+    elif kind in _EXACT_IN:
+        most = _EXACT_IN[kind]
+        whole = lambda value: str(value) if abs(value) <= most else None  # noqa: E731  # as the others
+    return {
+        int: whole,
+        float: repr if kind in _EXACT_IN or not kind else _refuse,
+        str: _refuse if kind in _NOT_TEXT else str,
+        bytes: bytes if kind in ("binary", "") else _refuse,
+    }
+
+
+def _refuse(value: Any) -> None:
+    """For a class that the type is never stored as."""
 
 
 def _affinity(column: Column) -> str:
