@@ -141,9 +141,8 @@ class FunctionConnector(Connector[FunctionConfig]):
         if self.config.batch_size is not None:
             answers: Mapping[Key, Any] = await self._caller.call(function, list(keys))
             return answers
-        [key] = keys
-        answer = await self._caller.call(function, key)
-        return {} if answer is None else {key: answer}
+        found = [(key, await self._caller.call(function, key)) for key in keys]  # the engine gives one
+        return {key: answer for key, answer in found if answer is not None}
 
     async def close(self) -> None:
         """Let the threads end when they can, and close the object of a class, if it could be opened."""
