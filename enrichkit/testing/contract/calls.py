@@ -56,7 +56,7 @@ class CallChecks(Fixtures):
 
         async def cancel_after(turns: int) -> None:
             key, other = source.keys[turns % len(source.keys)], source.keys[(turns + 1) % len(source.keys)]
-            task = asyncio.ensure_future(source.connector.fetch_many((key,), source.call(timeout=GRACE)))
+            task = asyncio.ensure_future(source.connector.fetch_many((key,), source.call(timeout=BRIEF)))
             for _ in range(turns):
                 await asyncio.sleep(0)
             task.cancel()
@@ -133,7 +133,7 @@ class CallChecks(Fixtures):
             with network.frozen():
                 for task in network.asked(*[[key] for key in network.keys[: network.capacity]], timeout=BRIEF):
                     network.cancel(task)
-        network.recovered(network.keys[:1])
+            network.recovered(network.keys[:1])
         tasks = [network.start([key]) for key in network.keys[: network.capacity]]
         for key, task in zip(network.keys, tasks, strict=False):
             assert network.ended(task)

@@ -7,6 +7,7 @@ without being asked is switched off: proxies of the environment, redirects, cook
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import timedelta
 from functools import lru_cache
@@ -33,6 +34,9 @@ SECOND = timedelta(seconds=1)
 # Below the 15 s after which common servers and load balancers close an idle connection, perhaps under a request.
 IDLE_TIMEOUT = 10 * SECOND
 
+_made_in: int | None = None
+"""The process that has made the first client, and with it the client's thread, of which there is one per process."""
+
 _CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 
 
@@ -48,6 +52,13 @@ def make_client(config: HttpConfig, capacity: int) -> Client:
     """Make a client; it opens no connection yet. Raises `FatalError` for a secret or file that is absent or wrong."""
     from pyreqwest.client import ClientBuilder
 
+    global _made_in
+    if _made_in not in (None, os.getpid()):
+        raise FatalError(
+            "This process was forked from one that had opened the http connector, and the thread of its client does "
+            "not live on in the fork, where a request would never end. Fork before the first use, or spawn the process."
+        )
+    _made_in = os.getpid()
     builder = (
         ClientBuilder()
         .no_proxy()

@@ -119,7 +119,7 @@ class HttpConnector(Connector[HttpConfig]):
                 by_name[text_of(key)] = key
             except RejectedKeyError as error:
                 answers[key] = Failure(PermanentError(str(error)), rejected=True)
-        assert len(by_name) + len(answers) == len(keys), "distinct keys of one type have distinct texts"
+        assert len(by_name) + len(answers) == len(set(keys)), "distinct keys of one type have distinct texts"
         if not by_name:
             return answers
         assert self._body is not None

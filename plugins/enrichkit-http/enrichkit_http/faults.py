@@ -32,7 +32,8 @@ _LONGEST_WAIT = 86_400.0  # the engine clamps it to what the lookup has left
 # Causes that the client's libraries (hyper, rustls) give; they are matched, and never shown.
 _NEVER_SENT = "client error (Connect)"
 _UNTRUSTED = re.compile(r"invalid peer certificate|received fatal alert", re.IGNORECASE)
-_CUT_OFF = re.compile(r"end of file|\beof\b|reset|closed|broken pipe", re.IGNORECASE)
+# "Bytes remaining on stream": a connection of HTTP/2 that ends inside a frame.
+_CUT_OFF = re.compile(r"end of file|\beof\b|reset|closed|broken pipe|bytes remaining on stream", re.IGNORECASE)
 _NO_CONNECTION = {
     re.compile(r"dns error"): "its name has no address",
     re.compile(r"refused"): "refused",

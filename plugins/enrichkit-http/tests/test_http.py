@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from enrichkit_http import client
 
 from enrichkit.connector import Call, Failure
 from enrichkit.errors import (
@@ -744,3 +745,16 @@ def test_no_error_holds_the_key_or_the_query(http_service: HttpService, lookup: 
         chain = f"{error!r} {error} {error.__cause__!r} {error.__context__ if not error.__suppress_context__ else ''}"
         for secret in ("alice", "S3cret", fault.match):
             assert secret not in chain.replace("gzip", "").replace("empty", ""), chain
+
+
+def test_after_a_fork_a_client_that_was_used_before_is_refused(
+    http_service: HttpService, lookup: Lookup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The contract forks for real; this reads what it is told."""
+    monkeypatch.setattr(client, "_made_in", -1)
+    error = failure(lambda: lookup(http_service.url + "/{}", "a"))
+    assert type(error) is FatalError
+    assert str(error) == (
+        "This process was forked from one that had opened the http connector, and the thread of its client does not "
+        "live on in the fork, where a request would never end. Fork before the first use, or spawn the process."
+    )
