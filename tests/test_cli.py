@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import enrichkit
-from enrichkit import cli, explain
+from enrichkit import Connector, ConnectorConfig, FatalError, cli, explain, local, register
 from enrichkit.cli import probe
 from enrichkit.cli.commands import enrichkit as commands
 
@@ -22,6 +23,8 @@ from .test_imports import HEAVY, PLUGINS, loaded_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.usefixtures("fresh_registry")
 
@@ -375,6 +378,55 @@ def test_check_takes_keys_of_several_columns_and_types(folder: Path, postgres_ds
         "FatalError: PostgresConfig.table names 'userz', which the schema 'public' does not have. Did you mean "
         "'users'? Its tables: 'users'."
     )
+
+
+@pytest.mark.spark
+@pytest.mark.service
+def test_check_through_spark_tells_what_does_not_fit_the_declared_type(
+    redis_source: str, folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import redis
+
+    with redis.Redis.from_url(redis_source) as client:
+        client.mset({"7,eu": '{"tier": 3}', "8,eu": '{"tier": "high"}'})
+    (folder / "enrichkit.toml").write_text(
+        f"[sources.tiers]\ntype = 'redis'\nurl = '{redis_source}'\n"
+        "key = '{},{}'\nkind = 'json'\nreturns = 'tier int'\n"
+    )
+    monkeypatch.setattr(local, "spark", lambda: contextlib.nullcontext(spark))
+    keys = ("7,eu", "8,eu", "9,eu", "--type", "int,string")
+    assert ["ok", "ok", "missing"] == [answer["status"] for answer in document("check", "tiers", *keys)["answers"]]
+    fits, other, absent = document("check", "tiers", *keys, "--spark", code=1)["answers"]
+    assert ([7, "eu"], "ok", {"tier": 3}) == (fits["key"], fits["status"], fits["value"])
+    assert ("error", "missing") == (other["status"], absent["status"])
+    assert "The part 'tier' of the value does not fit the declared type int: it is a string" in other["error"]
+
+
+class Fatal(ConnectorConfig):
+    """Of a source that cannot work."""
+
+
+class FatalConnector(Connector[Fatal]):
+    name, config_class = "fatal", Fatal
+
+    async def fetch_many(self, keys: Any, call: Any) -> Any:
+        raise FatalError("no such table")
+
+
+@pytest.mark.spark
+def test_check_tells_in_one_line_why_it_failed(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    register("late", Fatal(returns="int"))
+    monkeypatch.setattr(local, "spark", lambda: contextlib.nullcontext(spark))
+    assert refusal("check", "late", "k", "--spark") == "enrichkit.errors.FatalError: no such table"
+    assert refusal("check", "late", "k") == "FatalError: no such table"
+
+
+def test_a_server_that_does_not_start_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: list[str]) -> int:
+        raise local.LocalServerError("No Java was found.")
+
+    monkeypatch.setattr("enrichkit.local.demo.main", start)
+    assert refusal("demo") == "No Java was found."
 
 
 @pytest.mark.service

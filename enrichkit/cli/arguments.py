@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..connector import ConnectorConfig, Key
 
-__all__ = ["ArgumentError", "keys_of", "options_of"]
+__all__ = ["ArgumentError", "keys_of", "options_of", "types_of"]
 
 
 class ArgumentError(ConfigError):
@@ -108,13 +108,8 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
     if not texts:
         return []
 
-    names = re.findall(r"[^,(]+(?:\([^)]*\))?", types.lower()) if types else ["string"] * (config.key_parts or 1)
-    if config.key_parts not in (None, len(names)):
-        raise ArgumentError(
-            f"{plural(len(names), 'key type')} given; {type(config).__name__} needs {config.key_parts}, one for each "
-            "key column. For example --type string,bigint."
-        )
-    columns = [_arrow_type(name.strip()) for name in names]
+    names = types_of(types, config)
+    columns = [_arrow_type(name) for name in names]
     rows = [[text] if len(names) == 1 else next(csv.reader([text]), []) for text in texts]
     for text, row in zip(texts, rows, strict=True):
         if len(row) != len(names):
@@ -132,6 +127,26 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
                 "--type bigint."
             ) from error
     return encode(arrays)[0]
+
+
+def types_of(types: str | None, config: ConnectorConfig) -> list[str]:
+    """
+    Return the Spark types of the key columns, one for each.
+
+    Raises:
+        ArgumentError: There are more or fewer than *config* wants.
+
+    >>> from enrichkit import ConnectorConfig
+    >>> types_of("string, decimal(10,2)", ConnectorConfig())
+    ['string', 'decimal(10,2)']
+    """
+    names = re.findall(r"[^,(]+(?:\([^)]*\))?", types.lower()) if types else ["string"] * (config.key_parts or 1)
+    if config.key_parts not in (None, len(names)):
+        raise ArgumentError(
+            f"{plural(len(names), 'key type')} given; {type(config).__name__} needs {config.key_parts}, one for each "
+            "key column. For example --type string,bigint."
+        )
+    return [name.strip() for name in names]
 
 
 def _arrow_type(name: str) -> pa.DataType:

@@ -12,8 +12,8 @@ import msgspec
 from ..config import find_source
 from ..outcome import STATUSES, Outcomes
 from ..report import Report, paragraph, plural, seconds, table
-from .arguments import keys_of
-from .probe import Probe, describe, without_secrets
+from .arguments import keys_of, types_of
+from .probe import TOLD, Probe, SourceError, describe, without_secrets
 
 if TYPE_CHECKING:
     from ..connector import ConnectorConfig
@@ -90,7 +90,7 @@ class Check(Report):
         return "\n".join(lines)
 
 
-def check(name: str, texts: Sequence[str], types: str | None, options: dict[str, Any]) -> Check:
+def check(name: str, texts: Sequence[str], types: str | None, options: dict[str, Any], *, spark: bool = False) -> Check:
     """
     Open the source *name* and look up the keys that *texts* stand for.
 
@@ -99,16 +99,20 @@ def check(name: str, texts: Sequence[str], types: str | None, options: dict[str,
         texts: Of the keys, see `keys_of`.
         types: Of the key columns, likewise.
         options: Of `enrich`.
+        spark: Look them up in a Spark job on this machine, which decodes the values as the declared type.
 
     Raises:
         ConfigError: There is no such source, its config is wrong, or a text is no key.
-        SourceError: It cannot be opened.
+        SourceError: It cannot be opened, or the job failed.
+        LocalServerError: There is no Spark.
     """
     name, connector, config = find_source(name)
     keys = keys_of(texts, types, config)
     value_type, opened = describe(connector, config)
     answers: list[Answer] = []
-    if keys:
+    if keys and spark:
+        answers += _answers_of_spark(name, keys, types_of(types, config), {**options, **TOLD}, config)
+    elif keys:
         encoding = connector(config).encoding
         with Probe(name, connector, config, options) as probe:
             for part in probe.outcomes([keys]):
@@ -132,6 +136,29 @@ def _answers(part: Outcomes, encoding: str, config: ConnectorConfig) -> Iterator
         error = part.errors.get(index)
         said = None if error is None else without_secrets(error, config)
         yield Answer(key, status, value, said, part.attempts[index], part.latencies[index])
+
+
+def _answers_of_spark(
+    name: str, keys: Sequence[Any], types: Sequence[str], options: dict[str, Any], config: ConnectorConfig
+) -> Iterator[Answer]:
+    from .. import enrich, local
+
+    columns = [f"key{number}" for number in range(len(types))]
+    schema = ", ".join(f"{column} {name}" for column, name in zip(columns, types, strict=True))
+    with local.spark() as session:
+        from pyspark.errors import PySparkException
+
+        frame = session.createDataFrame([key if isinstance(key, tuple) else (key,) for key in keys], schema)
+        try:
+            rows = frame.select(enrich(name, *columns, **options).alias("found")).collect()
+        except PySparkException as error:
+            # Python's and Java's traces stand around the line with our error.
+            lines = [line for line in str(error).splitlines() if line.startswith("enrichkit.")] or [str(error)]
+            raise SourceError(without_secrets(lines[-1], config)) from error
+    for key, (found,) in zip(keys, rows, strict=True):
+        answer = found.asDict(recursive=True)
+        said = None if found.error is None else without_secrets(found.error, config)
+        yield Answer(key, found.status, answer["value"], said, found.attempts, found.latency)
 
 
 def _plain(value: Any, encoding: str) -> Any:

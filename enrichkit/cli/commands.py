@@ -11,6 +11,7 @@ import click
 
 from .. import __version__
 from ..errors import ConfigError, EnrichkitError
+from ..local.process import LocalServerError
 from ..report import plural
 from ..secrets import redact
 from .arguments import ArgumentError, options_of
@@ -30,7 +31,7 @@ class Commands(click.Group):
             raise
         except ArgumentError as error:
             raise click.UsageError(str(error)) from error
-        except EnrichkitError as error:
+        except (EnrichkitError, LocalServerError) as error:
             raise click.ClickException(redact(str(error))) from error
         except Exception as error:  # a defect, of ours or of a plugin's
             if ctx.params["traceback"]:
@@ -93,7 +94,7 @@ def _with_json(function: Function) -> Function:
 @click.option("--traceback", is_flag=True, help="Show where a defect is.")
 @click.version_option(__version__, prog_name="enrichkit")
 def enrichkit(traceback: bool) -> None:
-    """Look after the sources that Spark jobs are enriched from: without Spark."""
+    """Look after the sources that Spark jobs are enriched from."""
 
 
 @enrichkit.command(short_help="List the installed connectors.")
@@ -109,9 +110,12 @@ def connectors(as_json: bool) -> None:
 @_with_source
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @_with_type
+@click.option("--spark", is_flag=True, help="Look them up in a Spark job, which decodes the values, on this machine.")
 @_with_options
 @_with_json
-def check(name: str, keys: tuple[str, ...], types: str | None, options: dict[str, Any], as_json: bool) -> None:
+def check(
+    name: str, keys: tuple[str, ...], types: str | None, spark: bool, options: dict[str, Any], as_json: bool
+) -> None:
     """
     Open the source NAME and look each KEY up.
 
@@ -120,7 +124,7 @@ def check(name: str, keys: tuple[str, ...], types: str | None, options: dict[str
     """
     from .check import check as run
 
-    found = run(name, keys, types, options)
+    found = run(name, keys, types, options, spark=spark)
     _print(found, as_json)
     if found.failed:
         raise click.exceptions.Exit(1)

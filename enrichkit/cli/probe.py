@@ -24,9 +24,18 @@ from ..secrets import redact
 if TYPE_CHECKING:
     from ..connector import Connector, ConnectorConfig
 
-__all__ = ["OPEN_TIMEOUT", "Probe", "SourceError", "describe", "without_secrets"]
+__all__ = ["OPEN_TIMEOUT", "TOLD", "Probe", "SourceError", "describe", "without_secrets"]
 
 OPEN_TIMEOUT = 30.0
+SECRET_MIN = 4  # characters; to blot out each "a" would hide the message and no secret
+TOLD: dict[str, Any] = {
+    "on_timeout": "null",
+    "on_error": "null",
+    "on_missing": "null",
+    "max_fallback_ratio": 1.0,
+    "details": True,
+}
+"""The options with which what became of each key is told, and fails nothing."""
 
 
 class SourceError(EnrichkitError):
@@ -61,8 +70,7 @@ class Probe:
         self.seconds: list[float] = []
         self._config = config
         self._connector = connector
-        told = {"on_timeout": "null", "on_error": "null", "on_missing": "null", "max_fallback_ratio": 1.0}
-        self._options = Options.of({**options, **told, "details": True})
+        self._options = Options.of({**options, **TOLD})
         self.capacity, self.batch_size, self._window = limits_of(name, connector(config), self._options)
 
     def __enter__(self) -> Probe:
@@ -154,7 +162,7 @@ def without_secrets(text: str, config: ConnectorConfig) -> str:
     for secret in secrets_of(config):
         with contextlib.suppress(ConfigError):
             known.append(secret.resolve())
-    return redact(text, *(value for value in known if isinstance(value, str)))
+    return redact(text, *(value for value in known if isinstance(value, str) and len(value) >= SECRET_MIN))
 
 
 def _timed(connector: Connector[Any], seconds: list[float]) -> Connector[Any]:
