@@ -7,6 +7,7 @@ import io
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,19 @@ def test_the_blocks_of_the_page_run_one_after_the_other(
         if block.output is not None:
             assert block.output.split() == printed.getvalue().split()
     spark.catalog.clearCache()
+
+
+@pytest.mark.slow  # half a minute, for Spark has to start once more
+@pytest.mark.timeout(300)
+def test_the_connector_on_the_page_passes_the_contract_on_the_page(tmp_path: Path) -> None:
+    wanted = ("class AcmeConnector", "class TestAcmeContract")
+    code = [block.code for block in PYTHON if block.page == "docs/writing-a-connector.md"]
+    (tmp_path / "test_acme.py").write_text("".join(block for block in code if any(word in block for word in wanted)))
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["enrichkit.testing.fixtures"]\n')
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:valkey", "-c", "/dev/null", "--rootdir", str(tmp_path)]
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True)
+    assert 0 == done.returncode, done.stdout
+    assert re.fullmatch(r"\d\d passed.*", done.stdout.splitlines()[-1])
 
 
 def surroundings(
