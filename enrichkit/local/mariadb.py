@@ -90,12 +90,12 @@ class MariadbServer:
 
 
 @contextlib.contextmanager
-def mariadb(**settings: str) -> Iterator[MariadbServer]:
+def mariadb(certificate: tuple[Path, Path] | None = None) -> Iterator[MariadbServer]:
     """
     Run an empty server.
 
     Args:
-        settings: Further settings of the server, with underscores.
+        certificate: PEM files of a certificate and of its key, for a server that offers TLS.
 
     Raises:
         LocalServerError: There is no MariaDB on this machine, or it did not start.
@@ -115,13 +115,16 @@ def mariadb(**settings: str) -> Iterator[MariadbServer]:
         code = start([install, "--no-defaults", f"--datadir={data}", *options], log=log, ids=ids, cwd=folder).wait()
         if code:
             raise LocalServerError(f"mariadb-install-db ended with code {code}: {tail(log)}")
-        chosen = SETTINGS | {name.replace("_", "-"): value for name, value in settings.items()}
+        settings = dict(SETTINGS)
+        for name, path in zip(("ssl-cert", "ssl-key"), certificate or (), strict=False):
+            settings[name] = str(shutil.copy(path, folder / name))
+            os.chown(settings[name], *(ids or (-1, -1)))
 
         def launch(port: int) -> subprocess.Popen[bytes]:
             paths = [f"--datadir={data}", f"--tmpdir={folder}", f"--socket={folder / 'sock'}", f"--port={port}"]
             command: list[str | Path] = [program, "--no-defaults", *paths]
             return start(
-                [*command, *(f"--{name}={value}" for name, value in chosen.items())], log=log, ids=ids, cwd=folder
+                [*command, *(f"--{name}={value}" for name, value in settings.items())], log=log, ids=ids, cwd=folder
             )
 
         def ready(process: subprocess.Popen[bytes], port: int) -> bool | None:

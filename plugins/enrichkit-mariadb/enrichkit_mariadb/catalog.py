@@ -9,7 +9,7 @@ from enrichkit.errors import FatalError
 
 from .columns import Column
 from .lookup import Lookup
-from .names import split_table
+from .names import quote, split_table
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -42,7 +42,10 @@ async def prepare(ask: Ask, config: MariadbConfig) -> Lookup:
     database, table = split_table(config.table, config.address.database)
     rows = await ask(_COLUMNS, database, table, database, table)
     if not rows:
-        raise _no_table(database, table, [name for (name,) in await ask(_TABLES, database)])
+        names = [name for (name,) in await ask(_TABLES, database)]
+        if table in names:  # a view that is broken has no columns; the server says why
+            await ask(f"SELECT * FROM {quote(database)}.{quote(table)} LIMIT 0")  # noqa: S608 - quoted names
+        raise _no_table(database, table, names)
     columns = {row[0]: Column(*row) for row in rows}
     source = f"the table {database}.{table}"
     keys = [_find(columns, name, "key", source) for name in config.key_columns]

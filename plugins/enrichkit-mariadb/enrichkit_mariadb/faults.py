@@ -7,6 +7,7 @@ to use near '...'`), so its text is passed on only for numbers whose texts speak
 
 from __future__ import annotations
 
+import os
 import ssl
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,9 @@ def translate(error: Exception, driver: ModuleType, where: str, *secrets: str | 
             f"MariaDB at {where} did not answer in time. Raise the option timeout, or look at the server."
         )
     if isinstance(cause, OSError):
-        return TransientError(redact(f"MariaDB at {where} cannot be reached: {cause.strerror or cause}.", *secrets))
+        # asyncio puts the address into strerror; the numbers of name resolution are negative
+        why = os.strerror(cause.errno) if (cause.errno or 0) > 0 else cause.strerror or cause
+        return TransientError(redact(f"MariaDB at {where} cannot be reached: {why}.", *secrets))
     if isinstance(error, driver.MySQLError):
         number, text = (*error.args, None, None)[:2]
         if type(number) is not int or number < 1000:  # out of step, or used after its end

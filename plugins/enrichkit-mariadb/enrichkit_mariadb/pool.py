@@ -113,7 +113,7 @@ class Pool:
         ends = self._loop.time() + timeout
         try:
             async with asyncio.timeout(timeout), self._free:
-                session = self._take() or await self._dial()
+                session = self._take() or await self._dial(0.9 * timeout)
                 self._busy.add(session)
                 try:
                     result = await use(session, max(ends - self._loop.time(), 0.001))
@@ -150,13 +150,13 @@ class Pool:
             session.end()
         return None
 
-    async def _dial(self) -> Session:
+    async def _dial(self, timeout: float) -> Session:
         async with self._dialling:
             wait = self._dial_after - self._loop.time()
             if wait > 0:
                 raise TransientError(f"MariaDB at {self._address} could not be reached a moment ago.", retry_after=wait)
             try:
-                async with asyncio.timeout(CONNECT_TIMEOUT):
+                async with asyncio.timeout(min(CONNECT_TIMEOUT, timeout)):
                     session = await self._connect()
             except Exception as error:  # noqa: BLE001 - none is swallowed
                 # After a restart all workers come back at once.
