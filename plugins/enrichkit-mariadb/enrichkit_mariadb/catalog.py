@@ -42,10 +42,10 @@ async def prepare(ask: Ask, config: MariadbConfig) -> Lookup:
     database, table = split_table(config.table, config.address.database)
     rows = await ask(_COLUMNS, database, table, database, table)
     if not rows:
-        names = [name for (name,) in await ask(_TABLES, database)]
-        if table in names:  # a view that is broken has no columns; the server says why
+        tables = [name for (name,) in await ask(_TABLES, database)]
+        if table in tables:  # a view that is broken has no columns; the server says why
             await ask(f"SELECT * FROM {quote(database)}.{quote(table)} LIMIT 0")  # noqa: S608 - quoted names
-        raise _no_table(database, table, names)
+        raise _no_table(database, table, tables)
     columns = {row[0]: Column(*row) for row in rows}
     source = f"the table {database}.{table}"
     keys = [_find(columns, name, "key", source) for name in config.key_columns]

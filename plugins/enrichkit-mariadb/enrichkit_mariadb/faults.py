@@ -80,7 +80,7 @@ def translate(error: Exception, driver: ModuleType, where: str, *secrets: str | 
         )
     if isinstance(cause, OSError):
         # asyncio puts the address into strerror; the numbers of name resolution are negative
-        why = os.strerror(cause.errno) if (cause.errno or 0) > 0 else cause.strerror or cause
+        why = os.strerror(cause.errno) if cause.errno is not None and cause.errno > 0 else cause.strerror or cause
         return TransientError(redact(f"MariaDB at {where} cannot be reached: {why}.", *secrets))
     if isinstance(error, driver.MySQLError):
         number, text = (*error.args, None, None)[:2]

@@ -11,8 +11,10 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import asyncmy.errors
 import pytest
 from enrichkit_mariadb import MariadbConfig, MariadbConnector
+from enrichkit_mariadb.faults import translate
 
 from enrichkit import local
 from enrichkit.connector import Call, Failure
@@ -166,9 +168,11 @@ def test_a_reply_that_belongs_to_another_statement_is_noticed(users: str, ask: A
             session = connector._pool._idle[0]
             earlier = lookup.ask([1, 2, 3])
             rows = await session.ask(lookup.sql, 5.0, earlier.offset, earlier.document)
-            for wrong in (rows, rows[:0]):
+            before, after = lookup.ask([0]), lookup.ask([1, 2, 3])
+            before.offset = earlier.offset - 1  # as if it had been asked before
+            for asked, wrong in ((after, rows), (after, rows[:0]), (before, rows)):
                 with pytest.raises(TransientError) as caught:
-                    lookup.read(wrong, lookup.ask([1, 2, 3]), False)
+                    lookup.read(wrong, asked, False)
                 said.append(str(caught.value))
             assert lookup.read(rows, earlier, False) == {1: "name1", 2: "name2", 3: "name3"}
             with pytest.raises(TransientError) as caught:
@@ -180,7 +184,7 @@ def test_a_reply_that_belongs_to_another_statement_is_noticed(users: str, ask: A
         f"A reply came back that is not the one to the keys of the table {database}.users that were asked for; the "
         "connection was closed."
     )
-    assert [expected] * 3 == asyncio.run(run())
+    assert [expected] * 4 == asyncio.run(run())
 
 
 # Connections ------------------------------------------------------------------------------------------------------
@@ -384,6 +388,27 @@ def test_an_error_in_one_row_is_permanent_and_quotes_no_key(users: str, sql: Sql
     assert isinstance(error, PermanentError)
     assert str(error).endswith("says: error 1242.")
     assert ask.lookup(users, [1], table="failing") == {1: 0}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (asyncmy.errors.ProgrammingError(1064, "syntax to use near '[[S3cret]]'"), FatalError, "1064. MariaDB 10.6 or"),
+        (asyncmy.errors.DataError(1292, "Incorrect datetime value: 'S3cret'"), PermanentError, "says: error 1292."),
+        (asyncmy.errors.OperationalError(1213, "Deadlock found"), TransientError, "says: Deadlock found, error 1213."),
+        (asyncmy.errors.OperationalError(1040, "Too many"), TransientError, "error 1040. Lower capacity, which counts"),
+        (asyncmy.errors.InternalError("Packet sequence number wrong"), TransientError, "broke: InternalError."),
+        (asyncmy.errors.InterfaceError(0, "Not connected"), TransientError, "broke: InterfaceError."),
+        (UnicodeDecodeError("utf-8", b"S3cret", 0, 1, "?"), PermanentError, "be read: UnicodeDecodeError."),
+        (socket.gaierror(-2, "Name or service not known"), TransientError, "reached: Name or service not known."),
+        (TimeoutError(), TransientError, "did not answer in time"),
+    ],
+)
+def test_an_error_says_what_to_do_and_quotes_no_key(error: Exception, kind: type[Exception], text: str) -> None:
+    ours = translate(error, asyncmy.errors, "db:3306", "hidden")
+    assert type(ours) is kind
+    assert text in str(ours)
+    assert "S3cret" not in str(ours)
 
 
 def test_logins_and_rights_that_are_missing_fail_the_task_with_advice(users: str, sql: Sql, ask: Ask) -> None:
