@@ -26,7 +26,7 @@ run "pip install --editable 'enrichkit-rocksdb[test]'"
 run "pytest enrichkit-rocksdb"
 
 write enrichkit-rocksdb/enrichkit_rocksdb/__init__.py <<'END'
-"""The rocksdb connector of enrichkit: text keys to text values, from a RocksDB database that somebody else writes."""
+"""The rocksdb connector of enrichkit: text to text, from a RocksDB database that somebody else writes."""
 
 from __future__ import annotations
 
@@ -54,24 +54,30 @@ class RocksdbConnector(Connector[RocksdbConfig]):
     capacity, batch_size, max_batch_size = 4, 200, 1000
     requires, pip = ("rocksdict",), "pip install enrichkit-rocksdb"
     key_types = (str,)
+    encoding = "text"  # the values are bytes of a text
     _db = None
 
     async def open(self) -> None:
-        from rocksdict import AccessType, Rdict
+        from rocksdict import AccessType, Options, Rdict
 
+        how = {"options": Options(raw_mode=True), "access_type": AccessType.read_only()}
         try:
-            self._db = await asyncio.to_thread(Rdict, self.config.path, access_type=AccessType.read_only())
+            self._db = await asyncio.to_thread(Rdict, self.config.path, **how)
         except Exception as error:
             raise FatalError(f"rocksdb cannot open its folder ({type(error).__name__}). Is it there?") from None
 
     async def fetch_many(self, keys: Sequence[str], call: Call) -> Mapping[str, Any]:
-        good = [key for key in keys if isinstance(key, str) and key.isprintable()]
-        refused = Failure(PermanentError("rocksdb takes only printable text as a key"), rejected=True)
-        values = await asyncio.to_thread(self._db.get, good)
+        good, refused = {}, {}
+        for key in keys:
+            try:
+                good[key] = key.encode()
+            except (AttributeError, UnicodeEncodeError):
+                refused[key] = Failure(PermanentError("rocksdb takes only text as a key"), rejected=True)
+        values = await asyncio.to_thread(self._db.get, list(good.values()))
         found = {key: value for key, value in zip(good, values, strict=True) if value is not None}
         if call.many:
             found = {key: [value] for key, value in found.items()}
-        return found | dict.fromkeys(set(keys) - set(good), refused)
+        return found | refused
 
     async def close(self) -> None:
         db, self._db = self._db, None
@@ -87,7 +93,7 @@ END
 write enrichkit-rocksdb/tests/test_contract.py <<'END'
 import pytest
 from enrichkit.testing import ConnectorContract
-from rocksdict import Rdict
+from rocksdict import Options, Rdict
 
 from enrichkit_rocksdb import RocksdbConfig, RocksdbConnector
 
@@ -95,15 +101,15 @@ from enrichkit_rocksdb import RocksdbConfig, RocksdbConnector
 class TestRocksdbContract(ConnectorContract):
     @pytest.fixture
     def connector(self, tmp_path):
-        Rdict(str(tmp_path)).close()
+        Rdict(str(tmp_path), Options(raw_mode=True)).close()
         return RocksdbConnector(RocksdbConfig(path=str(tmp_path)))
 
     @pytest.fixture
     def known(self, tmp_path):
         values = {"u1": "Ann", "o'clock": "Bob", "ü": "Eve"}
-        with Rdict(str(tmp_path)) as db:
+        with Rdict(str(tmp_path), Options(raw_mode=True)) as db:
             for key, value in values.items():
-                db[key] = value
+                db[key.encode()] = value.encode()
         return values
 
     @pytest.fixture
@@ -116,10 +122,10 @@ run "pip install --editable 'enrichkit-rocksdb[test]'"
 run "pytest enrichkit-rocksdb"
 
 write fill.py <<'END'
-from rocksdict import Rdict
+from rocksdict import Options, Rdict
 
-with Rdict("people.db") as db:
-    db["u1"], db["u2"] = "Ann", "Bob"
+with Rdict("people.db", Options(raw_mode=True)) as db:
+    db[b"u1"], db[b"u2"] = b"Ann", b"Bob"
 END
 run "python fill.py" # her own
 
