@@ -97,7 +97,7 @@ class Bench(Report):
                 f"{plural(self.distinct_keys, 'distinct key')} given; with fewer than {2 * most:,} the larger "
                 "capacities cannot be filled, because a key is asked for once at a time. Give more of them."
             )
-        if self.suggested is not None:
+        if self.suggested is not None and len(self.measures) > 1:
             lines += paragraph(
                 f"capacity={self.suggested} is the least that comes within {1 - ENOUGH:.0%} of the best. It is for one "
                 "worker process: divide it by the task slots that ask at the same time if the source is shared."

@@ -168,8 +168,11 @@ def _plain(value: Any, encoding: str) -> Any:
             return msgspec.json.decode(value)
         except msgspec.DecodeError:
             return _plain(value, "text")
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace") if encoding != "python" else value
+    if isinstance(value, bytes) and encoding != "python":
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
     if isinstance(value, dict):
         return {_plain(key, encoding): _plain(part, encoding) for key, part in value.items()}
     return value
