@@ -119,6 +119,38 @@ def test_a_member_of_with_password_needs_the_password(postgres_server: local.Pos
         postgres_server.execute("DROP ROLE app; DROP ROLE with_password")
 
 
+# --- MariaDB
+
+
+@pytest.mark.apt
+def test_mariadb_answers_and_leaves_nothing(open_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(open_tmp))
+    with local.mariadb() as server:
+        assert "MariaDB" == server.name
+        assert server.execute("SELECT version(), current_user()").startswith(f"{server.version}-MariaDB")
+        url = server.create_database()
+        name = url.rpartition("/")[2]
+        assert "é\t2" == server.execute(
+            "CREATE TABLE t (a text, b int); INSERT INTO t VALUES ('é', 2); SELECT * FROM t", name
+        )
+        with pytest.raises(local.LocalServerError, match=rf"Table '{name}\.nowhere' doesn't exist"):
+            server.execute("SELECT 1; SELECT * FROM nowhere; DROP TABLE t", name)
+        assert "1" == server.execute("SELECT count(*) FROM t", name)
+        server.drop_database(url)
+        assert name not in server.execute("SHOW DATABASES")
+    assert not alive(server.pid)
+    assert not list(open_tmp.iterdir())
+
+
+def test_a_machine_without_mariadb_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name, path: None)
+    with pytest.raises(local.LocalServerError) as caught, local.mariadb():
+        pass
+    assert str(caught.value) == (
+        "No mariadb-install-db was found on the PATH. Run: apt install mariadb-server-core mariadb-client-core"
+    )
+
+
 # --- HTTP
 
 
@@ -366,6 +398,11 @@ def killed_with_its_servers(servers: str, folder: Path) -> None:
 
 def test_servers_do_not_outlive_a_killed_parent(open_tmp: Path) -> None:
     killed_with_its_servers("local.redis(), local.redis('valkey'), local.http(), local.postgres()", open_tmp)
+
+
+@pytest.mark.apt
+def test_mariadb_does_not_outlive_a_killed_parent(open_tmp: Path) -> None:
+    killed_with_its_servers("local.mariadb()", open_tmp)
 
 
 @pytest.mark.slow

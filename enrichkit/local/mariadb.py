@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 PACKAGES = ("mariadb-server-core", "mariadb-client-core")
 """Debian's packages with the programs alone; `mariadb-server` would start a system service."""
 
-# A folder of root is closed to the user that runs the server, so the system's own settings are not read either.
 SETTINGS = {
     "bind-address": "127.0.0.1",
     "character-set-server": "latin1",  # the upstream default until 11.6: nothing here may rest on a better one
@@ -109,10 +108,13 @@ def mariadb(certificate: tuple[Path, Path] | None = None) -> Iterator[MariadbSer
     with contextlib.ExitStack() as stack:
         ids = nobody() if os.geteuid() == 0 else None
         folder = stack.enter_context(temp_dir("mariadb", ids))
+        env = {**os.environ, "TMPDIR": str(folder)}  # ours may be closed to the user of the server
         log, data = folder / "log", folder / "data"
         # Without --skip-test-db it lets anybody in without a name, and takes that entry before one with a name.
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        code = start([install, "--no-defaults", f"--datadir={data}", *options], log=log, ids=ids, cwd=folder).wait()
+        code = start(
+            [install, "--no-defaults", f"--datadir={data}", *options], log=log, env=env, ids=ids, cwd=folder
+        ).wait()
         if code:
             raise LocalServerError(f"mariadb-install-db ended with code {code}: {tail(log)}")
         settings = dict(SETTINGS)
@@ -121,10 +123,14 @@ def mariadb(certificate: tuple[Path, Path] | None = None) -> Iterator[MariadbSer
             os.chown(settings[name], *(ids or (-1, -1)))
 
         def launch(port: int) -> subprocess.Popen[bytes]:
-            paths = [f"--datadir={data}", f"--tmpdir={folder}", f"--socket={folder / 'sock'}", f"--port={port}"]
+            paths = [f"--datadir={data}", f"--socket={folder / 'sock'}", f"--port={port}"]
             command: list[str | Path] = [program, "--no-defaults", *paths]
             return start(
-                [*command, *(f"--{name}={value}" for name, value in settings.items())], log=log, ids=ids, cwd=folder
+                [*command, *(f"--{name}={value}" for name, value in settings.items())],
+                log=log,
+                env=env,
+                ids=ids,
+                cwd=folder,
             )
 
         def ready(process: subprocess.Popen[bytes], port: int) -> bool | None:

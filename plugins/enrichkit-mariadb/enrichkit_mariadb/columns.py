@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .names import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Column", "KeyType", "ValueType", "key_type", "value_type"]
 
@@ -85,7 +85,7 @@ class KeyType:
         allowed: In words, for messages.
         column: SQL type of the column of our keys.
         equals: SQL of the key, `{}` standing for that column, so that an index on the key column can be used.
-        holds: True when the column can hold the key.
+        holds: True when the column can hold each of these keys, all of *types*. Asked once for a whole group.
         encode: The key as JSON; None: as it is.
         same: The key as the column returns it; None: as it is.
     """
@@ -94,7 +94,7 @@ class KeyType:
     allowed: str
     column: str
     equals: str = "{}"
-    holds: Callable[[Any], bool] = lambda key: True
+    holds: Callable[[Sequence[Any]], bool] = lambda keys: True
     encode: Callable[[Any], Any] | None = None
     same: Callable[[Any], Any] | None = None
 
@@ -164,13 +164,15 @@ def key_type(column: Column) -> KeyType | None:
         bits = _BITS[name]
         low, high = (0, 2**bits - 1) if column.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         sql = "BIGINT UNSIGNED" if column.unsigned else "BIGINT"
-        return KeyType((int,), f"int from {low} to {high}", sql, holds=lambda key: low <= key <= high)
+        return KeyType(
+            (int,), f"int from {low} to {high}", sql, holds=lambda keys: low <= min(keys) and max(keys) <= high
+        )
     if name == "decimal":
         sql = f"DECIMAL({column.precision},{column.scale})"
-        return KeyType((Decimal, int), "Decimal or int, finite", sql, holds=_is_finite, encode=str)
+        return KeyType((Decimal, int), "Decimal or int, finite", sql, holds=_are_finite, encode=str)
     if name in _TEXTS and name != "set":
         equals = f"CONVERT({{}} USING {column.charset}) COLLATE {column.collation}"
-        return KeyType((str,), "str without half a surrogate pair", _TEXT, equals, holds=_is_text)
+        return KeyType((str,), "str without half a surrogate pair", _TEXT, equals, holds=_are_texts)
     if name in _BYTES:
         return KeyType((bytes,), "bytes", _TEXT, "UNHEX({})", encode=bytes.hex)
     return _KEYS.get(name)
@@ -180,20 +182,20 @@ _TEXT = "LONGTEXT CHARACTER SET utf8mb4"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
 
 
-def _is_finite(key: Decimal | int) -> bool:
-    return Decimal(key).is_finite()
+def _are_finite(keys: Sequence[Decimal | int]) -> bool:
+    return all(Decimal(key).is_finite() for key in keys)
 
 
-def _is_text(key: str) -> bool:
+def _are_texts(keys: Sequence[str]) -> bool:
     try:
-        key.encode()
+        "".join(keys).encode()  # one scan in C for the whole group; two halves of a pair do not make one
     except UnicodeEncodeError:
         return False
     return True
 
 
-def _is_uuid(key: str) -> bool:
-    return _UUID.fullmatch(key) is not None
+def _are_uuids(keys: Sequence[str]) -> bool:
+    return all(map(_UUID.fullmatch, keys))
 
 
 def _uuid(key: str) -> str:
@@ -201,12 +203,12 @@ def _uuid(key: str) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def _is_local(key: dt.datetime) -> bool:
-    return key.tzinfo is None
+def _are_local(keys: Sequence[dt.datetime]) -> bool:
+    return all(key.tzinfo is None for key in keys)
 
 
-def _is_instant(key: dt.datetime) -> bool:
-    return key.tzinfo is not None
+def _are_instants(keys: Sequence[dt.datetime]) -> bool:
+    return all(key.tzinfo is not None for key in keys)
 
 
 def _in_utc(key: dt.datetime) -> dt.datetime:
@@ -218,14 +220,16 @@ def _utc_text(key: dt.datetime) -> str:
 
 
 _KEYS = {
-    "double": KeyType((float,), "float, neither NaN nor infinite", "DOUBLE", holds=isfinite),
+    "double": KeyType(
+        (float,), "float, neither NaN nor infinite", "DOUBLE", holds=lambda keys: all(map(isfinite, keys))
+    ),
     "date": KeyType((dt.date,), "date", "DATE", encode=str),
-    "datetime": KeyType((dt.datetime,), "datetime without a time zone", "DATETIME(6)", holds=_is_local, encode=str),
+    "datetime": KeyType((dt.datetime,), "datetime without a time zone", "DATETIME(6)", holds=_are_local, encode=str),
     # Looked up in UTC: within the hour that clocks repeat, Python finds equal times of two zones unequal (PEP 495).
     "timestamp": KeyType(
-        (dt.datetime,), "datetime with a time zone", "DATETIME(6)", holds=_is_instant, encode=_utc_text, same=_in_utc
+        (dt.datetime,), "datetime with a time zone", "DATETIME(6)", holds=_are_instants, encode=_utc_text, same=_in_utc
     ),
     "uuid": KeyType(
-        (str,), "str of 32 hexadecimal digits", _TEXT, "CAST({} AS UUID)", holds=_is_uuid, encode=_uuid, same=_uuid
+        (str,), "str of 32 hexadecimal digits", _TEXT, "CAST({} AS UUID)", holds=_are_uuids, encode=_uuid, same=_uuid
     ),
 }

