@@ -1,4 +1,8 @@
-"""The contract between enrichkit and a connector, on ours; the kit's docstrings say what to look at when one fails."""
+"""
+The contract between enrichkit and a connector; the docstring of a check that fails says what to look at.
+
+A store that is a server needs a fixture `address` as well, its host and port: the kit puts a network that fails between.
+"""
 
 from __future__ import annotations
 
