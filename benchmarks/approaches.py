@@ -80,10 +80,10 @@ def by_request(rounds: int, share: int) -> Table:
 
         measure(
             {
-                "enrichkit": approach(10_000, ours),
-                "asyncio.run(gather) per batch": approach(10_000, rivals.gather_per_batch(service.url, CAPACITY)),
-                "iterator pandas_udf, thread pool": approach(5_000, rivals.thread_pool(service.url, CAPACITY)),
-                "pythonUDF.arrow.concurrency.level": approach(5_000, rivals.concurrent_udf(service.url)),
+                "enrichkit": approach(20_000, ours),
+                "asyncio.run(gather) per batch": approach(20_000, rivals.gather_per_batch(service.url, CAPACITY)),
+                "iterator pandas_udf, thread pool": approach(10_000, rivals.thread_pool(service.url, CAPACITY)),
+                "pythonUDF.arrow.concurrency.level": approach(10_000, rivals.concurrent_udf(service.url)),
                 "row UDF, requests": approach(100, rivals.row_udf(service.url)),
             },
             Meter(service.pid),
