@@ -89,7 +89,7 @@ def test_the_tests_that_the_page_names_exist(page: Path) -> None:
 
 def test_the_connector_in_the_readme_is_that_of_the_example() -> None:
     example = (ROOT / "examples" / "04_own_connector.py").read_text()
-    shown = next(block.code for block in blocks(ROOT / "README.md") if "class SqliteConnector" in block.code)
+    shown = next(block.code for block in blocks(ROOT / "README.md") if "class ZipConnector" in block.code)
     assert shown[shown.index("@dataclass") :] in example
 
 
