@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -61,6 +62,18 @@ def test_it_makes_a_package_under_the_name(tmp_path: Path) -> None:
     assert (
         "class MyStoreConnector(Connector[MyStoreConfig]):" in (folder / "enrichkit_my_store/__init__.py").read_text()
     )
+
+
+def test_a_name_that_holds_that_of_the_template_is_one_name_everywhere(tmp_path: Path) -> None:
+    """The one that is suggested where acme is taken."""
+    folder = make("my-acme", tmp_path)
+    assert {"enrichkit-my-acme"} == set(re.findall(r"enrichkit-[\w-]*acme", (folder / "README.md").read_text()))
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert ("enrichkit-my-acme", {"my-acme": "enrichkit_my_acme"}) == (
+        project["name"],
+        project["entry-points"]["enrichkit"],
+    )
+    assert "from enrichkit_my_acme import MyAcmeConfig" in (folder / "tests/test_contract.py").read_text()
 
 
 def test_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

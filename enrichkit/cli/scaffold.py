@@ -47,10 +47,12 @@ def new_connector(name: str, into: Path) -> Path:
             f"{folder} is there already; nothing is overwritten. Remove it, or say --into another folder."
         )
     module, title = name.replace("-", "_"), "".join(map(str.capitalize, re.split("[_-]", name)))
+    names = {"enrichkit_acme": f"enrichkit_{module}", "enrichkit-acme": folder.name, "Acme": title, "acme": name}
     for source, target in FILES.items():
         text = (files(__package__) / "template" / source).read_text(encoding="utf-8")
-        text = text.replace("enrichkit_acme", f"enrichkit_{module}").replace("enrichkit-acme", folder.name)
-        path = folder / target.replace("acme", module)
+        # All at once: the new name may have an acme in it.
+        text = re.sub("|".join(names), lambda found: names[found[0]], text)
+        path = folder / target.replace("enrichkit_acme", f"enrichkit_{module}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.replace("Acme", title).replace("acme", name), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     return folder
