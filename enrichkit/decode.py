@@ -172,7 +172,7 @@ def _texts(data_type: pa.DataType) -> _Batch:
     if pa.types.is_map(data_type):
         return _text_maps(data_type)
     if is_string(data_type):
-        return _column_of_texts(lambda texts: [text.decode() for text in texts])
+        return _column_of_texts(lambda texts: list(map(bytes.decode, texts)))
     if pa.types.is_boolean(data_type):
         return _column_of_texts(lambda texts: [_BOOLEANS[text] for text in texts])
     if data_type in INT_BITS:
@@ -190,6 +190,10 @@ def _column_of_texts(convert: _Batch) -> _Batch:
     """A batch that converts the values that are there, which must be bytes or str, and leaves the None in place."""
 
     def convert_present(values: Sequence[Any]) -> list[Any]:
+        try:
+            return convert(values)
+        except TypeError:  # some of them are not bytes
+            pass
         kinds = {*map(type, values)}
         present = [value for value in values if value is not None] if type(None) in kinds else values
         if kinds - {bytes, type(None)}:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "limits_of", "make_plan", "pack", "secrets_of"]
 
 DESCRIBE_TIMEOUT = 30.0
-WINDOW_MIN = 20_000
+WINDOW_MIN, WINDOW_CALLS = 20_000, 20
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def limits_of(name: str, instance: Connector[Any], options: Options) -> tuple[in
             f"batch_size is {batch_size:,}; the connector {instance.name!r} takes at most {instance.max_batch_size:,} "
             f"keys per call. Set batch_size={instance.max_batch_size}."
         )
-    return capacity, batch_size, options.window or max(WINDOW_MIN, 4 * capacity * batch_size)
+    return capacity, batch_size, options.window or max(WINDOW_MIN, WINDOW_CALLS * capacity * batch_size)
 
 
 def secrets_of(config: Any) -> list[Secret]:

@@ -256,7 +256,7 @@ def test_the_connectors_are_listed_with_what_they_can_do(install: Callable[..., 
     ) in printed
     listed = {each["name"]: each for each in document("connectors")["connectors"]}
     redis = listed["redis"]
-    assert ("enrichkit-redis", enrichkit.__version__, 500, 5000, 8) == tuple(
+    assert ("enrichkit-redis", enrichkit.__version__, 1000, 5000, 4) == tuple(
         redis[name] for name in ("package", "version", "batch_size", "max_batch_size", "capacity")
     )
     assert (True, True, None) == (redis["describe"], redis["store"], redis["problem"])
@@ -293,7 +293,7 @@ def test_explain_prints_what_the_function_returns() -> None:
     assert str(function) + "\n" == printed
     assert_readable(printed)
     told = document("explain", "redis", "--keys", "1000", *options)
-    assert (8, 500, 0.5) == (told["capacity"], told["batch_size"], told["options"]["timeout"])
+    assert (4, 1000, 0.5) == (told["capacity"], told["batch_size"], told["options"]["timeout"])
     assert [1, 2, 3, 4, 5] == [attempt["number"] for attempt in told["attempts"]]
 
 

@@ -224,7 +224,8 @@ def _answered_together(call: InFlight, answers: Any) -> bool:
     run = call.run
     if run.closed or type(answers) is not dict:
         return False
-    raws = list(map(answers.get, call.keys, _ABSENT_EACH))
+    in_order = tuple(answers) == call.keys  # as most connectors give them, which saves a look at each key
+    raws = list(answers.values()) if in_order else list(map(answers.get, call.keys, _ABSENT_EACH))
     kinds = set(map(type, raws))
     missed: list[int] = []
     if not kinds.isdisjoint(_MARKED):
