@@ -46,6 +46,8 @@ class Lookup:
         # `returns` is the type of the only column, or of a struct of them.
         whole = config.returns or self.ddl or ""
         wanted = fields_of(whole) if len(self._names) > 1 else {self._names[0]: whole}
+        for name in wanted:  # a field that no column fills would be null in every row
+            find([Column(each, "") for each in self._names], name, "returns", self._source)
         self._wanted = [wanted.get(name, "") for name in self._names]
         self._readers = [readers(each) for each in self._wanted]
 

@@ -78,7 +78,7 @@ class Taken:
     def condition(self, number: int) -> str:
         """Return the SQL that compares it with parameter *number*."""
         name = quote(self.name)
-        if self.affinity != "NUMERIC":
+        if self.affinity not in ("NUMERIC", "ANY"):
             return f"{name} = ?{number}"
         # Or the text '12' would find the number 12.
         return f"{name} = ?{number} AND (typeof({name}) = 'text') = (typeof(?{number}) = 'text')"

@@ -167,6 +167,22 @@ def test_a_generated_column_is_a_column(path: str) -> None:
     assert {1: {"n": "4", "twice": "8"}} == ask(SqliteConfig(path=path, table="t"), 1)
 
 
+def test_a_declared_field_is_a_column(path: str) -> None:
+    """Or it would be null in every row, and nobody would know."""
+    execute(path, "CREATE TABLE t (id INTEGER, name TEXT, tier INTEGER); INSERT INTO t VALUES (1, 'Ann', 2)")
+    assert fault(SqliteConfig(path=path, table="t", returns="struct<Name:string,tier:int>")) == (
+        "SqliteConfig.returns names the column 'Name', which the table 't' does not have. Did you mean 'name'? Its "
+        "columns: 'name', 'tier'."
+    )
+    query = "SELECT name, tier AS level FROM t WHERE id = ?1"
+    assert fault(of_query(path, query, "struct<name:string,tier:int>")) == (
+        "SqliteConfig.returns names the column 'tier', which the query does not have. Its columns: 'name', 'level'."
+    )
+    assert {1: {"name": "Ann", "tier": "2"}} == ask(
+        SqliteConfig(path=path, table="t", returns="struct<name:string>"), 1
+    )
+
+
 @pytest.mark.parametrize(
     ("ddl", "fields"),
     [
@@ -253,10 +269,11 @@ def test_the_message_of_a_rejected_key_says_what_is_taken(path: str) -> None:
     )
 
 
-def test_a_text_does_not_find_a_number(path: str) -> None:
+@pytest.mark.parametrize("declared", ["DECIMAL(10,2)", "ANY"])
+def test_a_text_does_not_find_a_number(path: str, declared: str) -> None:
     """SQLite's `=` does, where a column is NUMERIC: DECIMAL, DATE, and all that it does not know."""
     execute(
-        path, "CREATE TABLE t (id DECIMAL(10,2), value TEXT); INSERT INTO t VALUES (12, 'number'), ('2020-01-01', 'd')"
+        path, f"CREATE TABLE t (id {declared}, value TEXT); INSERT INTO t VALUES (12, 'number'), ('2020-01-01', 'd')"
     )
     config = SqliteConfig(path=path, table="t")
     assert {} == ask(config, "12")
