@@ -107,7 +107,12 @@ class FunctionConfig(ConnectorConfig):
     @property
     def fetch(self) -> Callable[..., Any]:
         """The function that is called with keys; of a class, its method without an object."""
-        return functools.partial(self.function.fetch, None) if _is_class(self.function) else self.function
+        if not _is_class(self.function):
+            return self.function
+        method: Callable[..., Any] = self.function.fetch
+        if isinstance(inspect.getattr_static(self.function, "fetch"), staticmethod | classmethod):
+            return method  # which takes no object
+        return functools.partial(method, None)
 
 
 class FunctionConnector(Connector[FunctionConfig]):
@@ -209,6 +214,8 @@ def _check_class(given: str, cls: type[Any]) -> None:
         )
     try:
         inspect.signature(cls).bind()
+    except ValueError:
+        return  # of a class that inherits from one in C, which does not tell
     except TypeError as error:
         raise ConfigError(
             f"{given} the class {cls.__name__}, which cannot be made without arguments: {error}. A worker makes it. "

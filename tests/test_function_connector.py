@@ -401,6 +401,23 @@ def test_an_object_is_made_opened_and_closed_where_it_fetches(cls: type[Any], ex
     assert {"b": "b"} == asyncio.run(_asked(opened, ["b"])), "on another loop"
 
 
+def test_a_method_may_need_no_object_and_a_class_may_inherit_from_one_in_c() -> None:
+    @connector("static", returns=STRING)
+    class Static(dict[str, str]):
+        @staticmethod
+        async def fetch(key: str) -> str:
+            return f"static {key}"
+
+    @connector("of-the-class", returns=STRING, batch_size=2)
+    class OfTheClass:
+        @classmethod
+        async def fetch(cls, keys: list[str]) -> dict[str, str]:
+            return dict.fromkeys(keys, cls.__name__)
+
+    assert {"a": "static a"} == asyncio.run(_asked(source("static"), ["a"]))
+    assert {"a": "OfTheClass"} == asyncio.run(_asked(source("of-the-class"), ["a"]))
+
+
 def test_all_calls_share_one_object(worker: Worker) -> None:
     @connector("geo")
     class Counting:
