@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -17,7 +19,7 @@ from click.testing import CliRunner, Result
 
 import enrichkit
 from enrichkit import Connector, ConnectorConfig, FatalError, cli, explain, local, register
-from enrichkit.cli import probe
+from enrichkit.cli import bench, probe
 from enrichkit.cli.commands import enrichkit as commands
 
 from .test_imports import HEAVY, PLUGINS, loaded_by
@@ -516,6 +518,25 @@ def test_bench_reads_keys_from_stdin(redis_source: str) -> None:
     settings = ["--seconds", "0.1", "--capacity", "1", "--json"]
     found = json.loads(run("bench", "users", "--keys-from", "-", *settings, stdin="a\nb\n\n").stdout)
     assert found["distinct_keys"] == 2
+
+
+def test_bench_of_one_key_asks_for_it_again_instead_of_waiting_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many keys a call may hold: here 500, of 200 that are one."""
+
+    class Slow(ConnectorConfig): ...
+
+    class SlowConnector(Connector[Slow]):
+        name, config_class = "slow", Slow
+        batch_size, max_batch_size = 500, 500
+
+        async def fetch_many(self, keys: Any, call: Any) -> Any:
+            await asyncio.sleep(0.002)
+            return dict.fromkeys(keys, 1)
+
+    register("slow", Slow(returns="int"))
+    monkeypatch.setattr(bench, "_until", lambda end, keys, size: itertools.repeat(keys, 200))
+    [measure] = document("bench", "slow", "a", "--seconds", "0.1", "--capacity", "1")["measures"]
+    assert measure["calls"] >= 50, "no more than four of them wait for one call"
 
 
 def test_bench_of_a_source_that_is_away_ends_with_one(folder: Path) -> None:

@@ -139,8 +139,9 @@ def bench(
     wanted = capacities or [2**power for power in range((2 * usual).bit_length())]
     measures = []
     for capacity in wanted:
-        # What was admitted has to be answered when the time is up, so not much more than is in flight.
-        window = {"window": 4 * capacity * batch_size}
+        # What was admitted has to be answered when the time is up, so not much more than can be in flight; the rest
+        # would wait for keys that are, and of few keys the time would go into that.
+        window = {"window": 4 * min(capacity * batch_size, len(keys))}
         with Probe(name, connector, config, {**window, **options, "capacity": capacity}) as probe:
             measured = _measure(probe, keys, seconds)
         error = None if measured.error is None else without_secrets(measured.error, config)
