@@ -123,6 +123,7 @@ def test_a_member_of_with_password_needs_the_password(postgres_server: local.Pos
 
 
 @pytest.mark.apt
+@pytest.mark.timeout(60)
 def test_mariadb_answers_and_leaves_nothing(open_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(open_tmp))
     with local.mariadb() as server:
@@ -401,6 +402,7 @@ def test_servers_do_not_outlive_a_killed_parent(open_tmp: Path) -> None:
 
 
 @pytest.mark.apt
+@pytest.mark.timeout(60)
 def test_mariadb_does_not_outlive_a_killed_parent(open_tmp: Path) -> None:
     killed_with_its_servers("local.mariadb()", open_tmp)
 

@@ -55,7 +55,9 @@ async def prepare(ask: Ask, config: MariadbConfig) -> Lookup:
             f"MariadbConfig.columns is empty and {source} has no column besides its key {config.key_columns}. Name a "
             "column in it."
         )
-    lookup = Lookup(database, table, keys, [_find(columns, name, "columns", source) for name in names])
+    values = [_find(columns, name, "columns", source) for name in names]
+    [(max_packet,)] = await ask("SELECT @@max_allowed_packet")
+    lookup = Lookup(database, table, keys, values, max_packet)
     # Without keys it returns nothing, but finds what only execution finds: a broken view, missing privileges.
     await ask(lookup.sql, 5.0, 0, "[]")
     return lookup

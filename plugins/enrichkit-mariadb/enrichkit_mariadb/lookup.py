@@ -63,9 +63,13 @@ class Lookup:
         table: Its name.
         keys: The key columns.
         values: The value columns.
+        max_packet: Most bytes that the server takes at once; it ends the connection of a client that sends more.
     """
 
-    def __init__(self, database: str, table: str, keys: Sequence[Column], values: Sequence[Column]) -> None:
+    def __init__(
+        self, database: str, table: str, keys: Sequence[Column], values: Sequence[Column], max_packet: int
+    ) -> None:
+        self._max_packet = max_packet
         self.source = f"the table {database}.{table}"
         self._keys = [(column, self._key_type(column)) for column in keys]
         self._types = [set(kind.types) for _, kind in self._keys]
@@ -88,7 +92,13 @@ class Lookup:
         self._next = secrets.randbits(40)
 
     def ask(self, keys: Sequence[Key]) -> Asked:
-        """Return what to send for *keys*, without those that the columns cannot hold; raises `FatalError`."""
+        """
+        Return what to send for *keys*, without those that the columns cannot hold.
+
+        Raises:
+            PermanentError: They are too long for one statement; the engine halves the group.
+            FatalError: They have another shape than the key columns.
+        """
         asked = Asked(self._next, keys)
         self._next = (self._next + len(keys)) % 2**62
         parts = [self._parts(key) for key in keys]
@@ -105,7 +115,13 @@ class Lookup:
             )
         )
         encoded = (column if kind.encode is None else map(kind.encode, column) for (_, kind), column in columns)
-        asked.document = msgspec.json.encode(list(zip(*encoded, strict=True))).decode()
+        document = msgspec.json.encode(list(zip(*encoded, strict=True)))
+        if 2 * len(document) + len(self.sql) + 100 > self._max_packet:  # the driver may escape every byte
+            raise PermanentError(
+                f"The keys of a call are {len(document)} bytes long; the server takes {self._max_packet} bytes at "
+                "once, and each may become two. Lower batch_size, or raise max_allowed_packet of the server."
+            )
+        asked.document = document.decode()
         return asked
 
     def read(self, rows: Sequence[Sequence[Any]], asked: Asked, many: bool) -> dict[Key, Value | Failure]:
