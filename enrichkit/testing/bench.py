@@ -123,6 +123,14 @@ class Bench:
         """Make one call and return what the connector returned, or raise what it raised."""
         return self.run(self._fetch(keys, self.call(many=many, timeout=timeout)))
 
+    def fetch_at_once(self, groups: Sequence[Sequence[Key]]) -> list[Any]:
+        """Make a call for each of *groups*, all in the same turn of the loop, and return what they returned."""
+
+        async def all_of_them() -> list[Any]:
+            return await asyncio.gather(*(self._fetch(keys, self.call()) for keys in groups))
+
+        return self.run(all_of_them())
+
     def look_up(self, keys: Sequence[Key]) -> dict[Key, Any]:
         """Return the answers to *keys*, asked in groups as large as the connector takes."""
         size = max(1, min(self.connector.batch_size, self.connector.max_batch_size))

@@ -69,7 +69,8 @@ class FaultChecks(Fixtures):
         network.look_up(network.keys)
         network.proxy.refuse()
         network.proxy.cut()
-        network.attempt(network.group)
+        for _ in range(2):  # the lost connection, and the refused one
+            network.attempt(network.group)
         network.proxy.heal()
         for key in network.keys:
             assert network.expected([key]) == network.values(network.recovered([key]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -52,11 +53,9 @@ class LifecycleChecks(Fixtures):
             with Source(connector, known, None, patience=self.patience) as source:
                 source.open()
                 # At the same time, because what belongs to a loop says so only when it has to wait.
-                tasks = [source.start([key]) for key in source.keys for _ in range(source.capacity)]
-                assert all(source.ended(task) for task in tasks)
-                for n, task in enumerate(tasks):
-                    key = source.keys[n // source.capacity]
-                    assert source.expected([key]) == source.values(task.result())
+                keys = list(itertools.islice(itertools.cycle(source.keys), source.capacity))
+                for key, answers in zip(keys, source.fetch_at_once([[key] for key in keys]), strict=True):
+                    assert source.expected([key]) == source.values(answers)
 
     def test_two_of_them_do_not_touch_each_other(self, source: Source) -> None:
         """Look for clients that are kept in the class or the module: another source may close while this one works."""
@@ -99,8 +98,7 @@ class LifecycleChecks(Fixtures):
             again = type(connector)(connector.config)
             with Source(again, known, None, patience=self.patience) as source:
                 source.open()
-                tasks = [source.start([key]) for key in source.keys]
-                assert all(source.ended(task) for task in tasks)
+                source.fetch_at_once([[key] for key in source.keys[: source.capacity]])
                 source.close()
 
         used()  # some things are made once per process
@@ -123,7 +121,7 @@ class LifecycleChecks(Fixtures):
                 await asyncio.wait({task})
                 await source.connector.close()
 
-            for turns in range(5):
+            for turns in range(1, 6):  # at 0 it would not have begun
                 source.run(cancelled_after(turns))
             source.open()
             assert source.expected(source.keys) == source.look_up_values(source.keys)

@@ -104,12 +104,13 @@ class RedisConnector(Connector[RedisConfig]):
                 raise PermanentError(
                     f"A value to store is a {type(value).__name__}; it must be str or bytes. Encode it first."
                 )
+        if not values:
+            return
         keys = list(values)
         names, refused = self._template.names(keys)
         for failure in refused.values():
             raise failure.error
-        if names:
-            await _bounded(store.write(names, list(values.values()), ttl), WRITE_TIMEOUT)
+        await _bounded(store.write(names, list(values.values()), ttl), WRITE_TIMEOUT)
 
     async def describe(self) -> str:
         """Return the DDL of one value: `returns`, or what the kind implies. Asks no server."""
