@@ -202,10 +202,11 @@ def test_a_defect_is_told_in_one_line_and_shown_when_asked_for(monkeypatch: pyte
             ["check", "redis", "u1", "-t", "strin"],
             (
                 "The key type is 'strin'; it must be one of string, binary, boolean, tinyint, smallint, int, bigint, "
-                "float, double, date, timestamp, timestamp_ntz or decimal(p,s). Did you mean 'string'? For example "
-                "--type bigint."
+                "float, double, date, timestamp, timestamp_ntz or decimal(p,s), s <= p <= 38. Did you mean 'string'? "
+                "For example --type bigint."
             ),
         ),
+        (["check", "redis", "1", "-t", "decimal(50,2)"], "The key type is 'decimal(50,2)'; it must be one of string,"),
         (
             ["check", "redis", "u1", "-t", "bigint"],
             (

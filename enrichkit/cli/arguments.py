@@ -169,8 +169,10 @@ def _arrow_type(name: str) -> pa.DataType:
     if name in types:
         return types[name]
     if decimal := _DECIMAL.fullmatch(name.replace(" ", "")):
-        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+        precision, scale = int(decimal[1]), int(decimal[2])
+        if 1 <= precision <= 38 and scale <= precision:
+            return pa.decimal128(precision, scale)
     raise ArgumentError(
-        f"The key type is {name!r}; it must be one of {', '.join(types)} or decimal(p,s)."
+        f"The key type is {name!r}; it must be one of {', '.join(types)} or decimal(p,s), s <= p <= 38."
         f"{did_you_mean(name, types)} For example --type bigint."
     )
