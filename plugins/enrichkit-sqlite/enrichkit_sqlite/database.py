@@ -151,9 +151,10 @@ def _connect(path: str) -> sqlite3.Connection:
             f"SqliteConfig.path is {path!r}, and there is no such file on this machine. It must be there on each "
             "worker, and on the driver unless returns= is given. Copy it there, or put it into a shared folder."
         )
-    # mode=ro: neither written nor created. The path is quoted, because a URI has ? and # and %.
+    # mode=ro: neither written nor created. The path is quoted, because a URI has ? and # and %, and stands behind an
+    # empty authority, because it may begin with //.
     return sqlite3.connect(
-        f"file:{quote(path)}?mode=ro",
+        f"file://{quote(path)}?mode=ro",
         uri=True,
         timeout=BUSY_TIMEOUT,
         isolation_level=None,  # transactions are ours

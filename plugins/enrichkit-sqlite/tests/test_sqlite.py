@@ -367,6 +367,11 @@ def test_a_table_of_keys_alone_has_no_values(path: str) -> None:
     )
 
 
+def test_a_path_may_begin_with_two_slashes(path: str) -> None:
+    execute(path, "CREATE TABLE t (id INTEGER, value TEXT); INSERT INTO t VALUES (1, 'x')")
+    assert {1: "x"} == ask(SqliteConfig(path=f"/{path}", table="t"), 1)
+
+
 # --- queries
 
 
