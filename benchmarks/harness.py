@@ -12,7 +12,8 @@ ROOT = Path(__file__).parent.parent
 PAIRS = 7
 COLUMN = (
     "enrichkit/engine",
-    *(f"enrichkit/{name}.py" for name in ("worker", "carriers", "keys", "decode", "assemble", "outcome", "options")),
+    *(f"enrichkit/{name}.py" for name in ("carriers", "worker", "plan", "options", "keys", "outcome")),
+    *(f"enrichkit/{name}.py" for name in ("connector", "decode", "scalars", "assemble")),
     "benchmarks/harness.py",
 )
 """What the rows of every column pass through, and what measures them."""

@@ -203,10 +203,12 @@ def test_http2_is_spoken_when_told(connected: Callable[..., Any], trusted: Any, 
         url = f"http{'s' if secure else ''}://127.0.0.1:{port}/{{}}"
         try:
             async with connected(url, http2=True, **fields) as connector:
+                await connector.fetch_many(["first"], Call(timeout=5.0))
                 keys = [f"k{n}" for n in range(8)]
                 found = await asyncio.gather(*[connector.fetch_many([key], Call(timeout=5.0)) for key in keys])
                 # Text without a Content-Length: a frame says where it ends.
                 assert found == [{key: "v"} for key in keys]
+                assert len(made) == 1, "requests at a time do not share a connection"
             if secure:
                 async with connected(url, **fields) as connector:
                     with pytest.raises((PermanentError, TransientError)):
