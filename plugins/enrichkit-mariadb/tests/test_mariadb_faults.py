@@ -159,6 +159,32 @@ def test_random_cancels_leave_no_wrong_answer(users: str, ask: Ask) -> None:
     assert min(right, cancelled) > 10
 
 
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_connection_that_ends_anywhere_in_a_reply_gives_no_answer(
+    users: str, mariadb_server: local.MariadbServer, ask: Ask, reset: bool
+) -> None:
+    keys = list(range(500, 520))
+    expected = {key: {"name": f"name{key}", "tier": key % 5} for key in keys}
+    with fault_proxy(mariadb_server.host, mariadb_server.port) as proxy:
+
+        async def run() -> int:
+            failed = 0
+            async with ask.opened(proxy.url(users), table="users") as connector:
+                before = proxy.bytes_to_client
+                assert expected == await connector.fetch_many(keys, Call(timeout=20))
+                size = proxy.bytes_to_client - before
+                for cut in range(0, size, 13):
+                    (proxy.reset_after if reset else proxy.close_after)(cut)
+                    with pytest.raises(TransientError):
+                        await connector.fetch_many(keys, Call(timeout=20))
+                    failed += 1
+                    proxy.heal()
+                    assert expected == await connector.fetch_many(keys, Call(timeout=20))
+            return failed
+
+        assert asyncio.run(run()) > 20
+
+
 def test_a_reply_that_belongs_to_another_statement_is_noticed(users: str, ask: Ask) -> None:
     """As a proxy or a driver with a mistake would hand it over: rows of other keys, and rows that are too few."""
 
