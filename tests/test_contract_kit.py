@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections import defaultdict
@@ -13,11 +14,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from enrichkit import Call, ConfigError, Connector, ConnectorConfig
+from enrichkit.testing import ConnectorContract
+
 from .contract.bugs import BUGS
 from .contract.sample import SampleConfig, SampleConnector, SampleContract, server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from .contract.sample import SampleServer
 
@@ -99,6 +103,45 @@ class TestKeysOfBytesOnly(SampleContract):
         return b"nobody"
 
 
+@dataclass(frozen=True, kw_only=True)
+class MemoryConfig(ConnectorConfig):
+    """Of a source in memory, which says nothing of itself and cannot be written to."""
+
+    held: tuple[tuple[int, str], ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.held, tuple):
+            raise ConfigError(
+                f"MemoryConfig.held is {self.held!r}; it must be a tuple of pairs, such as ((1, 'one'),)."
+            )
+
+
+class MemoryConnector(Connector[MemoryConfig]):
+    name = "memory"
+    config_class = MemoryConfig
+    batch_size = max_batch_size = 10
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Mapping[Any, Any]:
+        held = {key: [value] if call.many else value for key, value in self.config.held}
+        return {key: held[key] for key in keys if type(key) is int and key in held}
+
+
+class TestNoServer(ConnectorContract):
+    """No connection, hence no address; nothing to open, to store, to list or to describe."""
+
+    @pytest.fixture
+    def connector(self) -> MemoryConnector:
+        return MemoryConnector(MemoryConfig(held=((1, "one"), (2, "two"), (3, "three")), returns="string"))
+
+    @pytest.fixture
+    def known(self) -> dict[Any, Any]:
+        return {1: "one", 2: "two", 3: "three"}
+
+    @pytest.fixture
+    def missing_key(self) -> Any:
+        return 4
+
+
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """
@@ -114,7 +157,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
     options = ["-q", "-m", "not spark", "-W", "default", "-p", "no:cacheprovider", "--tb=line"]
 
     def run(part: int) -> Iterator[tuple[str, str, str]]:
-        bugs = [f"{file}::{bug}" for bug in list(BUGS)[part::PROCESSES]]
+        bugs = [f"{file}::{bug}" for bug in [*BUGS, "TestSaysWhy", "TestNamesNoAddress"][part::PROCESSES]]
         command = [sys.executable, "-m", "pytest", *bugs, *options, f"--junit-xml={folder / str(part)}"]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT, text=True)
         assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout[-5000:]
@@ -130,7 +173,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
     return found
 
 
-@pytest.mark.timeout(300)  # the first of them waits for the run of all
+@pytest.mark.timeout(600)  # the first of them waits for the run of all
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_fails_the_check_that_is_meant_for_it_and_no_other(
     bug: str, verdicts: dict[str, dict[str, str]]
@@ -139,6 +182,23 @@ def test_a_planted_bug_fails_the_check_that_is_meant_for_it_and_no_other(
     through_spark = {name for name in checks if getattr(getattr(TestTheSample, name), "pytestmark", None)}
     assert verdicts[bug].keys() == checks - through_spark
     assert {name: said for name, said in verdicts[bug].items() if said != "passed"} == {BUGS[bug]: "failure"}
+
+
+@pytest.mark.timeout(600)
+def test_a_check_may_be_left_out_with_a_reason(verdicts: dict[str, dict[str, str]]) -> None:
+    # "skipped" is how the report has a test that was expected to fail, and did.
+    odd = {name: said for name, said in verdicts["TestSaysWhy"].items() if said != "passed"}
+    assert odd == {"test_a_missing_key_is_absent": "skipped"}
+
+
+@pytest.mark.timeout(600)
+def test_who_connects_has_to_name_the_address(verdicts: dict[str, dict[str, str]]) -> None:
+    found = verdicts["TestNamesNoAddress"]
+    odd = {name for name, said in found.items() if said != "passed"}
+    of_a_network = {name for name in found if "network" in inspect.signature(getattr(TestTheSample, name)).parameters}
+    assert odd == of_a_network
+    assert {found[name] for name in odd} == {"error"}
+    assert len(odd) > 15
 
 
 def test_there_are_more_than_forty_checks_and_a_bug_for_most_of_them() -> None:

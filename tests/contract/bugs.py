@@ -15,11 +15,16 @@ import select
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
 
 from enrichkit import Call, ConfigError, Failure, FatalError, PermanentError, TransientError
 
 from .sample import Line, SampleConfig, SampleConnector, SampleContract, server
+
+if TYPE_CHECKING:
+    from enrichkit.testing.contract.source import Source
 
 __all__ = ["BUGS", "server"]
 
@@ -720,3 +725,34 @@ class ListsTwice(SampleConnector):
         async for pair in super().scan():
             for each in itertools.repeat(pair, 2):
                 yield each
+
+
+# The class of tests -----------------------------------------------------------------------------------------------
+
+
+class TestLeavesOut(SampleContract):
+    """Leaves a check out without a word."""
+
+    def test_a_known_key_has_its_value(self) -> None:  # type: ignore[override]
+        pass
+
+
+BUGS["TestLeavesOut"] = "test_contract_is_whole"
+
+
+class TestSaysWhy(SampleContract):
+    """Leaves a check out as one may; its connector has the bug that the check looks for."""
+
+    kind = NullForAMiss
+
+    @pytest.mark.xfail(reason="The server says null for a miss.")
+    def test_a_missing_key_is_absent(self, source: Source) -> None:
+        super().test_a_missing_key_is_absent(source)
+
+
+class TestNamesNoAddress(SampleContract):
+    """Says that its source is no server, and connects."""
+
+    @pytest.fixture
+    def address(self) -> None:
+        return None
