@@ -38,6 +38,7 @@ PACKAGES_OF = {
     "Pathway": ("pathway==0.33.0", "aiohttp==3.14.5"),
     "Ray Data": ("ray[data]==2.60.0",),
 }
+UNMETERED = ("Ray Data",)  # its workers end with their job, and nobody is told what they used
 SOURCES = (
     *COLUMN,
     "plugins/enrichkit-http/enrichkit_http",
@@ -199,12 +200,13 @@ def main(uv: str, chosen: list[str]) -> int:
         cpu = (median([turn.cpu for turn in whole]) - median([turn.cpu for turn in ones])) / KEYS * 1e6
         row = (name, spread([turn.seconds for turn in whole]), f"{start_up:.2f}", spread(rate, digits=0))
         shares = spread([found * LATENCY / (CAPACITY * TASKS) for found in rate])
-        table.rows.append((*row, shares, f"{cpu:,.0f}", str(seen[name]), "-" if rate is first else times(first, rate)))
+        known = "-" if name.startswith(UNMETERED) else f"{cpu:,.0f}"
+        table.rows.append((*row, shares, known, str(seen[name]), "-" if rate is first else times(first, rate)))
     table.rows += [(name, "not run", *["-"] * 6) for name in failed]
     table.notes += [
         "a job of one key is what it takes to start; rows/s, share and CPU are of what a job takes beyond that",
         f"in flight is the most that the service counted; {CAPACITY * TASKS} were allowed, in Daft by a semaphore",
-        "the CPU is that of all processes of an engine, JVM and workers included",
+        "the CPU is that of all processes of an engine, JVM and workers included; those of Ray end unmeasured",
         "all have the HTTP client of enrichkit, but Pathway, which has aiohttp",
         "each value of each run was compared with what its key says; enrichkit's in a run of its own",
         *(f"{name}: {why}" for name, why in failed.items()),
