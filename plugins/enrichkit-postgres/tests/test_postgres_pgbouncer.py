@@ -13,6 +13,7 @@ from enrichkit_postgres import PostgresConfig, PostgresConnector
 
 from enrichkit.connector import Call
 from enrichkit.errors import FatalError, TransientError
+from enrichkit.testing import fault_proxy
 
 pytestmark = pytest.mark.service
 
@@ -152,6 +153,32 @@ def test_the_server_stops_what_writes_and_what_is_slow(dsn):
         asyncio.run(run("SELECT k AS id, drop_user(k) FROM unnest($1::int[]) AS k"))
     with pytest.raises(TransientError, match="SQLSTATE 57014"):
         asyncio.run(run("SELECT k AS id, pg_sleep(60)::text FROM unnest($1::int[]) AS k"))
+
+
+def test_a_cancelled_call_asks_for_no_cancel(dsn):
+    """A PgBouncer ends when who has asked it for one hangs up early, as we do."""
+    sent = []
+    config = {"query": "SELECT k AS id, pg_sleep(60)::text FROM unnest($1::int[]) AS k", "pgbouncer": True}
+
+    async def run() -> None:
+        async with pooled(dsn) as (pooler, through):
+            address = urlsplit(through)
+            with fault_proxy(address.hostname, address.port) as proxy:
+                proxy.delay(lambda chunk: sent.append(chunk.data) or 0.0, direction="to server")
+                connector = PostgresConnector(PostgresConfig(dsn=proxy.url(through), **config))
+                await connector.open()
+                task = asyncio.create_task(connector.fetch_many([1], Call(timeout=0.5)))
+                while pooler.idle.qsize() == 2:  # until the statement runs
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait({task})
+                while connector._pool._disposals:
+                    await asyncio.gather(*connector._pool._disposals)
+                await connector.close()
+
+    asyncio.run(run())
+    assert sent
+    assert not [data for data in sent if data.startswith(struct.pack("!ii", 16, 80877102))]
 
 
 def test_without_pgbouncer_true_the_message_names_it(dsn):
