@@ -6,12 +6,13 @@ the answer is found by it, and a row that was not asked for (a reply to another 
 noticed. Where it is not (citext, char(n), uuid as text, a collation without case) or where there are several key
 columns, the server says itself which of our keys a row belongs to: the keys are joined `WITH ORDINALITY`, and the
 numbers of two calls never overlap, so that a foreign row is noticed too.
+
+The server sends one row, with an array for each column: see docs/decisions/0034-columns-from-postgres.md.
 """
 
 from __future__ import annotations
 
 import secrets
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from enrichkit.connector import Failure, Key, Value
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from .pgtypes import Kept, Taken
 
 __all__ = ["Asked", "Lookup"]
-
-_last = itemgetter(-1)
 
 
 class Asked:
@@ -62,6 +61,7 @@ class Lookup:
         kept: The value columns by name.
         width: How many columns before the values identify the row's key.
         numbered: True when the row begins with the key's number instead of the key.
+        gathered: True when the statement returns one row, with an array for each column.
         foreign: Makes the error for a row that was not asked for.
     """
 
@@ -74,6 +74,7 @@ class Lookup:
         kept: Mapping[str, Kept],
         width: int,
         numbered: bool,
+        gathered: bool,
         foreign: Callable[[], FatalError | TransientError],
     ) -> None:
         self.source = source
@@ -86,13 +87,9 @@ class Lookup:
         self._same = [column.key.same for column in taken]
         self._refuses = any(column.refused for column in kept.values())
         self._foreign = foreign
-        mapped = numbered or any(self._same)
-        key = "r[0]" if width == 1 else f"r[:{width}]"
-        self._key_of = _function(f"lambda r: {key}")
-        self._value_of = _function(f"lambda r: {_value(self._names, width)}")
-        self._read = _function(
-            f"lambda rows, by: {{{f'by[{key}]' if mapped else key}: {_value(self._names, width)} for r in rows}}"
-        )
+        self._gathered = gathered
+        self._width = width
+        self._values = _function(f"lambda c: {_values(self._names, width)}")
 
     def ask(self, keys: Sequence[Key]) -> Asked:
         """Return the arguments for *keys*, without those that the columns cannot hold; raises `FatalError`."""
@@ -115,44 +112,46 @@ class Lookup:
 
     def read(self, rows: Sequence[Any], asked: Asked, many: bool) -> dict[Key, Value | Failure]:
         """Return the answers that *rows* hold, and those that were known before."""
-        if many or (self._refuses and any(map(_last, rows))):
-            found = self._read_slowly(rows, asked, many)
-        else:
+        columns: Sequence[Any] = rows[0] if self._gathered else list(zip(*rows, strict=True))
+        if not columns or columns[0] is None:  # the array of no rows is NULL
+            return asked.answers
+        keys = columns[0] if self._width == 1 else list(zip(*columns[: self._width], strict=True))
+        values = self._values(columns)
+        if asked.by is not None:
             try:
-                found = self._read(rows, asked.by)
+                keys = list(map(asked.by.__getitem__, keys))
             except KeyError:
                 raise self._foreign() from None
-            if asked.by is None and sum(map(found.__contains__, asked.keys)) != len(found):
-                raise self._foreign()
-            if len(found) != len(rows):
-                found = self._read_slowly(rows, asked, many)
+        found = dict(zip(keys, values, strict=True))
+        if asked.by is None and sum(map(found.__contains__, asked.keys)) != len(found):
+            raise self._foreign()
+        refused = columns[-1] if self._refuses and any(columns[-1]) else None
+        if many or refused or len(found) != len(keys):
+            found = self._matches(keys, values, refused or (None,) * len(keys), many)
         for twin, key in asked.twins:
             if key in found:
                 found[twin] = found[key]
         return found | asked.answers if asked.answers else found
 
-    def _read_slowly(self, rows: Sequence[Any], asked: Asked, many: bool) -> dict[Key, Value | Failure]:
-        by = asked.by if asked.by is not None else {key: key for key in asked.keys}
+    def _matches(
+        self, keys: Sequence[Key], values: Sequence[Value], refusals: Sequence[int | None], many: bool
+    ) -> dict[Key, Value | Failure]:
         matches: dict[Key, list[Value]] = {}
         refused: dict[Key, int] = {}
-        for row in rows:
-            try:
-                key = by[self._key_of(row)]
-            except KeyError:
-                raise self._foreign() from None
-            matches.setdefault(key, []).append(self._value_of(row))
-            if self._refuses and row[-1]:
-                refused[key] = row[-1]
+        for key, value, refusal in zip(keys, values, refusals, strict=True):
+            matches.setdefault(key, []).append(value)
+            if refusal:
+                refused[key] = refusal
         found: dict[Key, Value | Failure] = {}
-        for key, values in matches.items():
+        for key, group in matches.items():
             if key in refused:
                 found[key] = self._refusal(self._names[refused[key] - 1])
             elif many:
-                found[key] = values
-            elif len(values) == 1:
-                found[key] = values[0]
+                found[key] = group
+            elif len(group) == 1:
+                found[key] = group[0]
             else:
-                found[key] = self._ambiguity(len(values))
+                found[key] = self._ambiguity(len(group))
         return found
 
     def _columns(self, keys: Sequence[Key]) -> list[Sequence[Any]]:
@@ -223,15 +222,17 @@ def _takes(taken: Taken, keys: Sequence[Any]) -> bool:
     return set(taken.key.types).issuperset(map(type, keys)) and (not keys or taken.key.holds(keys))
 
 
-def _value(names: Sequence[str], width: int) -> str:
-    """The source of one value: the column alone, or a mapping of all of them."""
+def _values(names: Sequence[str], width: int) -> str:
+    """The source of the values of the columns *c*: the one column, or a mapping of all of them per row."""
     if len(names) == 1:
-        return f"r[{width}]"
-    return "{" + ", ".join(f"{name!r}: r[{width + i}]" for i, name in enumerate(names)) + "}"
+        return f"c[{width}]"
+    fields = ", ".join(f"{name!r}: v{i}" for i, name in enumerate(names))
+    each = ", ".join(f"v{i}" for i in range(len(names)))
+    return f"[{{{fields}}} for {each} in zip(*c[{width}:{width + len(names)}])]"
 
 
 def _function(source: str) -> Callable[..., Any]:
     # A dict display with constant names costs 0.37 us per row of three values, dict(zip(names, row[1:])) 0.88 us. The
     # only foreign text in it are column names, as Python literals.
-    function: Callable[..., Any] = eval(source, {"__builtins__": {}})  # noqa: S307 - see above
+    function: Callable[..., Any] = eval(source, {"__builtins__": {"zip": zip}})  # noqa: S307 - see above
     return function

@@ -62,6 +62,7 @@ async def _of_table(connection: Any, config: PostgresConfig) -> Lookup:
         kept=kept,
         width=1,
         numbered=numbered,
+        gathered=_gathered(kept),
         foreign=lambda: TransientError(
             f"A row of {source} came back that was not asked for; the connection was closed."
         ),
@@ -105,6 +106,7 @@ async def _of_query(connection: Any, config: PostgresConfig) -> Lookup:
         kept=kept,
         width=len(keys),
         numbered=False,
+        gathered=_gathered(kept),
         foreign=lambda: FatalError(
             f"PostgresConfig.query returned a key in {_listed(keys)} that it was not asked for. "
             "It must return the keys as they were given, for example by joining the table to unnest($1)."
@@ -142,7 +144,15 @@ _EXTREMES = {date.min, date.max, datetime.min, datetime.max}
 def _select(first: Sequence[str], kept: Mapping[str, Kept]) -> str:
     refused = " ".join(f"WHEN {column.refused} THEN {i}" for i, column in enumerate(kept.values(), 1) if column.refused)
     values = [column.select for column in kept.values()]
-    return ", ".join([*first, *values, *([f"CASE {refused} END"] if refused else [])])
+    columns = [*first, *values, *([f"CASE {refused} END"] if refused else [])]
+    if _gathered(kept):
+        columns = [f"pg_catalog.array_agg({column})" for column in columns]
+    return ", ".join(columns)
+
+
+def _gathered(kept: Mapping[str, Kept]) -> bool:
+    """Whether each column comes as one array. Arrays of arrays must have one length, so theirs come row by row."""
+    return not any(column.ddl.startswith("array<") for column in kept.values())
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -201,7 +201,7 @@ def test_a_row_that_was_not_asked_for_is_never_an_answer(sql, users):
         async with opened(users, **config) as connector:
             asked = connector._lookup.ask([1, 2] if config["key"] == "id" else [(1, 1), (2, 2)])
             with pytest.raises(TransientError) as caught:
-                connector._lookup.read([(3, "name3")], asked, False)
+                connector._lookup.read([([3], ["name3"])], asked, False)
             return str(caught.value)
 
     expected = "A row of the table public.{} came back that was not asked for; the connection was closed."
