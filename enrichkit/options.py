@@ -240,7 +240,8 @@ class Options:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` when one of *known* looks like *name*, else an empty text."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    known = list(known)
+    close = [other for other in known if other.lower() == name.lower()] or difflib.get_close_matches(name, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import types as t
 
 from enrichkit.assemble import assemble_details
+from enrichkit.ddl import fields_of
 from enrichkit.decode import decoder
 from enrichkit.errors import ConfigError
 from enrichkit.outcome import Outcomes
@@ -266,3 +267,18 @@ def test_importing_enrichkit_loads_no_heavy_package() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "fields"),
+    [
+        ("struct<a:int>", {"a": "int"}),
+        ("struct<a:decimal(10,2),b:string>", {"a": "decimal(10,2)", "b": "string"}),
+        ("struct<`a ``b``,c:d`:map<string,array<int>>,e:date>", {"a `b`,c:d": "map<string,array<int>>", "e": "date"}),
+        ("bigint", {}),
+        ("struct<>", {}),
+        ("struct<no struct>", {}),
+    ],
+)
+def test_the_fields_of_a_struct_are_read(ddl: str, fields: dict[str, str]) -> None:
+    assert fields == fields_of(ddl)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from enrichkit.ddl import fields_of
 from enrichkit.errors import FatalError
+from enrichkit.options import did_you_mean
 
 from .columns import Column
 from .lookup import Lookup
@@ -56,6 +57,9 @@ async def prepare(ask: Ask, config: MariadbConfig) -> Lookup:
             "column in it."
         )
     values = [_find(columns, name, "columns", source) for name in names]
+    if len(values) > 1:  # else the value of the only column is the value, and not a field of it
+        for name in fields_of(config.returns or ""):  # a field that no column fills would be null in every row
+            _find({value.name: value for value in values}, name, "returns", source)
     [(max_packet,)] = await ask("SELECT @@max_allowed_packet")
     lookup = Lookup(database, table, keys, values, max_packet)
     # Without keys it returns nothing, but finds what only execution finds: a broken view, missing privileges.
@@ -67,27 +71,21 @@ def _find(columns: dict[str, Column], name: str, field: str, source: str) -> Col
     if name in columns:
         return columns[name]
     raise FatalError(
-        f"MariadbConfig.{field} names the column {name!r}, which {source} does not have. "
-        f"{_did_you_mean(name, list(columns))}Its columns: {_listed(list(columns))}."
+        f"MariadbConfig.{field} names the column {name!r}, which {source} does not have."
+        f"{did_you_mean(name, columns)} Its columns: {_listed(list(columns))}."
     )
 
 
 def _no_table(database: str, table: str, names: list[str]) -> FatalError:
     return FatalError(
-        f"MariadbConfig.table names {table!r}, which the database {database!r} does not have. "
+        f"MariadbConfig.table names {table!r}, which the database {database!r} does not have."
         + (
-            f"{_did_you_mean(table, names)}Its tables: {_listed(names)}."
+            f"{did_you_mean(table, names)} Its tables: {_listed(names)}."
             if names
-            else "It has no table that this user can see."
+            else " It has no table that this user can see."
         )
     )
 
 
 def _listed(names: list[str]) -> str:
     return ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-
-
-def _did_you_mean(name: str, names: list[str]) -> str:
-    same = [other for other in names if other.lower() == name.lower()]
-    close = same or get_close_matches(name, names, 1)
-    return f"Did you mean {close[0]!r}? " if close else ""

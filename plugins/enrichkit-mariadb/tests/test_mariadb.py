@@ -440,6 +440,10 @@ def test_a_table_or_column_that_is_not_there_gets_a_hint(users: str, ask: Ask) -
             f"columns names the column 'nam', {there}. Did you mean 'name'? {columns}",
         ),
         (
+            {"table": "users", "returns": "struct<name:string,Tier:int>"},
+            f"returns names the column 'Tier', {there}. Did you mean 'tier'? Its columns: 'name', 'tier'.",
+        ),
+        (
             {"table": "users", "key": ("id", "name", "tier")},
             (
                 f"columns is empty and the table {database}.users has no column besides its key "

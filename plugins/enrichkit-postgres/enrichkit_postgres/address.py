@@ -10,10 +10,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from enrichkit.errors import ConfigError
+from enrichkit.options import did_you_mean
 
 __all__ = ["SSL_MODES", "Address", "parse_dsn"]
 
@@ -133,10 +133,9 @@ def _unknown_setting(name: str) -> ConfigError:
         return ConfigError(
             f"PostgresConfig.dsn holds {name!r}; give it as PostgresConfig({_FIELDS[name]}=...) instead."
         )
-    close = get_close_matches(name, _SETTINGS, 1)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(name, _SETTINGS)
     allowed = ", ".join(map(repr, _SETTINGS))
-    return ConfigError(f"PostgresConfig.dsn holds the unknown setting {name!r}. {hint}Allowed: {allowed}.")
+    return ConfigError(f"PostgresConfig.dsn holds the unknown setting {name!r}.{hint} Allowed: {allowed}.")
 
 
 def _one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> str | None:

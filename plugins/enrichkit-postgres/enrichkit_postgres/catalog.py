@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from enrichkit.errors import FatalError
+from enrichkit.options import did_you_mean
 
 from .pgtypes import PgType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Column", "columns_of_query", "columns_of_table", "find"]
+__all__ = ["Column", "columns_of_query", "columns_of_table", "find", "no_column"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,15 @@ def find(columns: Sequence[Column], name: str, field: str, source: str) -> Colum
     for column in columns:
         if column.name == name:
             return column
-    names = [column.name for column in columns]
-    hint = _did_you_mean(name, names)
+    raise no_column([column.name for column in columns], name, field, source)
+
+
+def no_column(names: list[str], name: str, field: str, source: str) -> FatalError:
+    """Return what to say when *field* speaks of the column *name*, and *source* has only *names*."""
+    hint = did_you_mean(name, names)
     listed = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-    raise FatalError(
-        f"PostgresConfig.{field} names the column {name!r}, which {source} does not have. {hint}Its columns: {listed}."
+    return FatalError(
+        f"PostgresConfig.{field} names the column {name!r}, which {source} does not have.{hint} Its columns: {listed}."
     )
 
 
@@ -119,17 +123,11 @@ def _no_table(schema: str, table: str, rows: list[Any]) -> FatalError:
     here = [name for where, name in rows if where == schema]
     elsewhere = sorted(where for where, name in rows if name == table)
     if elsewhere:
-        hint = f"The schema {elsewhere[0]!r} has one: write table='{elsewhere[0]}.{table}'. "
+        hint = f" The schema {elsewhere[0]!r} has one: write table='{elsewhere[0]}.{table}'."
     else:
-        hint = _did_you_mean(table, here)
+        hint = did_you_mean(table, here)
     listed = ", ".join(map(repr, here[:20])) + (", ..." if len(here) > 20 else "")
     return FatalError(
-        f"PostgresConfig.table names {table!r}, which the schema {schema!r} does not have. {hint}"
+        f"PostgresConfig.table names {table!r}, which the schema {schema!r} does not have.{hint} "
         + (f"Its tables: {listed}." if here else "It has no table that this user can see.")
     )
-
-
-def _did_you_mean(name: str, names: list[str]) -> str:
-    same = [other for other in names if other.lower() == name.lower()]
-    close = same or get_close_matches(name, names, 1)
-    return f"Did you mean {close[0]!r}? " if close else ""

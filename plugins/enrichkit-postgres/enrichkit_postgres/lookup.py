@@ -63,6 +63,10 @@ class Lookup:
         numbered: True when the row begins with the key's number instead of the key.
         gathered: True when the statement returns one row, with an array for each column.
         foreign: Makes the error for a row that was not asked for.
+
+    Attributes:
+        names: The value columns.
+        ddl: The type of one value.
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class Lookup:
         self.sql = sql
         self.ddl = ddl_of(kept)
         self._taken = tuple(taken)
-        self._names = tuple(kept)
+        self.names = tuple(kept)
         self._numbered = numbered
         self._next = secrets.randbits(40)
         self._same = [column.key.same for column in taken]
@@ -89,7 +93,7 @@ class Lookup:
         self._foreign = foreign
         self._gathered = gathered
         self._width = width
-        self._values = _function(f"lambda c: {_values(self._names, width)}")
+        self._values = _function(f"lambda c: {_values(self.names, width)}")
 
     def ask(self, keys: Sequence[Key]) -> Asked:
         """Return the arguments for *keys*, without those that the columns cannot hold; raises `FatalError`."""
@@ -145,7 +149,7 @@ class Lookup:
         found: dict[Key, Value | Failure] = {}
         for key, group in matches.items():
             if key in refused:
-                found[key] = self._refusal(self._names[refused[key] - 1])
+                found[key] = self._refusal(self.names[refused[key] - 1])
             elif many:
                 found[key] = group
             elif len(group) == 1:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
+from enrichkit.ddl import fields_of
 from enrichkit.errors import FatalError, TransientError
 
-from .catalog import Column, columns_of_query, columns_of_table, find
+from .catalog import Column, columns_of_query, columns_of_table, find, no_column
 from .lookup import Lookup
 from .names import quote, split_table
 from .pgtypes import Kept, KeyType, Taken, equality, key_type, value_type
@@ -26,6 +27,11 @@ _LOOKED_UP = "booleans, numbers, strings, uuid, bytea, dates, timestamps and enu
 async def prepare(connection: Any, config: PostgresConfig) -> Lookup:
     """Return the lookup that *config* means, checked against the server's catalog; raises `FatalError`."""
     lookup = await (_of_query(connection, config) if config.table is None else _of_table(connection, config))
+    names = lookup.names
+    if len(names) > 1:  # else the value of the only column is the value, and not a field of it
+        for name in fields_of(config.returns or ""):
+            if name not in names:  # it would be null in every row
+                raise no_column(list(names), name, "returns", lookup.source)
     # Without keys it returns nothing, but finds what only execution finds: missing privileges.
     await connection.fetch(lookup.sql, *lookup.ask([]).arguments)
     return lookup

@@ -526,6 +526,13 @@ def test_unknown_tables_and_columns_come_with_a_hint(sql, users):
         "PostgresConfig.key names the column 'uid', which the table public.users does not have. Did you mean 'id'? "
         "Its columns: 'id', 'name', 'tier'."
     )
+    assert message(table="users", returns="struct<Name:string,tier:int>") == (
+        "PostgresConfig.returns names the column 'Name', which the table public.users does not have. Did you mean "
+        "'name'? Its columns: 'name', 'tier'."
+    )
+    assert message(query="SELECT id, name AS a, tier AS b FROM users WHERE id = ANY($1)", returns="struct<c:int>") == (
+        "PostgresConfig.returns names the column 'c', which the query does not have. Its columns: 'a', 'b'."
+    )
     sql("CREATE SCHEMA app; CREATE TABLE app.orders (id int)")
     assert message(table="orders") == (
         "PostgresConfig.table names 'orders', which the schema 'public' does not have. The schema 'app' has one: "

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from enrichkit.connector import Failure, Key, Value
+from enrichkit.ddl import fields_of
 from enrichkit.errors import FatalError, PermanentError
 
 from .schema import Column, columns_of, find, quote
-from .storage import Taken, ddl_of, fields_of, readers, taken_by
+from .storage import Taken, ddl_of, readers, taken_by
 
 if TYPE_CHECKING:
     from .config import SqliteConfig

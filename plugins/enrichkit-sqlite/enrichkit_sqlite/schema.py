@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from enrichkit.errors import FatalError
+from enrichkit.options import did_you_mean
 
 __all__ = ["Column", "columns_of", "find", "quote"]
 
@@ -41,7 +41,7 @@ def columns_of(connection: sqlite3.Connection, table: str) -> list[Column]:
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
     if table not in tables:
         raise FatalError(
-            f"SqliteConfig.table names {table!r}, which the file does not have. {_did_you_mean(table, tables)}"
+            f"SqliteConfig.table names {table!r}, which the file does not have.{did_you_mean(table, tables)} "
             f"Its tables and views: {_listed(tables)}."
         )
     # hidden is 1 for what a virtual table does not show; generated columns have other numbers.
@@ -56,16 +56,10 @@ def find(columns: Sequence[Column], name: str, field: str, source: str) -> Colum
             return column
     names = [column.name for column in columns]
     raise FatalError(
-        f"SqliteConfig.{field} names the column {name!r}, which {source} does not have. {_did_you_mean(name, names)}"
+        f"SqliteConfig.{field} names the column {name!r}, which {source} does not have.{did_you_mean(name, names)} "
         f"Its columns: {_listed(names)}."
     )
 
 
 def _listed(names: Sequence[str]) -> str:
     return (", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")) or "none"
-
-
-def _did_you_mean(name: str, names: Sequence[str]) -> str:
-    same = [other for other in names if other.lower() == name.lower()]
-    close = same or get_close_matches(name, names, 1)
-    return f"Did you mean {close[0]!r}? " if close else ""

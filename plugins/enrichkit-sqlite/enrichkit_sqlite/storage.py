@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from .schema import Column, quote
 
-__all__ = ["Taken", "ddl_of", "fields_of", "readers", "taken_by"]
+__all__ = ["Taken", "ddl_of", "readers", "taken_by"]
 
 Reader: TypeAlias = Callable[[Any], str | bytes | None]
 
@@ -102,32 +102,6 @@ def ddl_of(column: Column) -> str | None:
     """Return the type of the values of *column*; None when its declaration does not say."""
     named = _BY_NAME.get(column.declared.upper().partition("(")[0].strip())
     return named or _DDL.get(_affinity(column))
-
-
-def fields_of(ddl: str) -> dict[str, str]:
-    """
-    Return the types of the fields of a struct in one spelling, that of `Connector.config.returns`; of others none.
-
-    >>> fields_of("struct<tier:bigint,`a,b`:map<string,struct<c:int>>>")
-    {'tier': 'bigint', 'a,b': 'map<string,struct<c:int>>'}
-    """
-    found: dict[str, str] = {}
-    if not ddl.startswith("struct<"):
-        return found
-    rest = ddl[len("struct<") : -1]
-    while rest:
-        matched = re.match(r"`((?:[^`]|``)*)`:|(\w+):", rest)
-        if matched is None:
-            return {}
-        start = end = matched.end()
-        depth = 0
-        while end < len(rest) and (depth or rest[end] != ","):
-            depth += (rest[end] in "<(") - (rest[end] in ">)")
-            end += 1
-        name = matched[2] if matched[1] is None else matched[1].replace("``", "`")
-        found[name] = rest[start:end]
-        rest = rest[end + 1 :]
-    return found
 
 
 def readers(wanted: str) -> Mapping[type, Reader]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from enrichkit_sqlite import SqliteConfig, SqliteConnector, database
-from enrichkit_sqlite.storage import fields_of
 
 from enrichkit import Call, Failure, FatalError, PermanentError, TransientError, enrich
 from enrichkit.testing import open_connector
@@ -181,21 +180,6 @@ def test_a_declared_field_is_a_column(path: str) -> None:
     assert {1: {"name": "Ann", "tier": "2"}} == ask(
         SqliteConfig(path=path, table="t", returns="struct<name:string>"), 1
     )
-
-
-@pytest.mark.parametrize(
-    ("ddl", "fields"),
-    [
-        ("struct<a:int>", {"a": "int"}),
-        ("struct<a:decimal(10,2),b:string>", {"a": "decimal(10,2)", "b": "string"}),
-        ("struct<`a ``b``,c:d`:map<string,array<int>>,e:date>", {"a `b`,c:d": "map<string,array<int>>", "e": "date"}),
-        ("bigint", {}),
-        ("struct<>", {}),
-        ("struct<no struct>", {}),
-    ],
-)
-def test_the_fields_of_a_struct_are_read(ddl: str, fields: dict[str, str]) -> None:
-    assert fields == fields_of(ddl)
 
 
 @pytest.mark.spark

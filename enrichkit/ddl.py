@@ -1,0 +1,33 @@
+"""Types as text, as `returns` of a config holds them on a worker: read without Spark."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["fields_of"]
+
+
+def fields_of(ddl: str) -> dict[str, str]:
+    """
+    Return the types of the fields of a struct in one spelling, that of `ddl_of`; of others none.
+
+    >>> fields_of("struct<tier:bigint,`a,b`:map<string,struct<c:int>>>")
+    {'tier': 'bigint', 'a,b': 'map<string,struct<c:int>>'}
+    """
+    found: dict[str, str] = {}
+    if not ddl.startswith("struct<"):
+        return found
+    rest = ddl[len("struct<") : -1]
+    while rest:
+        matched = re.match(r"`((?:[^`]|``)*)`:|(\w+):", rest)
+        if matched is None:
+            return {}
+        start = end = matched.end()
+        depth = 0
+        while end < len(rest) and (depth or rest[end] != ","):
+            depth += (rest[end] in "<(") - (rest[end] in ">)")
+            end += 1
+        name = matched[2] if matched[1] is None else matched[1].replace("``", "`")
+        found[name] = rest[start:end]
+        rest = rest[end + 1 :]
+    return found
