@@ -78,7 +78,8 @@ TELLING = """
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory."""
-    monkeypatch.delenv("ENRICHKIT_CONFIG", raising=False)
+    for name in ("ENRICHKIT_CONFIG", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -91,14 +92,19 @@ def run(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:
 
 
 def refusal(*arguments: str, code: int = 1) -> str:
-    """What `enrichkit` with *arguments* says when it fails; it prints no result then."""
+    """What `enrichkit` with *arguments* says when it fails, in one line; it prints no result then."""
     result = run(*arguments, code=code)
     assert result.stdout == ""
-    return result.stderr.partition("Error: ")[2].rstrip("\n")
+    assert_readable(result.stderr)
+    return unfolded(result.stderr.partition("Error: ")[2])
 
 
 def document(*arguments: str, code: int = 0) -> Any:
     return json.loads(run(*arguments, "--json", code=code).stdout)
+
+
+def unfolded(text: str) -> str:
+    return " ".join(text.split())
 
 
 def assert_readable(text: str) -> None:
@@ -117,6 +123,9 @@ def test_the_help_fits_eighty_columns_and_tells_the_exit_codes(command: str) -> 
     assert command or "Exit codes: 0 ok, 1 what was asked for failed, 2 the command line is wrong." in helped
 
 
+NOT_FOR_HELP = (*HEAVY, *PLUGINS, "rich")
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["--version"]])
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     program = f"""
@@ -130,14 +139,14 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
             assert ended.code == 0
         sys.stdout = sys.__stdout__
     """
-    assert loaded_by(program) == []
+    assert loaded_by(program, NOT_FOR_HELP) == []
 
 
 def test_sources_complete_without_anything_heavy(folder: Path) -> None:
     (folder / "enrichkit.toml").write_text("[sources.users]\ntype = 'redis'")
     program = f"""
 import atexit, sys
-atexit.register(lambda: print(*[name for name in {(*HEAVY, *PLUGINS)!r} if name in sys.modules]))
+atexit.register(lambda: print(*[name for name in {NOT_FOR_HELP!r} if name in sys.modules]))
 from enrichkit.cli import main
 main()
 """
@@ -147,14 +156,18 @@ main()
     assert done.stdout == "plain,users\n\n", done.stderr
 
 
-def test_without_click_it_says_the_line_for_pip(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("package", ["click", "rich"])
+def test_without_its_packages_it_says_the_line_for_pip(
+    package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "find_spec", lambda _: None)
+    monkeypatch.setattr(cli, "find_spec", lambda name: None if name == package else name)
     assert cli.main() == 1
     assert capsys.readouterr() == (
         "",
-        "The command enrichkit needs the package click, which is not installed. Run: pip install 'enrichkit[cli]'\n",
+        (
+            f"The command enrichkit needs the package {package}, which is not installed. Run: pip install "
+            "'enrichkit[cli]'\n"
+        ),
     )
 
 
@@ -163,7 +176,7 @@ def test_the_module_is_the_command() -> None:
     assert (0, f"enrichkit, version {enrichkit.__version__}\n") == (done.returncode, done.stdout)
 
 
-def test_a_defect_is_told_in_one_line_and_shown_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_told_in_a_few_words_and_shown_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise ZeroDivisionError("password=hunter2")
 
@@ -248,14 +261,14 @@ def test_the_connectors_are_listed_with_what_they_can_do(install: Callable[..., 
     install("driverless", DRIVERLESS, package="acme-driverless", version="2.0")
     printed = run("connectors").stdout
     assert_readable(printed)
+    head, *lines = (re.split("  +", line.strip()) for line in printed.splitlines())
+    assert ["connector", "package and config", "keys per call", "in flight", "can also"] == head
+    redis_at = lines.index(["redis", f"enrichkit-redis {enrichkit.__version__}", "1,000", "4", "describe, store"])
+    assert ["RedisConfig", "up to 5,000"] == lines[redis_at + 1]
     assert (
-        "driverless: acme-driverless 2.0\n"
-        "  config  Config\n"
-        "  calls   1 key per call (at most 1)\n"
-        "          8 calls in flight per worker process\n"
-        "  can     look keys up, be written to\n"
-        "  driver  The connector 'driverless' needs the package no_such_driver, which is\n"
-        "          not installed. Run: pip install acme-driver\n"
+        "\n\nCannot be used\n"
+        "  driverless  The connector 'driverless' needs the package no_such_driver, which\n"
+        "              is not installed. Run: pip install acme-driver\n"
     ) in printed
     listed = {each["name"]: each for each in document("connectors")["connectors"]}
     redis = listed["redis"]
@@ -272,7 +285,7 @@ def test_a_connector_that_is_not_installed_or_broken_is_listed_with_the_reason(
     install("broken", "raise ValueError('half done')", package="acme-broken")
     monkeypatch.setattr("enrichkit.cli.inventory.FIRST_PARTY", ("redis", "oracle"))
     printed = run("connectors").stdout
-    assert "oracle: not installed\n  Run: pip install 'enrichkit[oracle]'\n" in printed
+    assert "  oracle  Run: pip install 'enrichkit[oracle]'\n" in printed
     (broken,) = (each for each in document("connectors")["connectors"] if each["name"] == "broken")
     assert "cannot be loaded: ValueError: half done." in broken["problem"]
     assert broken["capacity"] is None
@@ -322,13 +335,14 @@ def redis_source(folder: Path, redis_url: str) -> str:
 def test_check_prints_each_key_with_its_value(redis_source: str) -> None:
     printed = run("check", "users", "u1", "ü,2", "nobody").stdout
     assert_readable(printed)
-    blocks = printed.split("\n\n")
-    assert blocks[0].startswith("The source 'users'\n  connector  redis\n  config     RedisConfig(")
-    assert ["Key 'u1': ok, 1 attempt, ", "Key 'ü,2': ok, 1 attempt, ", "Key 'nobody': missing, 1 attempt, "] == [
-        block.partition("attempt, ")[0] + "attempt, " for block in blocks[1:]
-    ]
-    assert blocks[1].endswith("\n  Ann")
-    assert blocks[2].endswith('\n  Bob "B"')
+    assert printed.startswith("The source 'users'\n  connector  redis\n  config     RedisConfig(")
+    head, *rows = printed.partition("\n\n")[2].splitlines()
+    assert ["key", "status", "attempts", "time", "answer"] == head.split()
+    assert [
+        ["'u1'", "ok", "1", "Ann"],
+        ["'ü,2'", "ok", "1", 'Bob "B"'],
+        ["'nobody'", "missing", "1"],
+    ] == [[cell for cell in re.split("  +", row.strip()) if not cell.endswith(" s")] for row in rows]
     assert redis_source not in printed, "the address may hold a password"
 
 
@@ -340,14 +354,14 @@ def test_check_ends_with_one_when_a_key_has_no_answer(redis_source: str) -> None
         "PermanentError: The key holds another type of value in Redis than RedisConfig.kind says (WRONGTYPE)."
     )
     assert ("h1", None, 1) == tuple(found["answers"][0][name] for name in ("key", "value", "attempts"))
-    assert "Key 'h1': error, 1 attempt, " in run("check", "users", "h1", code=1).stdout
+    assert re.search(r"^  'h1'  error +1 +\S+ s  PermanentError: ", run("check", "users", "h1", code=1).stdout, re.M)
 
 
 @pytest.mark.service
 def test_check_shows_a_hash_as_text(redis_source: str) -> None:
     found = document("check", "hashes", "h1")
     assert {"name": "Eve", "photo": "AP8="} == found["answers"][0]["value"], "what is no text is base64 in JSON"
-    assert "{'name': 'Eve', 'photo': b'\\x00\\xff'}" in run("check", "hashes", "h1").stdout
+    assert "{'name': 'Eve', 'photo': b'\\x00\\xff'}" in unfolded(run("check", "hashes", "h1").stdout)
     assert ("map<string,string>", "the source, which was asked") == (found["value_type"], found["value_from"])
 
 
@@ -437,7 +451,7 @@ def test_a_server_that_does_not_start_is_no_defect(monkeypatch: pytest.MonkeyPat
 @pytest.mark.service
 def test_check_without_a_key_opens_the_source_and_says_what_that_is_worth(redis_source: str) -> None:
     printed = run("check", "users").stdout
-    assert printed.endswith("Name a KEY to see an answer; some connectors connect with the first one only.\n")
+    assert unfolded(printed).endswith("Name a KEY to see an answer; some connectors connect with the first one only.")
     assert_readable(printed)
 
 
@@ -466,7 +480,7 @@ def test_check_takes_secrets_out_of_what_a_careless_plugin_says(
         run("check", "late", "k", code=1).stdout,
         run("bench", "late", "k", "--seconds", "0.1", code=1).stdout,
     ):
-        assert "PermanentError: refused for *** and ***" in printed
+        assert "PermanentError: refused for *** and ***" in unfolded(printed)
     monkeypatch.delenv("ACME_TOKEN")
     assert refusal("check", "telling") == (
         "The environment variable ACME_TOKEN is not set on this worker; a Secret names it."
@@ -509,8 +523,9 @@ def test_bench_measures_each_capacity_and_suggests_one(redis_source: str, folder
     assert found["suggested"] in (1, 3)
     printed = run("bench", "users", "u1", *settings).stdout
     assert_readable(printed)
-    assert "1 distinct key given; with fewer than 60 the larger capacities cannot be" in printed
-    assert re.search(r"capacity=[13] is the least that comes within 10% of the best\.", printed)
+    assert "  capacity  keys/s  calls/s  p50 ms  p95 ms  p99 ms  in flight  not ok\n" in printed
+    assert "1 distinct key given; with fewer than 60 the larger capacities cannot be" in unfolded(printed)
+    assert re.search(r"capacity=[13] is the least that comes within 10% of the best\.", unfolded(printed))
     assert "is the least" not in run("bench", "users", "u1", *settings[:4]).stdout, "of one there is none better"
 
 

@@ -46,7 +46,8 @@ CHECKED = """
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("ENRICHKIT_CONFIG", raising=False)
+    for name in ("ENRICHKIT_CONFIG", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -140,13 +141,15 @@ def test_settings_behind_a_wrong_one_are_looked_at_too(install: Any, lint: Any) 
     assert [3, 4] == [line for line, _ in lint("[sources.redis]\ntype='redis'\nkind = 'hsh'\ncluster = 'yes'\n")]
 
 
-def test_the_plain_output_has_file_and_line_in_front(lint: Any) -> None:
+def test_the_plain_output_has_file_and_line_above_each_finding(lint: Any) -> None:
     lint("[sources.users]\ntype = 'redis'\nkind = 'hsh'\n")
     printed = CliRunner().invoke(commands, ["lint"])
     assert printed.exit_code == 1
     assert printed.stdout == (
-        "enrichkit.toml:3: [sources.users]: RedisConfig.kind is 'hsh'; it must be 'string', 'hash' or 'json', for "
-        "example kind='hash'.\nenrichkit.toml: 1 source, 1 finding\n"
+        "enrichkit.toml:3\n"
+        "  [sources.users]: RedisConfig.kind is 'hsh'; it must be 'string', 'hash' or\n"
+        "  'json', for example kind='hash'.\n"
+        "enrichkit.toml: 1 source, 1 finding\n"
     )
 
 
@@ -232,12 +235,12 @@ def test_the_file_can_be_named_and_must_be_there(folder: Path, monkeypatch: pyte
     monkeypatch.setenv("ENRICHKIT_CONFIG", "other.toml")
     assert runner.invoke(commands, ["lint"]).stdout == "other.toml: 1 source, 0 findings\n"
     absent = runner.invoke(commands, ["lint", "absent.toml"])
-    assert (1, "absent.toml: The file cannot be read: No such file or directory. Name another.") == (
+    assert (1, ["absent.toml", "  The file cannot be read: No such file or directory. Name another."]) == (
         absent.exit_code,
-        absent.stdout.splitlines()[0],
+        absent.stdout.splitlines()[:2],
     )
     (folder / "latin.toml").write_bytes(b"# \xe9")
-    assert "latin.toml: This is not TOML: " in runner.invoke(commands, ["lint", "latin.toml"]).stdout
+    assert "latin.toml\n  This is not TOML: " in runner.invoke(commands, ["lint", "latin.toml"]).stdout
 
 
 def test_what_lint_finds_nothing_in_can_be_opened(fake: Any, lint: Any) -> None:

@@ -14,19 +14,24 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import find_source
 from ..errors import ConfigError
 from ..options import Options
 from ..outcome import STATUSES
 from ..plan import limits_of
-from ..report import Report, paragraph, plural, table
+from ..report import plural
 from .arguments import keys_of
+from .output import Part, colour, columns, heading, indented
 from .probe import Probe, describe, without_secrets
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 __all__ = ["Bench", "Measure", "bench"]
 
+NUMBERS = ("capacity", "keys/s", "calls/s", "p50 ms", "p95 ms", "p99 ms", "in flight")
 ENOUGH = 0.9
 """Share of the best throughput that is as good as the best."""
 
@@ -61,10 +66,10 @@ class Measure:
     error: str | None
 
 
-@dataclass(frozen=True, repr=False)
-class Bench(Report):
+@dataclass(frozen=True)
+class Bench:
     """
-    What `bench` measured; `str` of it is the text.
+    What `bench` measured.
 
     Attributes:
         source: Name of the source.
@@ -82,27 +87,23 @@ class Bench(Report):
     measures: tuple[Measure, ...]
     suggested: int | None
 
-    def __str__(self) -> str:
-        head = ("capacity", "keys/s", "calls/s", "p50 ms", "p95 ms", "p99 ms", "in flight", "")
-        rows = [head, *map(_row, self.measures)]
-        widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
-        aligned = [[cell.rjust(width) for cell, width in zip(row, widths, strict=False)] + [row[-1]] for row in rows]
-        lines = [f"The source {self.source!r}, connector {self.connector!r}, {self.batch_size:,} keys per call"]
-        lines += table(aligned)
-        for text in dict.fromkeys(measure.error for measure in self.measures if measure.error is not None):
-            lines += paragraph(f"Last error: {text}")
+    def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
+        yield heading(f"The source {self.source!r}, connector {self.connector!r}, {self.batch_size:,} keys per call")
+        yield columns([_row(each) for each in self.measures], [*NUMBERS, "not ok"], numbers=NUMBERS)
+        for said in dict.fromkeys(measure.error for measure in self.measures if measure.error is not None):
+            yield indented(("Last error: ", "red"), said)
         most = max(measure.capacity for measure in self.measures) * self.batch_size
         if self.distinct_keys < 2 * most:
-            lines += paragraph(
+            yield indented(
                 f"{plural(self.distinct_keys, 'distinct key')} given; with fewer than {2 * most:,} the larger "
                 "capacities cannot be filled, because a key is asked for once at a time. Give more of them."
             )
         if self.suggested is not None and len(self.measures) > 1:
-            lines += paragraph(
-                f"capacity={self.suggested} is the least that comes within {1 - ENOUGH:.0%} of the best. It is for one "
-                "worker process: divide it by the task slots that ask at the same time if the source is shared."
+            yield indented(
+                (f"capacity={self.suggested}", "bold"),
+                f" is the least that comes within {1 - ENOUGH:.0%} of the best. It is for one worker process: divide "
+                "it by the task slots that ask at the same time if the source is shared.",
             )
-        return "\n".join(lines)
 
 
 def bench(
@@ -190,14 +191,14 @@ def _until(end: float, keys: list[Any], size: int) -> Iterator[list[Any]]:
         yield list(itertools.islice(round_and_round, size))
 
 
-def _row(each: Measure) -> tuple[str, ...]:
+def _row(each: Measure) -> Sequence[Part]:
     percentiles = ("-" if value is None else f"{value * 1000:,.2f}" for value in (each.p50, each.p95, each.p99))
-    bad = ", ".join(f"{count:,} {status}" for status, count in each.outcomes.items() if status != "ok")
+    others = {word: number for word, number in each.outcomes.items() if word != "ok"}
     return (
         f"{each.capacity:,}",
         f"{each.keys_per_second:,.0f}",
         f"{each.calls / each.seconds:,.0f}",
         *percentiles,
         f"{each.in_flight:,.1f}",
-        bad,
+        (", ".join(f"{number:,} {word}" for word, number in others.items()), colour(*others)),
     )

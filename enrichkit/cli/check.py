@@ -11,11 +11,14 @@ import msgspec
 
 from ..config import find_source
 from ..outcome import STATUSES, Outcomes
-from ..report import Report, paragraph, plural, seconds, table
+from ..report import seconds
 from .arguments import keys_of, types_of
+from .output import Part, colour, columns, heading, indented
 from .probe import TOLD, Probe, SourceError, describe, without_secrets
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ..connector import ConnectorConfig
 
 __all__ = ["Answer", "Check", "check"]
@@ -35,10 +38,10 @@ class Answer:
     latency: float
 
 
-@dataclass(frozen=True, repr=False)
-class Check(Report):
+@dataclass(frozen=True)
+class Check:
     """
-    What `check` found; `str` of it is the text.
+    What `check` found.
 
     Attributes:
         source: Name of the source.
@@ -63,31 +66,23 @@ class Check(Report):
         """How many keys have no answer. One that the source does not hold has one."""
         return sum(answer.status in FAILED for answer in self.answers)
 
-    def __str__(self) -> str:
+    def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
         declared = self.value_type or "not known: neither declared with returns nor told by the source"
-        facts = [
-            ("connector", self.connector),
-            ("config", self.config),
-            ("opened", f"in {seconds(self.opened)}"),
-            ("value", re.sub(r",\s*", ", ", declared)),
-            *([("", f"from {self.value_from}")] if self.value_type is not None else []),
-        ]
-        lines = [f"The source {self.source!r}", *table(facts)]
-        for answer in self.answers:
-            # The engine's clock ticks in milliseconds where uvloop is installed.
-            latency = seconds(answer.latency) if answer.latency else "under 0.001 s"
-            spent = f"{plural(answer.attempts, 'attempt')}, {latency}"
-            lines += ["", f"Key {answer.key!r}: {answer.status}, {spent}"]
-            if answer.status == "ok":
-                lines += paragraph(_shown(answer.value))
-            elif answer.error is not None:
-                lines += paragraph(answer.error)
-        if not self.answers:
-            lines += [
-                "",
-                *paragraph("Name a KEY to see an answer; some connectors connect with the first one only.", 0),
-            ]
-        return "\n".join(lines)
+        yield heading(f"The source {self.source!r}")
+        facts = {
+            "connector": self.connector,
+            "config": self.config,
+            "opened": f"in {seconds(self.opened)}",
+            "value": re.sub(r",\s*", ", ", declared),
+            **({"type from": self.value_from} if self.value_type is not None else {}),
+        }
+        yield columns(list(facts.items()))
+        yield ""
+        if self.answers:
+            heads = ("key", "status", "attempts", "time", "answer")
+            yield columns([_row(answer) for answer in self.answers], heads, numbers=("attempts", "time"))
+        else:
+            yield indented("Name a KEY to see an answer; some connectors connect with the first one only.")
 
 
 def check(name: str, texts: Sequence[str], types: str | None, options: dict[str, Any], *, spark: bool = False) -> Check:
@@ -178,5 +173,11 @@ def _plain(value: Any, encoding: str) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else repr(value)
+def _row(answer: Answer) -> Sequence[Part]:
+    # The engine's clock ticks in milliseconds where uvloop is installed.
+    spent = seconds(answer.latency) if answer.latency else "<0.001 s"
+    style = colour(answer.status)
+    said: Part = (answer.error or "", style)
+    if answer.status == "ok":
+        said = answer.value if isinstance(answer.value, str) else repr(answer.value)
+    return repr(answer.key), (answer.status, style), f"{answer.attempts:,}", spent, said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -22,12 +22,27 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Commands(click.Group):
-    """A group that tells what enrichkit raises in one line, without a traceback, and ends with 1."""
+    """A group that tells what enrichkit raises in a few words, without a traceback, and ends with 1."""
+
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
+        try:
+            sys.exit(super().main(*args, **{**extra, "standalone_mode": False}))
+        except click.exceptions.NoArgsIsHelpError as error:  # the help is what it says
+            error.show()
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            from .output import show_error
+
+            show_error(error)
+            sys.exit(error.exit_code)
+        except click.Abort:
+            click.echo("Aborted!", err=True)
+            sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except ArgumentError as error:
             raise click.UsageError(str(error)) from error
@@ -153,7 +168,11 @@ def explain(
     from ..explanation import explain as run
 
     numbers = {"keys": keys, "rows": rows, "task_slots": task_slots, "expressions": expressions, "latency": latency}
-    _print(run(name, **numbers, **options), as_json)  # type: ignore[arg-type]  # checked by click, and by explain
+    report = run(name, **numbers, **options)  # type: ignore[arg-type]  # checked by click, and by explain
+    if as_json:
+        _print_json(report)
+    else:
+        click.echo(str(report))
 
 
 @enrichkit.command(short_help="Say all that is wrong in a file of sources.")
@@ -176,9 +195,10 @@ def lint(config: Path | None, no_secrets: bool, as_json: bool) -> None:
     if as_json:
         _print_json({"file": str(path), "sources": sources, "findings": findings})
     else:
-        for finding in findings:
-            click.echo(finding)
-        click.echo(f"{path}: {plural(sources, 'source')}, {plural(len(findings), 'finding')}")
+        from .output import show, text
+
+        counted = (plural(len(findings), "finding"), "red" if findings else "green")
+        show(*findings, text(f"{path}: {plural(sources, 'source')}, ", counted))
     if findings:
         raise click.exceptions.Exit(1)
 
@@ -250,7 +270,9 @@ def _print(report: Any, as_json: bool) -> None:
     if as_json:
         _print_json(report)
     else:
-        click.echo(str(report))
+        from .output import show
+
+        show(report)
 
 
 def _print_json(document: Any) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..connector import Connector
 from ..errors import MissingDriverError, PluginError
 from ..registry import FIRST_PARTY, Plugin, connectors, load, require_driver
-from ..report import Report, plural, table
+from .output import columns, heading
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 __all__ = ["Installed", "Inventory", "inventory"]
 
@@ -45,14 +49,20 @@ class Installed:
     problem: str | None = None
 
 
-@dataclass(frozen=True, repr=False)
-class Inventory(Report):
-    """The connectors by name; `str` of it is the text."""
+@dataclass(frozen=True)
+class Inventory:
+    """The connectors by name."""
 
     connectors: tuple[Installed, ...]
 
-    def __str__(self) -> str:
-        return "\n\n".join("\n".join(_lines(each)) for each in self.connectors)
+    def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
+        heads = ("connector", "package and config", "keys per call", "in flight", "can also")
+        if usable := [each for each in self.connectors if each.problem is None]:
+            yield columns([_row(each) for each in usable], heads, numbers=heads[2:4])
+        if others := [each for each in self.connectors if each.problem is not None]:
+            yield from [""] * bool(usable)
+            yield heading("Cannot be used")
+            yield columns([(each.name, each.problem or "") for each in others])
 
 
 def inventory() -> Inventory:
@@ -96,24 +106,8 @@ def _offers(connector: type[Connector[Any]], method: str) -> bool:
     return getattr(connector, method) is not getattr(Connector, method)
 
 
-def _lines(each: Installed) -> list[str]:
-    if each.version is None:
-        return [f"{each.name}: not installed", f"  {each.problem}"]
-    facts = []
-    if each.config is not None:
-        can = [word for word in ("describe", "store", "scan") if getattr(each, word)]
-        facts = [
-            ("config", each.config),
-            ("calls", f"{plural(each.batch_size or 1, 'key')} per call (at most {each.max_batch_size:,})"),
-            ("", f"{plural(each.capacity or 1, 'call')} in flight per worker process"),
-            ("can", ", ".join(["look keys up", *(_CAN[word] for word in can)])),
-        ]
-    facts.append(("driver", "there" if each.problem is None else each.problem))
-    return [f"{each.name}: {each.package} {each.version}", *table(facts)]
-
-
-_CAN = {
-    "describe": "tell the type of its values",
-    "store": "be written to",
-    "scan": "be read as a whole",
-}
+def _row(each: Installed) -> Sequence[str]:
+    can = ", ".join(word for word in ("describe", "store", "scan") if getattr(each, word))
+    package = f"{each.package} {each.version}\n{each.config}"
+    calls = f"{each.batch_size:,}\nup to {each.max_batch_size:,}"
+    return each.name, package, calls, f"{each.capacity:,}", can or "-"

@@ -18,8 +18,11 @@ from ..options import did_you_mean
 from ..plan import secrets_of
 from ..registry import connectors, load, require_driver
 from ..secrets import redact
+from .output import heading, indented
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ..connector import Connector, ConnectorConfig
 
 __all__ = ["Finding", "lint"]
@@ -44,9 +47,10 @@ class Finding:
     setting: str | None
     message: str
 
-    def __str__(self) -> str:
-        where = self.file if self.line is None else f"{self.file}:{self.line}"
-        return f"{where}: {self.message}"
+    def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
+        # On a line of its own, for the editors and terminals that make a link of it.
+        yield heading(self.file if self.line is None else f"{self.file}:{self.line}")
+        yield indented(self.message)
 
 
 def lint(path: Path, *, secrets: bool = True) -> tuple[int, list[Finding]]:
