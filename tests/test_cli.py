@@ -285,7 +285,7 @@ def test_a_connector_that_is_not_installed_or_broken_is_listed_with_the_reason(
     install("broken", "raise ValueError('half done')", package="acme-broken")
     monkeypatch.setattr("enrichkit.cli.inventory.FIRST_PARTY", ("redis", "oracle"))
     printed = run("connectors").stdout
-    assert "  oracle  Run: pip install 'enrichkit[oracle]'\n" in printed
+    assert "  oracle  Not installed. Run: pip install 'enrichkit[oracle]'\n" in printed
     (broken,) = (each for each in document("connectors")["connectors"] if each["name"] == "broken")
     assert "cannot be loaded: ValueError: half done." in broken["problem"]
     assert broken["capacity"] is None

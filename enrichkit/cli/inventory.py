@@ -62,7 +62,9 @@ class Inventory:
         if others := [each for each in self.connectors if each.problem is not None]:
             yield from [""] * bool(usable)
             yield heading("Cannot be used")
-            yield columns([(each.name, each.problem or "") for each in others])
+            yield columns(
+                [(each.name, ("" if each.version else "Not installed. ") + str(each.problem)) for each in others]
+            )
 
 
 def inventory() -> Inventory:
