@@ -187,6 +187,18 @@ def test_a_defect_is_told_in_a_few_words_and_shown_when_asked_for(monkeypatch: p
         CliRunner().invoke(commands, ["--traceback", "connectors"], catch_exceptions=False)
 
 
+def test_an_interrupt_ends_with_one_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("enrichkit.cli.inventory.inventory", interrupted)
+    assert run("connectors", code=1).stderr == "\nAborted!\n"
+
+
+def test_without_a_command_it_helps_and_ends_with_two() -> None:
+    assert run(code=2).stderr == run("--help").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
