@@ -114,7 +114,8 @@ def test_a_pipe_gets_plain_text_in_eighty_columns_whatever_terminal_is_behind_it
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
     command = [sys.executable, "-m", "enrichkit", "lint"]
-    done = subprocess.run(command, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    done = subprocess.run(command, env=environment, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True)
     os.close(ours)
     os.close(theirs)
     assert "\x1b" not in done.stdout
