@@ -286,9 +286,9 @@ def test_a_frozen_server_costs_no_more_than_the_timeout(server, filled, connecte
             await connector.fetch_many(["1"], CALL)
             with frozen(server.pid):
                 began = time.monotonic()
-                error = await error_of(connector, ["alice@example.test"], Call(timeout=0.3))
-                assert (TransientError, "Redis did not answer within 0.3 s.") == (type(error), str(error))
-                assert time.monotonic() - began < 0.6
+                error = await error_of(connector, ["alice@example.test"], Call(timeout=1.0))
+                assert (TransientError, "Redis did not answer within 1 s.") == (type(error), str(error))
+                assert time.monotonic() - began < 1.9  # two limits in a row, to connect and to answer, take longer
             assert await connector.fetch_many(["1"], CALL) == {"1": b"v1"}
 
     run(main())
