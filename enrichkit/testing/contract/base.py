@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import stat
@@ -89,10 +90,10 @@ class Fixtures:
     ) -> Iterator[Network | None]:
         """The connector behind the fault proxy, not open yet; None without a server, which the connector proves."""
         if address is None or proxy is None:
-            for _ in range(3):  # other threads open sockets, too, Spark's for example, but not each time
-                before = sockets()
+            for _ in range(3):  # other threads may open some, too, py4j's for example, but hardly each time
                 with Source(connector, known, missing_key, patience=self.patience) as source:
-                    before |= sockets()  # the loop has some
+                    source.run(asyncio.sleep(0))  # the loop has sockets of its own, once it runs
+                    before = sockets()
                     source.open()
                     source.look_up(source.keys)
                     opened = sockets() - before
