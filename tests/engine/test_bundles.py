@@ -158,3 +158,23 @@ async def test_a_deadline_takes_all_bundles_of_its_call_apart(lab: Lab) -> None:
     assert task.keys == ["a", "b", "c", "d", "b", "c"]
     assert set(task.statuses) == {"timeout"}
     assert lab.now == pytest.approx(1.0, abs=0.06)
+
+
+async def test_a_call_in_time_is_not_late_because_another_one_is(lab: Lab) -> None:
+    server, task = lab.start(
+        {0: Step(never=True), 1: Step(never=True)},
+        otherwise=Step(after=0.9),
+        capacity=2,
+        batch_size=2,
+        timeout=1.0,
+        on_timeout="null",
+        max_fallback_ratio=1.0,
+    )
+    task.admit(0, 1)
+    await lab.at(0.5)
+    task.admit(2, 3)
+    await lab.at(1.2)
+    assert [(0, 1), (2, 3)] == server.keys
+    assert [True, False] == [call.late for call in lab.engines[0].calls]
+    await task.end()
+    assert ["timeout", "timeout", "ok", "ok"] == task.statuses
