@@ -58,7 +58,9 @@ class OrderedQueue(Generic[T]):
         """Remove the done entries at the head and return their parts in order."""
         leaving: list[T] = []
         while self._tickets and self._tickets[0].done:
-            leaving += self._tickets.popleft().parts
+            ticket = self._tickets.popleft()
+            leaving += ticket.parts
+            del ticket.parts, ticket.entry  # they hold it, too: none would go before the garbage collector comes
         return leaving
 
     def head(self) -> T | None:
@@ -126,9 +128,11 @@ class UnorderedQueue(Generic[T]):
         while True:
             segment = self._segments[0]
             while segment.parts:
-                _, part, last = segment.parts.popleft()
+                ticket, part, last = segment.parts.popleft()
                 leaving.append(part)
-                self._size -= last
+                if last:
+                    self._size -= 1
+                    del ticket.entry  # it holds the ticket, too: neither would go before the garbage collector comes
             if segment.pending or len(self._segments) == 1:
                 return leaving
             self._segments.popleft()

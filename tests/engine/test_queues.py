@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -92,6 +94,27 @@ def test_unordered_rows_leave_as_they_are_done_but_do_not_cross_a_barrier() -> N
     assert len(queue) == 1
     assert finish(queue, tickets, "R5") == ["R5"]
     assert len(queue) == 0
+
+
+class Slice:
+    """An entry that knows its ticket, as the slices of a task do."""
+
+    ticket: Ticket[Any]
+
+
+@pytest.mark.parametrize("kind", [OrderedQueue, UnorderedQueue])
+def test_what_has_left_is_gone_before_the_garbage_collector_comes(kind: type[Any]) -> None:
+    queue, entry = kind(), Slice()
+    entry.ticket = queue.put(entry)
+    queue.ready(entry.ticket, entry)
+    seen = weakref.ref(entry)
+    gc.disable()
+    try:
+        assert [entry] == queue.pop()
+        del entry
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("size", [0, -1])
