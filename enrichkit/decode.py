@@ -172,7 +172,7 @@ def _texts(data_type: pa.DataType) -> _Batch:
     if pa.types.is_map(data_type):
         return _text_maps(data_type)
     if is_string(data_type):
-        return _column_of_texts(lambda texts: list(map(bytes.decode, texts)))
+        return _column_of_texts(_strings)
     if pa.types.is_boolean(data_type):
         return _column_of_texts(lambda texts: [_BOOLEANS[text] for text in texts])
     if data_type in INT_BITS:
@@ -201,6 +201,13 @@ def _column_of_texts(convert: _Batch) -> _Batch:
         return _with_nulls(values, convert(present))
 
     return convert_present
+
+
+def _strings(texts: Sequence[Any]) -> list[str]:
+    if texts and type(texts[0]) is str and {*map(type, texts)} == {str}:
+        "".join(texts).encode()  # raises for a lone surrogate, which UTF-8 has no form for
+        return list(texts)
+    return list(map(bytes.decode, texts))
 
 
 def _with_nulls(values: Sequence[Any], converted: list[Any]) -> list[Any]:

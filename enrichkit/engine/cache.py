@@ -34,6 +34,8 @@ _ENTRY_BYTES = 120  # a slot of the table, a reference to key and value, and its
 
 def size_of(value: Any) -> int:
     """Return about how many bytes *value* takes, containers included."""
+    if type(value) is str or type(value) is bytes:
+        return len(value) + 50
     total = sys.getsizeof(value)
     if isinstance(value, dict):
         total += sum(size_of(k) + size_of(v) for k, v in value.items())
