@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -94,7 +95,25 @@ class Bundle:
         self.call: InFlight | None = None
         self.more: dict[Any, list[tuple[Outcomes, int]]] = {}
         self._lookups: list[Lookup] | None = None
-        table.update(dict.fromkeys(keys, self))
+
+    def enter(self) -> int:
+        """
+        Let the table find the bundle under its keys, and leave those to their holder that it finds somebody else under.
+
+        Returns:
+            How many keys were left so.
+        """
+        holders: list[Lookup | Bundle] = list(map(self._table.setdefault, self.keys, repeat(self)))
+        held = len(holders) - holders.count(self)
+        if held:
+            mine: list[tuple[Any, int]] = []
+            for holder, key, index in zip(holders, self.keys, self.indices, strict=True):
+                if holder is self:
+                    mine.append((key, index))
+                else:
+                    holder.wait(key, self.outcomes, index)
+            self.keys, self.indices = [key for key, _ in mine], [index for _, index in mine]
+        return held
 
     def wait(self, key: Any, outcomes: Outcomes, index: int) -> None:
         """Let a further slice wait for *key*, which has there the place *index*."""
@@ -103,6 +122,7 @@ class Bundle:
     def cut(self, size: int) -> Bundle:
         """Remove the first *size* keys, and return them as a bundle."""
         first = Bundle(self._table, self.outcomes, self.keys[:size], self.indices[:size])
+        self._table.update(dict.fromkeys(first.keys, first))
         self.keys, self.indices = self.keys[size:], self.indices[size:]
         if self.more:
             first.more = {key: self.more.pop(key) for key in first.keys if key in self.more}

@@ -185,22 +185,25 @@ class Run:
 
     def _admit_keys(self, outcomes: Outcomes, indices: Sequence[int]) -> None:
         assert self.engine is not None
-        keys, table = outcomes.keys, self._table
+        keys, table, size = outcomes.keys, self._table, self.engine.batch_size
         if len(indices) < len(keys):
             keys = [keys[index] for index in indices]
-        if self.draining or not table.keys().isdisjoint(keys):
+        if self.draining or (size == 1 and not table.keys().isdisjoint(keys)):
             indices = [index for key, index in zip(keys, indices, strict=True) if self._is_new(key, outcomes, index)]
             keys = [outcomes.keys[index] for index in indices]
-        size = self.engine.batch_size
         if size == 1:  # no key of it ever shares its fate with another
             lookups = list(map(Lookup, keys, repeat(outcomes), indices))
             table.update(zip(keys, lookups, strict=True))
             self._fresh.extend(lookups)
+            self._fresh_keys += len(keys)
         else:
             for start in range(0, len(keys), size):
                 end = start + size
-                self._fresh.append(Bundle(table, outcomes, keys[start:end], indices[start:end]))
-        self._fresh_keys += len(keys)
+                bundle = Bundle(table, outcomes, keys[start:end], indices[start:end])
+                self.stats.shared += bundle.enter()
+                if bundle.keys:
+                    self._fresh.append(bundle)
+                    self._fresh_keys += len(bundle.keys)
         self.engine.wake()
 
     def _is_new(self, key: Any, outcomes: Outcomes, index: int) -> bool:
@@ -510,8 +513,7 @@ class Run:
         stats.ok += len(keys) - len(missed)
         stats.missing += len(missed)
         stats.latency.add(latency, len(keys))
-        for key in keys:
-            del table[key]
+        deque(map(table.pop, keys), maxlen=0)  # the fastest way to remove them all
         self._answer_bytes = each
         start = 0
         for bundle in call.bundles:

@@ -123,7 +123,19 @@ async def test_a_call_without_trouble_makes_no_lookup_for_each_of_its_keys(
 def bundle(keys: str) -> tuple[dict[Any, Any], Bundle]:
     table: dict[Any, Any] = {}
     outcomes = Outcomes(list(keys), len(keys))
-    return table, Bundle(table, outcomes, outcomes.keys, range(len(keys)))
+    made = Bundle(table, outcomes, outcomes.keys, range(len(keys)))
+    assert made.enter() == 0
+    return table, made
+
+
+def test_a_bundle_leaves_the_keys_to_their_holder_that_somebody_asks_for_already() -> None:
+    table, first = bundle("bd")
+    later = Outcomes(list("abcde"), 5)
+    second = Bundle(table, later, later.keys[1:], range(1, 5))
+    assert second.enter() == 2
+    assert (list(second.keys), list(second.indices), second.more) == (["c", "e"], [2, 4], {})
+    assert first.more == {"b": [(later, 1)], "d": [(later, 3)]}
+    assert table == {"b": first, "d": first, "c": second, "e": second}
 
 
 def test_the_cut_of_a_bundle_takes_the_rows_along_that_wait_for_its_keys() -> None:
