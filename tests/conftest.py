@@ -86,6 +86,15 @@ def fake(install: Callable[..., None]) -> Any:
 
 
 @pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, and no variable that the command reads."""
+    for name in ("ENRICHKIT_CONFIG", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     """A worker process without Spark."""
     made = Worker(monkeypatch)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.usefixtures("fresh_registry")
+pytestmark = pytest.mark.usefixtures("fresh_registry", "folder")
 
 DRIVERLESS = """
     from enrichkit import Connector, ConnectorConfig, hookimpl
@@ -73,15 +73,6 @@ TELLING = """
         return TellingConnector
 """
 """A plugin that breaks its contract: it says its secrets."""
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
-    for name in ("ENRICHKIT_CONFIG", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def run(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:

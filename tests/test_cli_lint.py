@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("fresh_registry")
+pytestmark = pytest.mark.usefixtures("fresh_registry", "folder")
 
 CHECKED = """
     from dataclasses import dataclass
@@ -42,14 +42,6 @@ CHECKED = """
     def enrichkit_connector():
         return CheckedConnector
 """
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("ENRICHKIT_CONFIG", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture
