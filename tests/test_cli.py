@@ -398,7 +398,7 @@ def test_check_takes_keys_of_several_columns_and_types(folder: Path, postgres_ds
     assert "was given a value of the type str" in rejected["error"]
     assert refusal("check", "absent") == (
         "FatalError: PostgresConfig.table names 'userz', which the schema 'public' does not have. Did you mean "
-        "'users'? Its tables: 'users'."
+        "'users'? Its tables and views: 'users'."
     )
 
 

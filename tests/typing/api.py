@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from ssl import SSLContext
 from typing import Any, TypedDict, assert_type
 
 import pyarrow as pa
@@ -45,6 +46,7 @@ from enrichkit import (
     register,
     register_function,
 )
+from enrichkit.sql import Pool, Session, Source, SqlConfig, SqlConnector, SqlServerConfig, no_table, quote, tls_context
 from enrichkit.testing import ConnectorContract, FaultProxy, fault_proxy, open_connector
 
 
@@ -164,6 +166,36 @@ def connectors_of_ones_own() -> None:
     AcmeConnector(AcmeConfig(host="here"))
     AcmeConnector(ConnectorConfig())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Failure("no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiteConfig(SqlConfig):
+    table: str | None = None
+    query: str | None = None
+
+
+class LitePool(Pool[Session]):
+    product = "Lite"
+
+
+class LiteConnector(SqlConnector[LiteConfig, LitePool, str]):
+    async def fetch_many(self, keys: Sequence[str], call: Call) -> Mapping[str, str]:
+        pool, lookup = self.opened()
+        assert_type(pool, LitePool)
+        return dict.fromkeys(keys, lookup)
+
+
+def a_connector_of_a_sql_database(config: SqlServerConfig) -> None:
+    lite = LiteConfig(table="users", key=("tenant", "id"), columns=("name",))
+    assert_type(lite.key_columns, tuple[str, ...])
+    assert_type(lite.split_table("schema", "main"), tuple[str, str])
+    assert_type(Source(lite, "the table users").choose({"id": 1}), tuple[list[int], list[int]])
+    assert_type(no_table(lite, "users", "the file", ["user"]), FatalError)
+    assert_type(quote("users"), str)
+    assert_type(tls_context(config, "S3cret"), SSLContext)
+    LiteConfig(key=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    LitePool(lite, 4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Source(ConnectorConfig(), "it")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 class TestAcmeContract(ConnectorContract):

@@ -15,12 +15,20 @@ from decimal import Decimal
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from .names import quote
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Column", "KeyType", "ValueType", "key_type", "value_type"]
+__all__ = ["Column", "KeyType", "ValueType", "key_type", "quote", "value_type"]
+
+
+def quote(name: str) -> str:
+    """
+    Return *name* as a quoted SQL identifier, in a statement that takes parameters as `%s`.
+
+    >>> quote("we`ird 100%")
+    '`we``ird 100%%`'
+    """
+    return "`" + name.replace("`", "``").replace("%", "%%") + "`"
 
 
 @dataclass(frozen=True, slots=True)

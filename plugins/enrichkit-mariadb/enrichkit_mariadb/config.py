@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from enrichkit.connector import ConnectorConfig
 from enrichkit.errors import ConfigError
-from enrichkit.secrets import Secret
+from enrichkit.secrets import Secret  # noqa: TC001 - who lints a file of sources reads the hints
+from enrichkit.sql import SqlServerConfig
 
 from .address import Address, parse_url
-from .names import check_name, split_table
 
 __all__ = ["MariadbConfig"]
 
+# https://mariadb.com/docs/server/reference/sql-structure/sql-language-structure/identifier-names
+MAX_LENGTH = 64
+
+_SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
+
 
 @dataclass(frozen=True, kw_only=True)
-class MariadbConfig(ConnectorConfig):
+class MariadbConfig(SqlServerConfig):
     """
     Where the values are: rows of a table or view, found by their key.
 
@@ -46,8 +50,6 @@ tls_cert=None, tls_key=None, insecure=False)
 
     url: str = field(default="mariadb://localhost:3306", repr=False)
     table: str | tuple[str, str]
-    key: str | tuple[str, ...] = "id"
-    columns: tuple[str, ...] = ()
     password: str | Secret | None = field(default=None, repr=False)
     tls: bool | None = None
     tls_ca: str | None = None
@@ -56,27 +58,49 @@ tls_cert=None, tls_key=None, insecure=False)
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("table", "key", "columns"):
-            if isinstance(getattr(self, name), list):  # from TOML or JSON; a list has no hash
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        if isinstance(self.columns, str):  # columns=("name") is no tuple, and nobody means its letters
-            object.__setattr__(self, "columns", (self.columns,))
-        self._check_types()
-        split_table(self.table, self.address.database)
-        self._check_columns()
-        if self.password is not None and self.address.password is not None:
-            raise ConfigError("MariadbConfig has a password and another one in its url; remove the one in the url.")
+        super().__post_init__()
+        if not any(self.tls is value for value in (True, False, None)):
+            raise ConfigError(f"MariadbConfig.tls is {self.tls!r}; it must be True, False or None.")
+        self.database_and_table()
+        self.check_server("url")
         self._check_tls()
 
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """The names of the key columns, one or more."""
-        return self.key if isinstance(self.key, tuple) else (self.key,)
+    def check_name(self, field: str, name: object, what: str) -> str:
+        """Return *name* if MariaDB can have a *what* of that name; raises `ConfigError` that speaks of *field*."""
+        name = super().check_name(field, name, what)
+        if len(name) > MAX_LENGTH:
+            raise ConfigError(
+                f"MariadbConfig.{field} holds {name[:20] + '...'!r}, {len(name)} characters long; it must be the name "
+                f"of a {what}, 1 to {MAX_LENGTH} characters long. Write the name as the server has it."
+            )
+        # https://mariadb.com/docs/server/reference/sql-structure/sql-language-structure/identifier-names#further-rules
+        if max(name) > "\uffff" or name[-1] == " ":
+            raise ConfigError(
+                f"MariadbConfig.{field} holds {name!a}; the name of a {what} cannot hold a character above U+FFFF, nor "
+                "end with a space. Remove that character."
+            )
+        return name
 
-    @property
-    def key_parts(self) -> int:
-        """How many key columns the source needs."""
-        return len(self.key_columns)
+    def database_and_table(self) -> tuple[str, str]:
+        """
+        Return the two names of *table*; raises `ConfigError`.
+
+        >>> MariadbConfig(table="shop.users; DROP TABLE users--").database_and_table()
+        ('shop', 'users; DROP TABLE users--')
+        """
+        default = self.address.database
+        if default is None and isinstance(self.table, str) and "." not in self.table:
+            raise ConfigError(
+                f"MariadbConfig.table is {self.table!r} and the url names no database; one of them must name it. Write "
+                "table='database.table', or end the url with the database."
+            )
+        database, table = self.split_table("database", default or "")
+        if database.lower() in _SYSTEM:
+            raise ConfigError(
+                f"MariadbConfig.table is in the system database {database!r}; it must be a table of your own. Make a "
+                "view in a database of yours to read it."
+            )
+        return database, table
 
     @property
     def address(self) -> Address:
@@ -86,42 +110,7 @@ tls_cert=None, tls_key=None, insecure=False)
     @property
     def encrypted(self) -> bool:
         """Whether the connection uses TLS."""
-        return (not self.address.local or self._names_certificates) if self.tls is None else self.tls
-
-    @property
-    def _names_certificates(self) -> bool:
-        return any((self.tls_ca, self.tls_cert, self.tls_key))
-
-    def _check_types(self) -> None:
-        for name, allowed in (("tls", (True, False, None)), ("insecure", (True, False))):
-            if not any(getattr(self, name) is value for value in allowed):
-                said = "True, False or None" if None in allowed else "True or False"
-                raise ConfigError(f"MariadbConfig.{name} is {getattr(self, name)!r}; it must be {said}.")
-        for name in ("tls_ca", "tls_cert", "tls_key"):
-            if not (getattr(self, name) is None or (isinstance(getattr(self, name), str) and getattr(self, name))):
-                raise ConfigError(
-                    f"MariadbConfig.{name} is {getattr(self, name)!r}; it must be the path of a file, or None."
-                )
-        if not (self.password is None or isinstance(self.password, str | Secret)):
-            raise ConfigError(
-                f"MariadbConfig.password has the type {type(self.password).__name__}; it must be a str or a Secret, "
-                "for example Secret.env('SHOP_PASSWORD')."
-            )
-
-    def _check_columns(self) -> None:
-        for names, of in ((self.key_columns, "key"), (self.columns, "columns")):
-            if not isinstance(names, tuple):
-                raise ConfigError(
-                    f"MariadbConfig.{of} is {names!r}; it must be a tuple of names, for example ('name', 'tier')."
-                )
-            for column in names:
-                check_name(of, column, "column")
-            if len(set(names)) < len(names):
-                raise ConfigError(f"MariadbConfig.{of} is {names!r}; it must hold each name once. Remove the second.")
-        if not self.key_columns:
-            raise ConfigError(
-                "MariadbConfig.key is (); it must be the name of a column, for example 'id', or a tuple of them."
-            )
+        return (not self.address.local or self.names_certificates) if self.tls is None else self.tls
 
     def _check_tls(self) -> None:
         if not (self.encrypted or self.insecure or self.address.local):
@@ -130,15 +119,11 @@ tls_cert=None, tls_key=None, insecure=False)
                 "must be True. Leave tls out and name the certificates to trust with tls_ca=..., or accept the risk "
                 "with insecure=True."
             )
-        if self._names_certificates and not self.encrypted:
+        if self.names_certificates and not self.encrypted:
             raise ConfigError(
                 "MariadbConfig names certificates, but tls is False; remove it, or tls_ca, tls_cert and tls_key."
             )
         if self.tls_ca is not None and self.insecure:
             raise ConfigError(
                 "MariadbConfig names certificates to trust in tls_ca, which insecure=True ignores; remove one of them."
-            )
-        if self.tls_key is not None and self.tls_cert is None:
-            raise ConfigError(
-                "MariadbConfig.tls_key is given without tls_cert; name the certificate that it belongs to."
             )

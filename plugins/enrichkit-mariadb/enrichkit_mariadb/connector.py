@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
-from enrichkit.connector import Call, Connector, ConnectorConfig, Failure, Key, Value
-from enrichkit.errors import FatalError
+from enrichkit.sql import SqlConnector
 
 from .catalog import prepare
 from .config import MariadbConfig
-from .pool import Pool, Session
+from .lookup import Lookup
+from .pool import MariadbPool, MariadbSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .lookup import Lookup
+    from enrichkit.connector import Call, ConnectorConfig, Failure, Key, Value
 
 __all__ = ["MariadbConnector"]
 
-OPEN_TIMEOUT = 10.0
 
-
-class MariadbConnector(Connector[MariadbConfig]):
+class MariadbConnector(SqlConnector[MariadbConfig, MariadbPool, Lookup]):
     """
     Look keys up by a join with the list of them, through asyncmy.
 
@@ -42,54 +39,26 @@ class MariadbConnector(Connector[MariadbConfig]):
     requires: ClassVar[tuple[str, ...]] = ("asyncmy",)
     pip: ClassVar[str | None] = "pip install 'enrichkit[mariadb]'"
 
-    _pool: Pool | None = None
-    _lookup: Lookup | None = None
-
-    def __repr__(self) -> str:
-        return f"<MariadbConnector {self.config.table}: {self._pool or 'closed'}>"
-
-    async def open(self) -> None:
-        """Connect once and check table, columns and types against the catalog."""
+    def make_pool(self) -> MariadbPool:
         import asyncmy  # here, so that a driver program without it can still build the config
 
-        self._pool = Pool(self.config, self.capacity, asyncmy)
+        return MariadbPool(self.config, self.capacity, asyncmy)
 
-        async def check(session: Session, timeout: float) -> Lookup:
+    async def prepare(self, pool: MariadbPool) -> Lookup:
+        async def check(session: MariadbSession, timeout: float) -> Lookup:
             return await prepare(session.ask, self.config)
 
-        try:
-            self._lookup = await self._pool.run(check, OPEN_TIMEOUT)
-        except BaseException:
-            await self.close()
-            raise
-
-    async def describe(self) -> str | None:
-        """Return the DDL of one value: of the column, or of a struct of all columns."""
-        returns: str | None = self.config.returns
-        return returns or self._opened()[1].ddl
+        return await pool.run(check, self.open_timeout)
 
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Value | Failure]:
         """Look *keys* up in one statement, see `Connector.fetch_many`."""
-        pool, lookup = self._opened()
+        pool, lookup = self.opened()
         asked = lookup.ask(keys)
         if not asked.keys:
             return asked.answers
 
-        async def fetch(session: Session, timeout: float) -> dict[Key, Value | Failure]:
+        async def fetch(session: MariadbSession, timeout: float) -> dict[Key, Value | Failure]:
             rows = await session.ask(lookup.sql, round(0.9 * timeout, 3), asked.offset, asked.document)
             return lookup.read(rows, asked, call.many)
 
         return await pool.run(fetch, call.timeout)
-
-    async def close(self) -> None:
-        """Close all connections, without waiting for anything."""
-        pool, self._pool = self._pool, None
-        self._lookup = None
-        if pool is not None:
-            pool.close()
-            await asyncio.sleep(0)  # the transports close in the loop's next turn
-
-    def _opened(self) -> tuple[Pool, Lookup]:
-        if self._pool is None or self._lookup is None:
-            raise FatalError("The connector 'mariadb' is not open; call open() before it is asked.")
-        return self._pool, self._lookup

@@ -22,10 +22,11 @@ from enrichkit.connector import Failure, Key, Value
 from enrichkit.errors import FatalError, PermanentError, TransientError
 
 from .columns import Column, KeyType, ValueType, key_type, value_type
-from .names import quote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from enrichkit.sql import Source
 
 __all__ = ["Asked", "Lookup"]
 
@@ -59,18 +60,18 @@ class Lookup:
     How a table is asked. Raises `FatalError` for a column that cannot be a key or a value.
 
     Args:
-        database: Where the table is.
-        table: Its name.
+        source: What messages call it.
+        table: Its name in our statement.
         keys: The key columns.
         values: The value columns.
         max_packet: Most bytes that the server takes at once; it ends the connection of a client that sends more.
     """
 
     def __init__(
-        self, database: str, table: str, keys: Sequence[Column], values: Sequence[Column], max_packet: int
+        self, source: Source, table: str, keys: Sequence[Column], values: Sequence[Column], max_packet: int
     ) -> None:
         self._max_packet = max_packet
-        self.source = f"the table {database}.{table}"
+        self.source = source
         self._keys = [(column, self._key_type(column)) for column in keys]
         self._types = [set(kind.types) for _, kind in self._keys]
         self._names = [column.name for column in values]
@@ -87,7 +88,7 @@ class Lookup:
         self.sql = (
             f"SET STATEMENT max_statement_time = %s FOR SELECT k.n + %s, {', '.join(kind.select for kind in read)} "  # noqa: S608 - quoted names
             f"FROM JSON_TABLE(%s, '$[*]' COLUMNS (n FOR ORDINALITY, {columns})) AS k "
-            f"LEFT JOIN {quote(database)}.{quote(table)} AS t ON {on}"
+            f"LEFT JOIN {table} AS t ON {on}"
         )
         self._next = secrets.randbits(40)
 
@@ -150,7 +151,7 @@ class Lookup:
             elif many and found:
                 answers[asked.keys[index]] = found
             elif found:
-                answers[asked.keys[index]] = found[0] if len(found) == 1 else self._ambiguity(len(found))
+                answers[asked.keys[index]] = found[0] if len(found) == 1 else self.source.ambiguity(len(found))
         return answers
 
     def _value(self, values: list[Any]) -> Value:
@@ -172,11 +173,7 @@ class Lookup:
     def _parts(self, key: Key) -> tuple[Any, ...]:
         parts = key if type(key) is tuple else (key,)
         if len(parts) != len(self._keys):
-            names = ", ".join(repr(column.name) for column, _ in self._keys)
-            raise FatalError(
-                f"A key came with another number of parts than MariadbConfig.key names columns: {names}. "
-                "Name as many key columns in enrich(...) as in MariadbConfig.key."
-            )
+            raise self.source.misshapen()
         return parts
 
     def _take(self, parts: Sequence[tuple[Any, ...]]) -> bool:
@@ -190,22 +187,13 @@ class Lookup:
         for (column, kind), part in zip(self._keys, parts, strict=True):
             right = type(part) in kind.types
             if not right or not kind.holds([part]):
-                why = ", which it cannot hold" if right else ""
-                error = PermanentError(
-                    f"The key was not sent: the key column {column.name!r} of {self.source} is {column.full} and was "
-                    f"given a value of the type {type(part).__name__}{why}; it takes {kind.allowed}. "
-                    "Cast or filter the key in Spark."
-                )
-                return Failure(error, rejected=True)
+                return self.source.rejection(column.name, part, is_=column.full, takes=kind.allowed, right=right)
         return None
 
     def _key_type(self, column: Column) -> KeyType:
         kind = key_type(column)
         if kind is None:
-            raise FatalError(
-                f"The key column {column.name!r} of {self.source} has the type {column.full}, which cannot be looked "
-                f"up; a key can be one of: {_LOOKED_UP}. Name another column in MariadbConfig.key."
-            )
+            raise self.source.not_a_key(column.name, column.full, _LOOKED_UP)
         return kind
 
     def _value_type(self, column: Column) -> ValueType:
@@ -217,15 +205,6 @@ class Lookup:
                 "ST_AsText."
             )
         return kind
-
-    def _ambiguity(self, count: int) -> Failure:
-        names = " and ".join(repr(column.name) for column, _ in self._keys)
-        return Failure(
-            PermanentError(
-                f"{count} rows of {self.source} have one key, and one is allowed: {names} is not unique. "
-                "Use enrich_frame(..., many=True) to get them all, or a key that is unique."
-            )
-        )
 
     def _refusal(self, column: str) -> Failure:
         return Failure(

@@ -1,5 +1,5 @@
 """
-The connections of one connector: at most `capacity`, made when needed, never handed out in an unknown state.
+How to connect to MariaDB, and when a connection may be used again.
 
 Why not `asyncmy.Pool`: it waits without bound for a frozen server, when it connects and when it closes, and it keeps a
 connection after any error. Here only a call that ended cleanly, or that the server stopped at its time limit, gives its
@@ -9,31 +9,26 @@ connection back; every other one closes it, so that no reply is left for the nex
 from __future__ import annotations
 
 import asyncio
-import random
-import socket
 import ssl
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from enrichkit.errors import ConfigError, FatalError, TransientError
-from enrichkit.secrets import redact, reveal
+from enrichkit.sql import Pool, Session, tls_context
 
 from .faults import STOPPED, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
     from types import ModuleType
 
+    from enrichkit.errors import ConnectorError
+
+    from .address import Address
     from .config import MariadbConfig
 
-__all__ = ["Pool", "Session"]
-
-T = TypeVar("T")
+__all__ = ["MariadbPool", "MariadbSession"]
 
 CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and login together
-IDLE = 60.0  # an older idle connection may have been dropped by a firewall that told nobody
-LIFETIME = 300.0  # +/- 20 %; a new connection follows a failover and a changed DNS entry
-PAUSE = 1.0  # +/- 30 %; between a failed connect and the next one of this process
-KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 # Fixed, so that no setting of the server changes what a text, a date or a quote means. max_error_count: the driver asks
 # for warnings and logs them, and a warning quotes keys.
@@ -44,23 +39,13 @@ SETTINGS = (
 )
 
 
-class Session:
-    """
-    One connection, used by one call at a time.
+class MariadbSession(Session):
+    """An asyncmy connection."""
 
-    Attributes:
-        connection: asyncmy's.
-        ends: Loop time after which it is not used again.
-        idle_since: Loop time of its last return.
-    """
+    __slots__ = ()
 
-    __slots__ = ("connection", "ends", "idle_since", "transport")
-
-    def __init__(self, connection: Any, now: float) -> None:
-        self.connection = connection
-        self.transport = connection._transport  # no public way to end it at once, nor to see that it has ended
-        self.ends = now + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, so that they do not end together
-        self.idle_since = now
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection, connection._transport)  # no public way to end it, nor to see that it has ended
 
     async def ask(self, sql: str, *arguments: Any) -> Sequence[Sequence[Any]]:
         """Return the rows of a statement."""
@@ -71,11 +56,11 @@ class Session:
 
     def end(self) -> None:
         """Close it now; the driver's own close waits until all that was written is sent."""
-        self.transport.abort()
+        super().end()
         self.connection.close()
 
 
-class Pool:
+class MariadbPool(Pool[MariadbSession]):
     """
     The connections to one server.
 
@@ -85,143 +70,50 @@ class Pool:
         driver: The module asyncmy.
     """
 
+    product: ClassVar[str] = "MariaDB"
+
+    config: MariadbConfig
+    address: Address
+
     def __init__(self, config: MariadbConfig, size: int, driver: ModuleType) -> None:
-        self._config = config
-        self._address = config.address
+        super().__init__(config, size)
         self._driver = driver
-        self._size = size
-        self._loop = asyncio.get_running_loop()
-        self._free = asyncio.Semaphore(size)
-        self._dialling = asyncio.Semaphore(max(2, size // 4))
-        self._dial_after = 0.0
-        self._idle: list[Session] = []
-        self._busy: set[Session] = set()
-        self._secrets: tuple[str | None, ...] = (self._address.password,)
-        self._context: ssl.SSLContext | None = None
-        self._closed = False
 
-    def __repr__(self) -> str:
-        return f"<Pool {self._address}: {len(self._busy)} busy, {len(self._idle)} idle, {self._size} at most>"
+    def survives(self, session: MariadbSession, error: BaseException) -> bool:
+        """After it stopped a statement at its time limit the server has nothing more to say."""
+        return isinstance(error, self._driver.errors.MySQLError) and error.args[:1] == (STOPPED,)
 
-    async def run(self, use: Callable[[Session, float], Awaitable[T]], timeout: float) -> T:
-        """
-        Return what *use* returns, given a connection that nobody else has and the seconds that are left.
+    def translate(self, error: Exception) -> ConnectorError:
+        """Return *error* in our words."""
+        return translate(error, self._driver.errors, str(self.address), *self.secrets)
 
-        Raises:
-            ConnectorError: Any failure of driver or server, in our words; `TransientError` after *timeout* seconds.
-        """
-        ends = self._loop.time() + timeout
-        try:
-            async with asyncio.timeout(timeout), self._free:
-                session = self._take() or await self._dial(0.9 * timeout)
-                self._busy.add(session)
-                try:
-                    result = await use(session, max(ends - self._loop.time(), 0.001))
-                except BaseException as error:
-                    self._busy.discard(session)
-                    if isinstance(error, self._driver.errors.MySQLError) and error.args[:1] == (STOPPED,):
-                        self._keep(session)
-                    else:
-                        session.end()
-                    raise
-                self._busy.discard(session)
-                self._keep(session)
-                return result
-        except Exception as error:  # noqa: BLE001 - none is swallowed
-            raise translate(error, self._driver.errors, str(self._address), *self._secrets) from None
-
-    def close(self) -> None:
-        """Drop all connections at once; a call in flight fails. Waits for nothing."""
-        self._closed = True
-        for session in (*self._idle, *self._busy):
-            session.end()
-        self._idle.clear()
-
-    def _keep(self, session: Session) -> None:
-        session.idle_since = self._loop.time()
-        self._idle.append(session)
-
-    def _take(self) -> Session | None:
-        now = self._loop.time()
-        while self._idle:
-            session = self._idle.pop()
-            if now < session.ends and now - session.idle_since < IDLE and not session.transport.is_closing():
-                return session
-            session.end()
-        return None
-
-    async def _dial(self, timeout: float) -> Session:
-        async with self._dialling:
-            wait = self._dial_after - self._loop.time()
-            if wait > 0:
-                raise TransientError(f"MariaDB at {self._address} could not be reached a moment ago.", retry_after=wait)
+    async def connect(self, timeout: float) -> MariadbSession:
+        """Return a new session, in nine tenths of *timeout* at most: a server that is frozen is not dialled at once."""
+        address = self.address
+        async with asyncio.timeout(min(CONNECT_TIMEOUT, 0.9 * timeout)):
+            password = self.password() or ""
+            connection = await self._driver.connect(
+                host=address.host,
+                port=address.port,
+                user=address.user,
+                password=password.encode(),  # of a str the driver sends Latin-1
+                ssl=self._context if self.config.encrypted else None,
+                autocommit=True,
+                program_name="enrichkit",
+            )
+            session = MariadbSession(connection)
             try:
-                async with asyncio.timeout(min(CONNECT_TIMEOUT, timeout)):
-                    session = await self._connect()
-            except Exception as error:  # noqa: BLE001 - none is swallowed
-                # After a restart all workers come back at once.
-                pause = PAUSE * random.uniform(0.7, 1.3)  # noqa: S311 - jitter
-                self._dial_after = self._loop.time() + pause
-                ours = translate(error, self._driver.errors, str(self._address), *self._secrets)
-                if isinstance(ours, TransientError):
-                    ours.retry_after = pause
-                raise ours from None
-        if self._closed:  # meanwhile; nobody else would ever end it
-            session.end()
-            raise TransientError(f"The connections to MariaDB at {self._address} were closed.")
-        return session
+                for statement in SETTINGS:
+                    await session.ask(statement)
+            except BaseException:
+                session.end()
+                raise
+            return session
 
-    async def _connect(self) -> Session:
-        address = self._address
-        try:
-            # anew each time: a secret file may have been rotated
-            password = reveal(self._config.password) or address.password
-        except ConfigError as error:
-            raise FatalError(str(error)) from None
-        self._secrets = (password, address.password)
-        connection = await self._driver.connect(
-            host=address.host,
-            port=address.port,
-            user=address.user,
-            password=(password or "").encode(),  # of a str the driver sends Latin-1
-            ssl=self._tls(),
-            autocommit=True,
-            program_name="enrichkit",
-        )
-        session = Session(connection, self._loop.time())
-        try:
-            _set_keepalive(session.transport)
-            for statement in SETTINGS:
-                await session.ask(statement)
-        except BaseException:
-            session.end()
-            raise
-        return session
-
-    def _tls(self) -> ssl.SSLContext | None:
-        config = self._config
-        if not config.encrypted or self._context is not None:  # to read the system's certificates takes 10 ms
-            return self._context
-        try:
-            context = ssl.create_default_context(cafile=config.tls_ca)
-            if config.tls_cert is not None:
-                context.load_cert_chain(config.tls_cert, config.tls_key)
-        except OSError as error:
-            reason = redact(error.strerror or type(error).__name__, *self._secrets)
-            raise FatalError(
-                f"A certificate of MariadbConfig cannot be used on this worker: {reason}. tls_ca, tls_cert and "
-                "tls_key must be paths of PEM files there."
-            ) from None
-        if config.insecure:
+    @cached_property
+    def _context(self) -> ssl.SSLContext:
+        context = tls_context(self.config, *self.secrets)
+        if self.config.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        self._context = context
         return context
-
-
-def _set_keepalive(transport: Any) -> None:
-    """Make the kernel notice within 45 s that the other end is gone; on its own it takes a quarter of an hour."""
-    sock = transport.get_extra_info("socket")
-    for name, value in KEEPALIVE.items():
-        if hasattr(socket, name):  # Linux has all of them
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -427,7 +427,7 @@ def test_a_table_or_column_that_is_not_there_gets_a_hint(users: str, ask: Ask) -
             {"table": "Users"},
             (
                 f"table names 'Users', which the database '{database}' does not have. Did you mean 'users'? "
-                "Its tables: 'users'."
+                "Its tables and views: 'users'."
             ),
         ),
         (

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.errors import FatalError
-from enrichkit.options import did_you_mean
+from enrichkit.sql import no_table
 
 from .pgtypes import PgType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from .config import PostgresConfig
 
-__all__ = ["Column", "columns_of_query", "columns_of_table", "find", "no_column"]
+__all__ = ["Column", "columns_of_query", "columns_of_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +73,19 @@ WHERE t.typtype <> 'd' ORDER BY s.n
 """
 
 
-async def columns_of_table(connection: Any, schema: str, table: str) -> list[Column]:
+async def columns_of_table(connection: Any, config: PostgresConfig) -> dict[str, Column]:
     """Return the columns of a table, view or foreign table; raises `FatalError` when there is none of that name."""
+    schema, table = config.schema_and_table()
     found = await connection.fetch(_TABLE, schema, table)
     if not found:
-        raise _no_table(schema, table, await connection.fetch(_TABLES, schema))
+        names = await connection.fetch(_TABLES, schema)
+        elsewhere = sorted(where for where, name in names if name == table)
+        hint = f" The schema {elsewhere[0]!r} has one: write table='{elsewhere[0]}.{table}'." if elsewhere else ""
+        here = [name for where, name in names if where == schema]
+        raise no_table(config, table, f"the schema {schema!r}", here, hint)
     rows = await connection.fetch(_COLUMNS, found[0][0])
     types = await _types(connection, [(oid, typmod) for _, oid, typmod, _ in rows])
-    return [Column(name, type_, exact) for (name, _, _, exact), type_ in zip(rows, types, strict=True)]
+    return {name: Column(name, type_, exact) for (name, _, _, exact), type_ in zip(rows, types, strict=True)}
 
 
 async def columns_of_query(connection: Any, query: str) -> tuple[list[Column], list[PgType | None]]:
@@ -95,39 +99,8 @@ async def columns_of_query(connection: Any, query: str) -> tuple[list[Column], l
     return columns, [None if oid is None else next(known) for oid in elements]
 
 
-def find(columns: Sequence[Column], name: str, field: str, source: str) -> Column:
-    """Return the column *name*; raises `FatalError` that speaks of *field* when *source* has none of that name."""
-    for column in columns:
-        if column.name == name:
-            return column
-    raise no_column([column.name for column in columns], name, field, source)
-
-
-def no_column(names: list[str], name: str, field: str, source: str) -> FatalError:
-    """Return what to say when *field* speaks of the column *name*, and *source* has only *names*."""
-    hint = did_you_mean(name, names)
-    listed = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-    return FatalError(
-        f"PostgresConfig.{field} names the column {name!r}, which {source} does not have.{hint} Its columns: {listed}."
-    )
-
-
 async def _types(connection: Any, types: list[tuple[int, int]]) -> list[PgType]:
     if not types:
         return []
     rows = await connection.fetch(_TYPES, [oid for oid, _ in types], [typmod for _, typmod in types])
     return [PgType(*row) for row in rows]
-
-
-def _no_table(schema: str, table: str, rows: list[Any]) -> FatalError:
-    here = [name for where, name in rows if where == schema]
-    elsewhere = sorted(where for where, name in rows if name == table)
-    if elsewhere:
-        hint = f" The schema {elsewhere[0]!r} has one: write table='{elsewhere[0]}.{table}'."
-    else:
-        hint = did_you_mean(table, here)
-    listed = ", ".join(map(repr, here[:20])) + (", ..." if len(here) > 20 else "")
-    return FatalError(
-        f"PostgresConfig.table names {table!r}, which the schema {schema!r} does not have.{hint} "
-        + (f"Its tables: {listed}." if here else "It has no table that this user can see.")
-    )

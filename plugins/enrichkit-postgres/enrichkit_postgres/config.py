@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from enrichkit.connector import ConnectorConfig
 from enrichkit.errors import ConfigError
-from enrichkit.secrets import Secret
+from enrichkit.secrets import Secret  # noqa: TC001 - who lints a file of sources reads the hints
+from enrichkit.sql import SqlServerConfig
 
 from .address import Address, parse_dsn
-from .names import check_name, split_table
 
 __all__ = ["PostgresConfig"]
 
+# NAMEDATALEN - 1. The server silently cuts longer names, and the shorter one may belong to another table:
+# https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS
+MAX_BYTES = 63
+
+_SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pg_toast")
 _VERIFIED = "verify-full"
 _EXAMPLES = (
     "PostgresConfig(table='users', key='id') or "
@@ -21,7 +25,7 @@ _EXAMPLES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PostgresConfig(ConnectorConfig):
+class PostgresConfig(SqlServerConfig):
     """
     Where the values are: rows of a table, or of a query, found by their key.
 
@@ -56,8 +60,6 @@ tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
 
     dsn: str = field(default="postgresql://localhost:5432/postgres", repr=False)
     table: str | tuple[str, str] | None = None
-    key: str | tuple[str, ...] = "id"
-    columns: tuple[str, ...] = ()
     query: str | None = None
     password: str | Secret | None = field(default=None, repr=False)
     pgbouncer: bool = False
@@ -67,32 +69,42 @@ tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("table", "key", "columns"):
-            if isinstance(getattr(self, name), list):  # from TOML or JSON; a list has no hash
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        if isinstance(self.columns, str):  # columns=("name") is no tuple, and nobody means its letters
-            object.__setattr__(self, "columns", (self.columns,))
-        for name in ("pgbouncer", "insecure"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"PostgresConfig.{name} is {getattr(self, name)!r}; it must be True or False.")
-        for name in ("tls_ca", "tls_cert", "tls_key"):
-            if not (getattr(self, name) is None or (isinstance(getattr(self, name), str) and getattr(self, name))):
-                raise ConfigError(
-                    f"PostgresConfig.{name} is {getattr(self, name)!r}; it must be the path of a file, or None."
-                )
-        self._check_source()
-        self._check_password()
+        super().__post_init__()
+        if not isinstance(self.pgbouncer, bool):
+            raise ConfigError(f"PostgresConfig.pgbouncer is {self.pgbouncer!r}; it must be True or False.")
+        self.check_query(self.query, mark="$", takes="one array of keys", condition="{} = ANY({})", examples=_EXAMPLES)
+        if self.table is not None:
+            self.schema_and_table()
+        self.check_server("dsn")
         self._check_tls()
 
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """The names of the key columns, one or more."""
-        return self.key if isinstance(self.key, tuple) else (self.key,)
+    def check_name(self, field: str, name: object, what: str) -> str:
+        """Return *name* if PostgreSQL can have a *what* of that name; raises `ConfigError` that speaks of *field*."""
+        name = super().check_name(field, name, what)
+        size = len(name.encode())
+        if size > MAX_BYTES:
+            raise ConfigError(
+                f"PostgresConfig.{field} holds {name[:20] + '...'!r}, {size} bytes long; PostgreSQL cuts names after "
+                f"{MAX_BYTES} bytes, so it could mean another {what}. Write the name as the catalog has it."
+            )
+        return name
 
-    @property
-    def key_parts(self) -> int:
-        """How many key columns the source needs."""
-        return len(self.key_columns)
+    def schema_and_table(self) -> tuple[str, str]:
+        """
+        Return the two names of *table*; raises `ConfigError`.
+
+        >>> PostgresConfig(table="app.users").schema_and_table()
+        ('app', 'users')
+        >>> PostgresConfig(table="users; DROP TABLE users--").schema_and_table()
+        ('public', 'users; DROP TABLE users--')
+        """
+        schema, table = self.split_table("schema", "public")
+        if schema in _SYSTEM_SCHEMAS:
+            raise ConfigError(
+                f"PostgresConfig.table is in the system schema {schema!r}; it must be a table of your own. "
+                "To read the catalog, say so in query=."
+            )
+        return schema, table
 
     @property
     def address(self) -> Address:
@@ -107,60 +119,7 @@ tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
             return address.sslmode
         if self.insecure:
             return "prefer"
-        return _VERIFIED if not address.local or self._names_certificates else "disable"
-
-    @property
-    def _names_certificates(self) -> bool:
-        return any((self.tls_ca, self.tls_cert, self.tls_key))
-
-    def _check_source(self) -> None:
-        if (self.table is None) == (self.query is None):
-            fault = "both a table and a query" if self.table is not None else "neither a table nor a query"
-            raise ConfigError(f"PostgresConfig has {fault}; it must have one of them. Write {_EXAMPLES}.")
-        for names, of in ((self.key_columns, "key"), (self.columns, "columns")):
-            if not isinstance(names, tuple):
-                raise ConfigError(
-                    f"PostgresConfig.{of} is {names!r}; it must be a tuple of names, for example ('name', 'tier')."
-                )
-            for column in names:
-                check_name(of, column, "column")
-            if len(set(names)) < len(names):
-                raise ConfigError(f"PostgresConfig.{of} is {names!r}; it must hold each name once. Remove the second.")
-        if not self.key_columns:
-            raise ConfigError(
-                "PostgresConfig.key is (); it must be the name of a column, for example 'id', or a tuple of them."
-            )
-        if self.table is not None:
-            split_table(self.table)
-        else:
-            self._check_query()
-
-    def _check_query(self) -> None:
-        if self.columns:
-            raise ConfigError(
-                f"PostgresConfig.columns is {self.columns!r} beside a query; it must be empty then. "
-                "Select these columns in the query, after the key columns."
-            )
-        if not isinstance(self.query, str) or "\0" in self.query:
-            raise ConfigError(
-                f"PostgresConfig.query must be one SELECT statement, a str without NUL. Write {_EXAMPLES}."
-            )
-        for number in range(1, len(self.key_columns) + 1):
-            if f"${number}" not in self.query:
-                raise ConfigError(
-                    f"PostgresConfig.query does not mention ${number}; it takes one array of keys for each of the "
-                    f"{len(self.key_columns)} key columns, for example WHERE {self.key_columns[number - 1]} = "
-                    f"ANY(${number})."
-                )
-
-    def _check_password(self) -> None:
-        if not (self.password is None or isinstance(self.password, str | Secret)):
-            raise ConfigError(
-                f"PostgresConfig.password has the type {type(self.password).__name__}; it must be a str or a Secret, "
-                "for example Secret.env('PGPASSWORD')."
-            )
-        if self.password is not None and self.address.password is not None:
-            raise ConfigError("PostgresConfig has a password and another one in its dsn; remove the one in the dsn.")
+        return _VERIFIED if not address.local or self.names_certificates else "disable"
 
     def _check_tls(self) -> None:
         mode = self.sslmode
@@ -170,12 +129,8 @@ tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
                 f"must be {_VERIFIED}. Leave sslmode out ({_VERIFIED} is the default) and name the certificates to "
                 "trust with tls_ca=..., or accept the risk with insecure=True."
             )
-        if self._names_certificates and mode in ("disable", "allow", "prefer"):
+        if self.names_certificates and mode in ("disable", "allow", "prefer"):
             raise ConfigError(
                 "PostgresConfig names certificates, but the connection may be made without them: its sslmode is "
                 f"{mode}. Say sslmode=verify-full in the dsn, or remove tls_ca, tls_cert and tls_key."
-            )
-        if self.tls_key is not None and self.tls_cert is None:
-            raise ConfigError(
-                "PostgresConfig.tls_key is given without tls_cert; name the certificate that it belongs to."
             )

@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from enrichkit.connector import Call, Connector, ConnectorConfig, Failure, Key, Value
-from enrichkit.errors import FatalError
+from enrichkit.sql import SqlConnector
 
 from .config import PostgresConfig
-from .pool import Pool
+from .lookup import Lookup
+from .pool import PostgresPool
 from .statements import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .lookup import Lookup
+    from enrichkit.connector import Call, ConnectorConfig, Failure, Key, Value
 
 __all__ = ["PostgresConnector"]
 
-OPEN_TIMEOUT = 10.0
 
-
-class PostgresConnector(Connector[PostgresConfig]):
+class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Lookup]):
     """
     Look keys up with `key = ANY($1)`, through asyncpg.
 
@@ -44,31 +42,21 @@ class PostgresConnector(Connector[PostgresConfig]):
     requires: ClassVar[tuple[str, ...]] = ("asyncpg",)
     pip: ClassVar[str | None] = "pip install 'enrichkit[postgres]'"
 
-    _pool: Pool | None = None
-    _lookup: Lookup | None = None
-
-    def __repr__(self) -> str:
-        return f"<PostgresConnector {self.config.table or 'query'}: {self._pool or 'closed'}>"
-
-    async def open(self) -> None:
-        """Connect once and check table, columns and types against the catalog."""
+    def make_pool(self) -> PostgresPool:
         import asyncpg  # here, so that a driver program without it can still build the config
 
-        self._pool = Pool(self.config, self.capacity, asyncpg)
-        try:
-            self._lookup = await self._pool.run(self._prepare, OPEN_TIMEOUT)
-        except BaseException:
-            await self.close()
-            raise
+        return PostgresPool(self.config, self.capacity, asyncpg)
 
-    async def describe(self) -> str | None:
-        """Return the DDL of one value: of the column, or of a struct of all columns."""
-        returns: str | None = self.config.returns
-        return returns or self._opened()[1].ddl
+    async def prepare(self, pool: PostgresPool) -> Lookup:
+        async def check(connection: Any, timeout: float) -> Lookup:
+            async with asyncio.timeout(timeout):
+                return await prepare(connection, self.config)
+
+        return await pool.run(check, self.open_timeout)
 
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Value | Failure]:
         """Look *keys* up in one statement, see `Connector.fetch_many`."""
-        pool, lookup = self._opened()
+        pool, lookup = self.opened()
         asked = lookup.ask(keys)
         if not asked.keys:
             return asked.answers
@@ -78,20 +66,3 @@ class PostgresConnector(Connector[PostgresConfig]):
             return lookup.read(rows, asked, call.many)
 
         return await pool.run(fetch, call.timeout)
-
-    async def close(self) -> None:
-        """Close all connections, without waiting for anything."""
-        pool, self._pool = self._pool, None
-        self._lookup = None
-        if pool is not None:
-            pool.close()
-            await asyncio.sleep(0)  # the transports close in the loop's next turn
-
-    async def _prepare(self, connection: Any, timeout: float) -> Lookup:
-        async with asyncio.timeout(timeout):
-            return await prepare(connection, self.config)
-
-    def _opened(self) -> tuple[Pool, Lookup]:
-        if self._pool is None or self._lookup is None:
-            raise FatalError("The connector 'postgres' is not open; call open() before it is asked.")
-        return self._pool, self._lookup

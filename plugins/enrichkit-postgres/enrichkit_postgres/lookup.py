@@ -23,6 +23,8 @@ from .ddl import ddl_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from enrichkit.sql import Source
+
     from .pgtypes import Kept, Taken
 
 __all__ = ["Asked", "Lookup"]
@@ -72,7 +74,7 @@ class Lookup:
     def __init__(
         self,
         *,
-        source: str,
+        source: Source,
         sql: str,
         taken: Sequence[Taken],
         kept: Mapping[str, Kept],
@@ -155,7 +157,7 @@ class Lookup:
             elif len(group) == 1:
                 found[key] = group[0]
             else:
-                found[key] = self._ambiguity(len(group))
+                found[key] = self.source.ambiguity(len(group))
         return found
 
     def _columns(self, keys: Sequence[Key]) -> list[Sequence[Any]]:
@@ -165,7 +167,7 @@ class Lookup:
         if not keys:
             return [()] * width
         if set(map(type, keys)) != {tuple} or set(map(len, keys)) != {width}:
-            raise self._misshapen()
+            raise self.source.misshapen()
         return list(zip(*keys, strict=True))
 
     def _find_twins(self, asked: Asked) -> None:
@@ -184,33 +186,12 @@ class Lookup:
     def _rejection(self, key: Key) -> Failure | None:
         parts = key if len(self._taken) > 1 else (key,)
         if len(self._taken) == 1 and type(key) is tuple:
-            raise self._misshapen()
+            raise self.source.misshapen()
         for taken, part in zip(self._taken, parts, strict=True):
             if not _takes(taken, [part]):
-                why = ", which it cannot hold" if type(part) in taken.key.types else ""
-                error = PermanentError(
-                    f"The key was not sent: the key column {taken.name!r} of {self.source} is {taken.pg} and was "
-                    f"given a value of the type {type(part).__name__}{why}; it takes {taken.key.allowed}. "
-                    "Cast or filter the key in Spark."
-                )
-                return Failure(error, rejected=True)
+                right = type(part) in taken.key.types
+                return self.source.rejection(taken.name, part, is_=taken.pg, takes=taken.key.allowed, right=right)
         return None
-
-    def _misshapen(self) -> FatalError:
-        names = ", ".join(repr(taken.name) for taken in self._taken)
-        return FatalError(
-            f"A key came with another number of parts than PostgresConfig.key names columns: {names}. "
-            "Name as many key columns in enrich(...) as in PostgresConfig.key."
-        )
-
-    def _ambiguity(self, count: int) -> Failure:
-        names = " and ".join(repr(taken.name) for taken in self._taken)
-        return Failure(
-            PermanentError(
-                f"{count} rows of {self.source} have one key, and one is allowed: {names} is not unique. "
-                "Use enrich_frame(..., many=True) to get them all, or a key that is unique."
-            )
-        )
 
     def _refusal(self, column: str) -> Failure:
         return Failure(

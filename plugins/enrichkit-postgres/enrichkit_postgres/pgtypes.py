@@ -16,7 +16,7 @@ from decimal import Decimal
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from .names import quote
+from enrichkit.sql import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

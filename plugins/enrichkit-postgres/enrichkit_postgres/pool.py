@@ -1,22 +1,19 @@
 """
-The connections of one connector: at most `capacity`, made when needed, never handed out in an unknown state.
+How to connect to PostgreSQL, and when a connection may be used again.
 
 Why not `asyncpg.Pool`: its `release` waits for the server to acknowledge a cancel, without bound when the server is
-frozen, and sends a reset query after every call, a round trip that a read-only lookup does not need. The engine makes
-`capacity` calls at most, so there is no queue to manage either: a list of idle connections is enough.
+frozen, and sends a reset query after every call, a round trip that a read-only lookup does not need.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-import socket
 import ssl
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from enrichkit.errors import ConfigError, FatalError, TransientError
-from enrichkit.secrets import redact, reveal
+from enrichkit.sql import Pool, Session, tls_context
 
 from .faults import translate
 
@@ -24,19 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import ModuleType
 
+    from enrichkit.errors import ConnectorError
+
+    from .address import Address
     from .config import PostgresConfig
 
-__all__ = ["Pool"]
+__all__ = ["PostgresPool"]
 
 T = TypeVar("T")
 
 CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and authentication together
 COMMAND_TIMEOUT = 10.0
-IDLE = 60.0  # an older idle connection may have been dropped by a firewall that told nobody
-LIFETIME = 300.0  # +/- 20 %; a new connection follows a failover and a changed DNS entry
-PAUSE = 1.0  # +/- 30 %; between a failed connect and the next one of this process
 DISPOSE = 0.5  # to cancel a statement and say goodbye
-KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 # Fixed, so that no setting of the role, the database or a DSN changes what a name, a date or a statement means.
 SETTINGS = {
@@ -50,24 +46,29 @@ SETTINGS = {
 }
 
 
-class Session:
+class PostgresSession(Session):
     """
-    One connection, used by one call at a time.
+    An asyncpg connection.
 
     Attributes:
-        connection: asyncpg's.
         limit: The `statement_timeout` that is set, in seconds.
-        ends: Loop time after which it is not used again.
-        idle_since: Loop time of its last return.
     """
 
-    __slots__ = ("connection", "ends", "idle_since", "limit")
+    __slots__ = ("limit",)
 
-    def __init__(self, connection: Any, limit: float, now: float) -> None:
-        self.connection = connection
+    def __init__(self, connection: Any, limit: float) -> None:
+        super().__init__(connection, connection._transport)  # no public way
         self.limit = limit
-        self.ends = now + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, so that they do not end together
-        self.idle_since = now
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is known to have ended."""
+        closed: bool = self.connection.is_closed()
+        return closed
+
+    def end(self) -> None:
+        """Say goodbye to the server, and wait for nothing."""
+        self.connection.terminate()
 
     async def begin(self, timeout: float, *, pgbouncer: bool) -> None:
         """Make the server stop statements a tenth before *timeout*: the connection survives, no work is wasted."""
@@ -80,7 +81,7 @@ class Session:
             self.limit = 0.9 * timeout
 
 
-class Pool:
+class PostgresPool(Pool[PostgresSession]):
     """
     The connections to one server.
 
@@ -90,154 +91,69 @@ class Pool:
         driver: The module asyncpg.
     """
 
+    product: ClassVar[str] = "PostgreSQL"
+
+    config: PostgresConfig
+    address: Address
+
     def __init__(self, config: PostgresConfig, size: int, driver: ModuleType) -> None:
-        self._config = config
-        self._address = config.address
+        super().__init__(config, size)
         self._driver = driver
         self._connection = _abrupt(driver) if config.pgbouncer else driver.Connection
-        self._size = size
-        self._loop = asyncio.get_running_loop()
-        self._free = asyncio.Semaphore(size)
-        self._dialling = asyncio.Semaphore(max(2, size // 4))
-        self._dial_after = 0.0
-        self._idle: list[Session] = []
-        self._busy: set[Session] = set()
         self._disposals: set[asyncio.Task[None]] = set()
-        self._secrets: tuple[str | None, ...] = (self._address.password,)
-        self._context: ssl.SSLContext | None = None
-        self._closed = False
 
-    def __repr__(self) -> str:
-        return f"<Pool {self._address}: {len(self._busy)} busy, {len(self._idle)} idle, {self._size} at most>"
+    async def lend(self, session: PostgresSession, use: Callable[[Any, float], Awaitable[T]], ends: float) -> T:
+        """Return what *use* returns; the driver keeps the time, with less work than a timer of ours."""
+        await session.begin(self.left(ends), pgbouncer=self.config.pgbouncer)
+        result = await use(session.connection, self.left(ends))
+        if self.config.pgbouncer:
+            await session.connection.execute("COMMIT", timeout=self.left(ends))
+        return result
 
-    async def run(self, use: Callable[[Any, float], Awaitable[T]], timeout: float) -> T:
-        """
-        Return what *use* returns, given a connection that nobody else has and the seconds that are left.
+    def survives(self, session: PostgresSession, error: BaseException) -> bool:
+        """After an error that the server reported the connection is as before."""
+        known = isinstance(error, self._driver.PostgresError) and not session.closed
+        return known and not session.connection.is_in_transaction()
 
-        Raises:
-            ConnectorError: Any failure of driver or server, in our words; `TransientError` after *timeout* seconds.
-        """
-        ends = self._loop.time() + timeout
-        try:
-            session = await self._acquire(timeout)
-            try:
-                await session.begin(max(ends - self._loop.time(), 0.001), pgbouncer=self._config.pgbouncer)
-                result = await use(session.connection, max(ends - self._loop.time(), 0.001))
-                if self._config.pgbouncer:
-                    await session.connection.execute("COMMIT", timeout=max(ends - self._loop.time(), 0.001))
-            except BaseException as error:
-                # After an error that the server reported the connection is as before.
-                known = isinstance(error, self._driver.PostgresError) and not session.connection.is_closed()
-                if known and not session.connection.is_in_transaction():
-                    self._release(session)
-                else:
-                    self._discard(session)
-                raise
-            self._release(session)
-            return result
-        except Exception as error:  # noqa: BLE001 - none is swallowed
-            raise translate(error, self._driver, str(self._address), *self._secrets) from None
+    def translate(self, error: Exception) -> ConnectorError:
+        """Return *error* in our words."""
+        return translate(error, self._driver, str(self.address), *self.secrets)
 
     def close(self) -> None:
-        """Drop all connections at once; a call in flight fails. Says goodbye to the server, waits for nothing."""
-        self._closed = True
+        """Drop all connections at once; a call in flight fails."""
         for task in self._disposals:
             task.cancel()
-        for session in (*self._idle, *self._busy):
-            session.connection.terminate()
-        self._idle.clear()
+        super().close()
 
-    async def _acquire(self, timeout: float) -> Session:
-        if self._idle and not self._free.locked():
-            await self._free.acquire()  # returns at once: the common case costs no timer
-            session = self._take()
-            if session is not None:
-                self._busy.add(session)
-                return session
-            self._free.release()
-        async with asyncio.timeout(timeout):
-            await self._free.acquire()
-            try:
-                session = self._take() or await self._dial(timeout)
-            except BaseException:
-                self._free.release()
-                raise
-        self._busy.add(session)
-        return session
-
-    def _release(self, session: Session) -> None:
-        self._busy.discard(session)
-        session.idle_since = self._loop.time()
-        self._idle.append(session)
-        self._free.release()
-
-    def _discard(self, session: Session) -> None:
+    def discard(self, session: PostgresSession) -> None:
+        """End *session* in the background."""
         # When a statement still runs, the driver has asked the server to cancel it, on a connection of its own, and
         # its close() waits for that. The place of this connection is free only then, so that the server never has more.
-        task = self._loop.create_task(self._dispose(session), name="enrichkit-postgres-dispose")
+        task = self.loop.create_task(self._dispose(session), name="enrichkit-postgres-dispose")
         self._disposals.add(task)
         task.add_done_callback(self._disposals.discard)
 
-    def _take(self) -> Session | None:
-        now = self._loop.time()
-        while self._idle:
-            session = self._idle.pop()
-            if now < session.ends and now - session.idle_since < IDLE and not session.connection.is_closed():
-                return session
-            session.connection.terminate()
-        return None
-
-    async def _dispose(self, session: Session) -> None:
+    async def _dispose(self, session: PostgresSession) -> None:
         try:
-            with contextlib.suppress(Exception):  # whatever it is, terminate() is the answer
+            with contextlib.suppress(Exception):  # whatever it is, end() is the answer
                 await session.connection.close(timeout=DISPOSE)
         finally:
-            session.connection.terminate()
-            self._busy.discard(session)
-            self._free.release()
+            session.end()
+            self.release(session)
 
-    async def _dial(self, timeout: float) -> Session:
-        async with self._dialling:
-            wait = self._dial_after - self._loop.time()
-            if wait > 0:
-                raise TransientError(
-                    f"PostgreSQL at {self._address} could not be reached a moment ago.", retry_after=wait
-                )
-            limit = min(timeout, 86_400.0)
-            try:
-                connection = await self._connect(limit)
-            except Exception as error:  # noqa: BLE001 - none is swallowed
-                # After a restart all workers come back at once.
-                pause = PAUSE * random.uniform(0.7, 1.3)  # noqa: S311 - jitter
-                self._dial_after = self._loop.time() + pause
-                ours = translate(error, self._driver, str(self._address), *self._secrets)
-                if isinstance(ours, TransientError):
-                    ours.retry_after = pause
-                raise ours from None
-        if self._closed:  # meanwhile; nobody else would ever end it
-            connection.terminate()
-            raise TransientError(f"The connections to PostgreSQL at {self._address} were closed.")
-        _set_keepalive(connection)
-        return Session(connection, 0.9 * limit, self._loop.time())
-
-    async def _connect(self, limit: float) -> Any:
-        address, config = self._address, self._config
-        try:
-            password = (
-                reveal(config.password) or address.password
-            )  # anew each time: a secret file may have been rotated
-        except ConfigError as error:
-            raise FatalError(str(error)) from None
-        self._secrets = (password, address.password)
+    async def connect(self, timeout: float) -> PostgresSession:
+        """Return a new session, whose statements the server stops a tenth before *timeout*."""
+        address, config = self.address, self.config
+        limit = min(timeout, 86_400.0)
         settings = {"application_name": address.application_name}
         if not config.pgbouncer:  # which refuses settings that it does not know
             settings |= SETTINGS | {"statement_timeout": str(_milliseconds(limit))}
-        return await self._driver.connect(
+        connection = await self._driver.connect(
             host=list(address.hosts),
             port=list(address.ports),
             user=address.user,
             database=address.database,
-            password=password,
+            password=self.password(),
             ssl=self._tls(),
             target_session_attrs=address.target_session_attrs or "any",  # not PGTARGETSESSIONATTRS of the worker
             server_settings=settings,
@@ -246,30 +162,21 @@ class Pool:
             timeout=min(CONNECT_TIMEOUT, limit),
             command_timeout=COMMAND_TIMEOUT,  # for what is asked without a timeout
         )
+        return PostgresSession(connection, 0.9 * limit)
 
     def _tls(self) -> ssl.SSLContext | str | bool:
         """What the driver shall do about TLS; never None, for which it would ask the worker's environment."""
-        config, mode = self._config, self._config.sslmode
+        mode = self.config.sslmode
         if mode in ("allow", "prefer"):
             return mode
-        if mode == "disable":
-            return False
-        if self._context is not None:  # to read the system's certificates takes 10 ms
-            return self._context
-        try:
-            context = ssl.create_default_context(cafile=config.tls_ca)
-            if config.tls_cert is not None:
-                context.load_cert_chain(config.tls_cert, config.tls_key)
-        except OSError as error:
-            reason = redact(error.strerror or type(error).__name__, *self._secrets)
-            raise FatalError(
-                f"A certificate of PostgresConfig cannot be used on this worker: {reason}. tls_ca, tls_cert and "
-                "tls_key must be paths of PEM files there."
-            ) from None
-        context.check_hostname = mode == "verify-full"
-        if mode == "require":
+        return False if mode == "disable" else self._context
+
+    @cached_property
+    def _context(self) -> ssl.SSLContext:
+        context = tls_context(self.config, *self.secrets)
+        context.check_hostname = self.config.sslmode == "verify-full"
+        if self.config.sslmode == "require":
             context.verify_mode = ssl.CERT_NONE
-        self._context = context
         return context
 
 
@@ -299,14 +206,3 @@ def _local_settings(timeout: float) -> str:
     del settings["default_transaction_read_only"]  # the transaction says it itself
     quoted = {name: "public, pg_temp" if name == "search_path" else f"'{value}'" for name, value in settings.items()}
     return "; ".join(f"SET LOCAL {name} = {value}" for name, value in quoted.items())
-
-
-def _set_keepalive(connection: Any) -> None:
-    """Make the kernel notice within 45 s that the other end is gone; on its own it takes a quarter of an hour."""
-    sock = connection._transport.get_extra_info("socket")  # no public way; a Unix socket needs none
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
-        if hasattr(socket, name):  # Linux has all of them
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

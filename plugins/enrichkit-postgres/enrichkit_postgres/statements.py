@@ -6,12 +6,11 @@ from dataclasses import replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.ddl import fields_of
 from enrichkit.errors import FatalError, TransientError
+from enrichkit.sql import Source, quote
 
-from .catalog import Column, columns_of_query, columns_of_table, find, no_column
+from .catalog import Column, columns_of_query, columns_of_table
 from .lookup import Lookup
-from .names import quote, split_table
 from .pgtypes import Kept, KeyType, Taken, equality, key_type, value_type
 
 if TYPE_CHECKING:
@@ -27,28 +26,18 @@ _LOOKED_UP = "booleans, numbers, strings, uuid, bytea, dates, timestamps and enu
 async def prepare(connection: Any, config: PostgresConfig) -> Lookup:
     """Return the lookup that *config* means, checked against the server's catalog; raises `FatalError`."""
     lookup = await (_of_query(connection, config) if config.table is None else _of_table(connection, config))
-    names = lookup.names
-    if len(names) > 1:  # else the value of the only column is the value, and not a field of it
-        for name in fields_of(config.returns or ""):
-            if name not in names:  # it would be null in every row
-                raise no_column(list(names), name, "returns", lookup.source)
+    lookup.source.check_fields(lookup.names)
     # Without keys it returns nothing, but finds what only execution finds: missing privileges.
     await connection.fetch(lookup.sql, *lookup.ask([]).arguments)
     return lookup
 
 
 async def _of_table(connection: Any, config: PostgresConfig) -> Lookup:
-    schema, table = split_table(config.table)
-    source = f"the table {schema}.{table}"
-    columns = await columns_of_table(connection, schema, table)
-    taken = [_taken(find(columns, name, "key", source), source) for name in config.key_columns]
-    names = config.columns or [column.name for column in columns if column.name not in config.key_columns]
-    kept = {name: value_type(find(columns, name, "columns", source).type, f"t.{quote(name)}") for name in names}
-    if not kept:
-        raise FatalError(
-            f"PostgresConfig.columns is empty and {source} has no column besides its key {config.key_columns}. Name a "
-            "column in it."
-        )
+    schema, table = config.schema_and_table()
+    source = Source(config, f"the table {schema}.{table}")
+    key_columns, values = source.choose(await columns_of_table(connection, config))
+    taken = [_taken(column, source) for column in key_columns]
+    kept = {column.name: value_type(column.type, f"t.{quote(column.name)}") for column in values}
     where = f"{quote(schema)}.{quote(table)} AS t"
     numbered = len(taken) > 1 or not taken[0].key.exact
     if numbered:
@@ -92,7 +81,7 @@ async def _of_query(connection: Any, config: PostgresConfig) -> Lookup:
             f"PostgresConfig.query has {len(parameters)} parameters; it must have {len(keys)}, one array of keys for "
             "each key column."
         )
-    source = "the query"
+    source = Source(config, "the query")
     taken = []
     for number, (column, element) in enumerate(zip(columns, parameters, strict=False), 1):
         returned = _taken(column, source)
@@ -120,13 +109,10 @@ async def _of_query(connection: Any, config: PostgresConfig) -> Lookup:
     )
 
 
-def _taken(column: Column, source: str) -> Taken:
+def _taken(column: Column, source: Source) -> Taken:
     key = key_type(column.type, exact_collation=column.exact)
     if key is None or column.type.array is None:
-        raise FatalError(
-            f"The key column {column.name!r} of {source} has the type {column.type.name}, which cannot be looked up; "
-            f"a key can be one of: {_LOOKED_UP}. Name another column in PostgresConfig.key."
-        )
+        raise source.not_a_key(column.name, column.type.name, _LOOKED_UP)
     return Taken(column.name, column.type.name, key, column.type.array, equality(column.type))
 
 

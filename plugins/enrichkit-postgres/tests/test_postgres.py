@@ -502,7 +502,7 @@ def test_a_name_that_the_catalog_does_not_have_is_refused_at_open(sql, users, na
         for config in ({"table": name}, {"table": "users", "key": name}, {"table": "users", "columns": (name,)})
     )
     assert table.startswith("PostgresConfig.table names ")
-    assert table.endswith("Its tables: 'users'.")
+    assert table.endswith("Its tables and views: 'users'.")
     assert key.startswith(f"PostgresConfig.key names the column {name!r}, which the table public.users does not have.")
     assert column.startswith(f"PostgresConfig.columns names the column {name!r}, which the table public.users does not")
     assert sql("SELECT count(*) FROM users") == "1000"
@@ -516,7 +516,7 @@ def test_unknown_tables_and_columns_come_with_a_hint(sql, users):
 
     assert message(table="Users") == (
         "PostgresConfig.table names 'Users', which the schema 'public' does not have. Did you mean 'users'? Its "
-        "tables: 'users'."
+        "tables and views: 'users'."
     )
     assert message(table="users", columns=("name", "tear")) == (
         "PostgresConfig.columns names the column 'tear', which the table public.users does not have. Did you mean "
@@ -536,7 +536,7 @@ def test_unknown_tables_and_columns_come_with_a_hint(sql, users):
     sql("CREATE SCHEMA app; CREATE TABLE app.orders (id int)")
     assert message(table="orders") == (
         "PostgresConfig.table names 'orders', which the schema 'public' does not have. The schema 'app' has one: "
-        "write table='app.orders'. Its tables: 'users'."
+        "write table='app.orders'. Its tables and views: 'users'."
     )
     assert message(table="nowhere.users") == (
         "PostgresConfig.table names 'users', which the schema 'nowhere' does not have. The schema 'public' has one: "
@@ -766,7 +766,7 @@ def test_after_a_failed_connect_the_other_calls_wait_for_its_pause_without_diall
             port = server.sockets[0].getsockname()[1]
             pool = connector._pool
             pool._idle.pop().connection.terminate()
-            pool._address = PostgresConfig(dsn=f"postgresql://u@127.0.0.1:{port}/d", table="t").address
+            pool.address = PostgresConfig(dsn=f"postgresql://u@127.0.0.1:{port}/d", table="t").address
             results = await asyncio.gather(
                 *(connector.fetch_many([i], Call(timeout=5)) for i in range(20)), return_exceptions=True
             )
@@ -899,7 +899,7 @@ def test_a_server_that_accepts_and_never_answers_costs_the_timeout_and_no_more(u
                 pool = connector._pool
                 pool._idle.pop().connection.terminate()
                 dsn = f"postgresql://u@127.0.0.1:{listener.getsockname()[1]}/d"
-                pool._address = PostgresConfig(dsn=dsn, table="t").address
+                pool.address = PostgresConfig(dsn=dsn, table="t").address
                 began = time.monotonic()
                 with pytest.raises(TransientError, match="did not answer in time"):
                     await connector.fetch_many([1], Call(timeout=0.3))
@@ -957,7 +957,7 @@ def test_a_connection_that_is_made_while_the_connector_closes_is_not_left_open(u
             pool = connector._pool
             pool._idle.pop().connection.terminate()
             dsn = f"{users.rpartition('@')[0]}@127.0.0.1:{server.sockets[0].getsockname()[1]}/{target.database}"
-            pool._address = PostgresConfig(dsn=dsn, table="t").address
+            pool.address = PostgresConfig(dsn=dsn, table="t").address
             call = asyncio.create_task(connector.fetch_many([1], Call(timeout=5)))
             await dialled.wait()
             await connector.close()
@@ -965,7 +965,7 @@ def test_a_connection_that_is_made_while_the_connector_closes_is_not_left_open(u
             with pytest.raises(TransientError) as caught:
                 await call
             await ended.wait()
-            return str(caught.value).replace(str(pool._address), "there")
+            return str(caught.value).replace(str(pool.address), "there")
 
     assert asyncio.run(run()) == "The connections to PostgreSQL at there were closed."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from enrichkit_postgres import PostgresConfig
 from enrichkit_postgres.lookup import Lookup
 from enrichkit_postgres.pgtypes import Kept, PgType, Taken, key_type
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from enrichkit.connector import Failure
 from enrichkit.errors import TransientError
+from enrichkit.sql import Source
 
 INT4 = PgType("int4", True, "b", "N", -1, "pg_catalog.int4[]", "pg_catalog", None)
 PLAIN, REFUSED = Kept("string", "t.v"), Kept("date", "t.d", "t.d > '9999-12-31'")
@@ -23,7 +25,7 @@ def lookup(width: int, kept: dict[str, Kept], *, gathered: bool) -> Lookup:
     assert integer is not None
     taken = [Taken(f"k{n}", "int4", integer, "pg_catalog.int4[]") for n in range(width)]
     return Lookup(
-        source="the table t",
+        source=Source(PostgresConfig(table="t"), "the table t"),
         sql="",
         taken=taken,
         kept=kept,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
 
-from enrichkit.connector import ConnectorConfig
 from enrichkit.errors import ConfigError
+from enrichkit.sql import SqlConfig
 
 __all__ = ["SqliteConfig"]
 
@@ -18,7 +17,7 @@ _EXAMPLES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqliteConfig(ConnectorConfig):
+class SqliteConfig(SqlConfig):
     """
     Where the values are: rows of a table or view, or of a query, in a file that every worker can read.
 
@@ -37,95 +36,25 @@ class SqliteConfig(ConnectorConfig):
         ConfigError: On the driver, when a field is wrong.
 
     >>> SqliteConfig(path="/data/shop.db", table="users", columns=("name", "tier"))
-    SqliteConfig(returns=None, path='/data/shop.db', table='users', key='id', columns=('name', 'tier'), query=None)
+    SqliteConfig(returns=None, table='users', key='id', columns=('name', 'tier'), path='/data/shop.db', query=None)
     """
 
     path: str
     table: str | None = None
-    key: str | tuple[str, ...] = "id"
-    columns: tuple[str, ...] = ()
     query: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("key", "columns"):
-            if isinstance(getattr(self, name), list):  # from TOML or JSON; a list has no hash
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        if isinstance(self.columns, str):  # columns=("name") is no tuple, and nobody means its letters
-            object.__setattr__(self, "columns", (self.columns,))
+        super().__post_init__()
         if not isinstance(self.path, str) or not os.path.isabs(self.path) or "\0" in self.path:
             raise ConfigError(
                 f"SqliteConfig.path is {self.path!r}; it must be the absolute path of a file, because each worker has "
                 "a current folder of its own. For example path='/data/shop.db'."
             )
-        if (self.table is None) == (self.query is None):
-            fault = "both a table and a query" if self.table is not None else "neither a table nor a query"
-            raise ConfigError(f"SqliteConfig has {fault}; it must have one of them. Write {_EXAMPLES}.")
-        self._check_names()
-        if self.query is not None:
-            self._check_query()
-
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """The names of the key columns, one or more."""
-        return self.key if isinstance(self.key, tuple) else (self.key,)
-
-    @property
-    def key_parts(self) -> int:
-        """How many key columns the source needs."""
-        return len(self.key_columns)
-
-    def _check_names(self) -> None:
+        self.check_query(self.query, mark="?", takes="one value", condition="{} = {}", examples=_EXAMPLES)
         if self.table is not None:
-            _check_name("table", self.table, "table")
-        for field, names in (("key", self.key_columns), ("columns", self.columns)):
-            if not isinstance(names, tuple):
-                raise ConfigError(
-                    f"SqliteConfig.{field} is {names!r}; it must be a tuple of names, for example ('name', 'tier')."
-                )
-            for name in names:
-                _check_name(field, name, "column")
-            if len(set(names)) < len(names):
-                raise ConfigError(f"SqliteConfig.{field} is {names!r}; it must hold each name once. Remove the second.")
-        if not self.key_columns:
-            raise ConfigError(
-                "SqliteConfig.key is (); it must be the name of a column, for example 'id', or a tuple of them."
-            )
-
-    def _check_query(self) -> None:
-        if self.columns:
-            raise ConfigError(
-                f"SqliteConfig.columns is {self.columns!r} beside a query; it must be empty then. "
-                "Select these columns in the query."
-            )
-        if not isinstance(self.query, str) or "\0" in self.query:
-            raise ConfigError(
-                f"SqliteConfig.query is {self.query!r}; it must be one SELECT statement, a str without NUL. "
-                f"Write {_EXAMPLES}."
-            )
-        for number, name in enumerate(self.key_columns, 1):
-            if f"?{number}" not in self.query:
-                raise ConfigError(
-                    f"SqliteConfig.query does not mention ?{number}; it takes one value for each of the "
-                    f"{len(self.key_columns)} key columns, for example WHERE {name} = ?{number}."
-                )
-        if self.returns is None:
+            self.check_name("table", self.table, "table")
+        elif self.returns is None:
             raise ConfigError(
                 "SqliteConfig.query comes without returns, and SQLite does not know the types of a query; it must be "
                 "the type of one value. For example returns='name string, tier int'."
             )
-
-
-def _check_name(field: str, name: Any, what: str) -> None:
-    if not isinstance(name, str) or not name or "\0" in name or not _is_utf8(name):
-        raise ConfigError(
-            f"SqliteConfig.{field} holds {name!a}; it must be the name of a {what}, a str of one character or more, "
-            f"without a NUL or half a surrogate pair. Write it as the schema has it."
-        )
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

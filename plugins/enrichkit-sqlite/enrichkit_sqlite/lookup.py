@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from enrichkit.connector import Failure, Key, Value
 from enrichkit.ddl import fields_of
 from enrichkit.errors import FatalError, PermanentError
+from enrichkit.sql import Source, quote
 
-from .schema import Column, columns_of, find, quote
+from .schema import Column, columns_of
 from .storage import Taken, ddl_of, readers, taken_by
 
 if TYPE_CHECKING:
@@ -26,31 +27,31 @@ __all__ = ["Lookup"]
 
 
 class Lookup:
-    """
-    How a table or a query is asked.
-
-    Attributes:
-        ddl: The type of one value, as the table declares it; None: it does not say.
-        unknown: Why it does not say.
-    """
+    """How a table or a query is asked."""
 
     def __init__(self, connection: sqlite3.Connection, config: SqliteConfig) -> None:
         """Check *config* against the schema; raises `FatalError`."""
-        self.ddl: str | None = None
-        self.unknown = ""
+        self._ddl = ""
+        self._unknown = ""
         if config.table is not None:
-            self._source = f"the table {config.table!r}"
-            self._of_table(connection, config)
+            self._source = Source(config, f"the table {config.table!r}")
+            self._of_table(connection, config, config.table)
         else:
-            self._source = "the query"
+            self._source = Source(config, "the query")
             self._of_query(connection, config)
+        self._source.check_fields(self._names)
         # `returns` is the type of the only column, or of a struct of them.
-        whole = config.returns or self.ddl or ""
+        whole = config.returns or self._ddl
         wanted = fields_of(whole) if len(self._names) > 1 else {self._names[0]: whole}
-        for name in wanted:  # a field that no column fills would be null in every row
-            find([Column(each, "") for each in self._names], name, "returns", self._source)
         self._wanted = [wanted.get(name, "") for name in self._names]
         self._readers = [readers(each) for each in self._wanted]
+
+    @property
+    def ddl(self) -> str:
+        """The type of one value, as the table declares it; raises `FatalError` when it does not say."""
+        if self._unknown:
+            raise FatalError(self._unknown)
+        return self._ddl
 
     def fetch(self, connection: sqlite3.Connection, keys: Sequence[Key], many: bool) -> dict[Key, Value | Failure]:
         """Return the answers to *keys*."""
@@ -71,27 +72,18 @@ class Lookup:
             elif many:
                 found[key] = values
             elif len(values) > 1:
-                found[key] = self._ambiguity()
+                found[key] = self._source.ambiguity()
             elif values:
                 found[key] = values[0]
         return found
 
-    def _of_table(self, connection: sqlite3.Connection, config: SqliteConfig) -> None:
-        assert config.table is not None
-        columns = columns_of(connection, config.table)
-        keys = [find(columns, name, "key", self._source) for name in config.key_columns]
-        names = config.columns or [column.name for column in columns if column.name not in config.key_columns]
-        kept = [find(columns, name, "columns", self._source) for name in names]
-        if not kept:
-            raise FatalError(
-                f"SqliteConfig.columns is empty and {self._source} has no column besides its key {config.key_columns}. "
-                "Name a column in it."
-            )
+    def _of_table(self, connection: sqlite3.Connection, config: SqliteConfig, table: str) -> None:
+        keys, kept = self._source.choose(columns_of(connection, config, table))
         self._taken = [taken_by(column) for column in keys]
         self._names = [column.name for column in kept]
         where = " AND ".join(taken.condition(n) for n, taken in enumerate(self._taken, 1))
         values = ", ".join(quote(name) for name in self._names)
-        self._sql = f"SELECT {values} FROM {quote(config.table)} WHERE {where}"  # noqa: S608 - names of the schema, quoted
+        self._sql = f"SELECT {values} FROM {quote(table)} WHERE {where}"  # noqa: S608 - names of the schema, quoted
         self._describe(kept)
         connection.execute(self._sql, [None] * len(keys))  # finds what only execution finds
 
@@ -111,31 +103,23 @@ class Lookup:
     def _describe(self, kept: Sequence[Column]) -> None:
         untyped = [column for column in kept if ddl_of(column) is None]
         if untyped:
-            self.unknown = (
+            self._unknown = (
                 f"The column {untyped[0].name!r} of {self._source} is declared as {untyped[0].declared!r}, which does "
                 "not say what its values are."
             )
         elif len(kept) == 1:
-            self.ddl = ddl_of(kept[0])
+            self._ddl = ddl_of(kept[0]) or ""
         else:
             parts = (f"`{column.name.replace('`', '``')}`:{ddl_of(column)}" for column in kept)
-            self.ddl = f"struct<{','.join(parts)}>"
+            self._ddl = f"struct<{','.join(parts)}>"
 
     def _rejection(self, parts: tuple[Any, ...]) -> Failure | None:
         if len(parts) != len(self._taken):
-            names = ", ".join(repr(taken.name) for taken in self._taken)
-            raise FatalError(
-                f"A key came with another number of parts than SqliteConfig.key names columns: {names}. "
-                "Name as many key columns in enrich(...) as in SqliteConfig.key."
-            )
+            raise self._source.misshapen()
         for taken, part in zip(self._taken, parts, strict=True):
             if not taken.takes(part):
-                error = PermanentError(
-                    f"The key was not sent: the key column {taken.name!r} of {self._source} takes {taken.allowed}, and "
-                    f"was given a value of the type {type(part).__name__} that it cannot hold. Cast or filter the key "
-                    "in Spark."
-                )
-                return Failure(error, rejected=True)
+                is_, right = taken.affinity or "of any type", type(part) in taken.types
+                return self._source.rejection(taken.name, part, is_=is_, takes=taken.allowed, right=right)
         return None
 
     def _value_of(self, row: Sequence[Any]) -> Value:
@@ -162,12 +146,3 @@ class Lookup:
         # Of Python, because a text is not UTF-8; or of an expression, which a value did not suit. The text may hold it.
         reason = "is not UTF-8" if code is None else "made an expression fail"
         return Failure(PermanentError(f"A value of {self._source} {reason}. Correct the row, or leave it out."))
-
-    def _ambiguity(self) -> Failure:
-        names = " and ".join(repr(taken.name) for taken in self._taken)
-        return Failure(
-            PermanentError(
-                f"Several rows of {self._source} have one key, and one is allowed: {names} is not unique. "
-                "Use enrich_frame(..., many=True) to get them all, or a key that is unique."
-            )
-        )

@@ -17,9 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .schema import Column, quote
+from enrichkit.sql import quote
+
+if TYPE_CHECKING:
+    from .schema import Column
 
 __all__ = ["Taken", "ddl_of", "readers", "taken_by"]
 
