@@ -36,9 +36,11 @@ class FaultChecks(Fixtures):
     def test_it_opens_no_more_connections_than_calls(self, network: Network) -> None:
         """Look at the size of the pool: `capacity` of them at most, which is what servers are dimensioned for."""
         network.open()
+        groups = [[key] for key in network.keys for _ in range(network.capacity)]
         for _ in range(3):
-            tasks = [network.start([key]) for key in network.keys for _ in range(network.capacity)]
-            assert network.proxy.open <= network.capacity, network.proxy
+            with network.frozen():  # so that no call ends before all are under way
+                tasks = network.asked(*groups, timeout=network.patience)
+                assert network.proxy.open <= network.capacity, network.proxy
             assert all(network.ended(task) for task in tasks)
         assert network.proxy.open <= network.capacity, network.proxy
 
