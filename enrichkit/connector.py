@@ -119,6 +119,8 @@ class Connector(Generic[ConfigT]):
         capacity: Default of the option: calls in flight per worker process.
         batch_size: Default of the option: keys per call.
         max_batch_size: Most keys that one call may hold.
+        neighbours: True when keys that lie side by side in their order cost the source less together, as in a B-tree:
+            a call then holds the lowest keys that wait, and the next call those above them.
         encoding: What `fetch_many` returns: `"python"` (objects), `"json"` (bytes of one JSON document per key) or
             `"text"` (bytes or str of the value's text; a mapping of such for a struct). May be a property.
         repeatable: False when asking twice is not the same as asking once; `attempt_timeout` is refused then.
@@ -132,6 +134,7 @@ class Connector(Generic[ConfigT]):
     capacity: int = 8
     batch_size: int = 1
     max_batch_size: int = 1
+    neighbours: ClassVar[bool] = False
     requires: ClassVar[tuple[str, ...]] = ()
     pip: ClassVar[str | None] = None
     key_types: ClassVar[tuple[type, ...]] = ()

@@ -139,7 +139,8 @@ def _slices(
     handed_on = batch.select(range(task.width))
     while start < end:
         size = min(handover.slice_rows, end - start)
-        keys, codes = encode([batch.column(n).slice(start, size) for n in task.keys])
+        parts = [batch.column(n).slice(start, size) for n in task.keys]
+        keys, codes = encode(parts, in_order=plan.connector.neighbours)
         tag = Slice(handed_on.slice(start, size), codes)
         if not task.ordered:
             tag.sort(len(keys))

@@ -7,6 +7,7 @@ is repeated in autumn for equal, and one row would get the other's value.
 
 Measured on one core of a busy machine, batches of 10,000 rows, per row: a bigint column with 1,000 distinct keys 15 ns
 (68 M rows/s), all-distinct strings of 10 characters 75 to 180 ns with their Python objects, two columns 160 to 270 ns.
+To put 10,000 distinct keys in order takes 90 ns each for numbers and 130 for strings.
 """
 
 from __future__ import annotations
@@ -39,16 +40,17 @@ _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 
 
-def encode(columns: Sequence[pa.Array[Any]]) -> tuple[list[Key], pa.Int32Array]:
+def encode(columns: Sequence[pa.Array[Any]], *, in_order: bool = False) -> tuple[list[Key], pa.Int32Array]:
     """
     Number the distinct keys of n rows.
 
     Args:
         columns: One array per key column, each with n rows.
+        in_order: The keys come in ascending order; else in the order of their first row.
 
     Returns:
-        The distinct keys in the order of their first row, a plain object for one column and a tuple for several, and
-        n numbers of keys, null where the key is null. Rows have one number if and only if they have one key.
+        The distinct keys, a plain object for one column and a tuple for several, and n numbers of keys, null where the
+        key is null. Rows have one number if and only if they have one key.
 
     Raises:
         ConfigError: An array, map or struct column is no key.
@@ -60,7 +62,8 @@ def encode(columns: Sequence[pa.Array[Any]]) -> tuple[list[Key], pa.Int32Array]:
     """
     if not columns:
         raise ConfigError("No key column is given; a lookup needs one or more. Name one: enrich('redis', 'user_id').")
-    encoded = [_comparable(column).dictionary_encode() for column in columns]
+    numbered = _in_order if in_order else pc.dictionary_encode
+    encoded = [numbered(_comparable(column)) for column in columns]
     if len(encoded) == 1:
         return _objects(encoded[0].dictionary), encoded[0].indices
     codes: Any = encoded[0].indices.cast(pa.int64())
@@ -69,7 +72,7 @@ def encode(columns: Sequence[pa.Array[Any]]) -> tuple[list[Key], pa.Int32Array]:
     for column in encoded[1:]:
         # At most 2**31 combinations times 2**31 codes: no overflow. Null + anything is null.
         size = max(1, len(column.dictionary))
-        combined = pc.add(pc.multiply(codes, size), column.indices.cast(pa.int64())).dictionary_encode()
+        combined = numbered(pc.add(pc.multiply(codes, size), column.indices.cast(pa.int64())))
         left = pc.divide(combined.dictionary, size)
         parts = [part.take(left) for part in parts] or [left]
         parts.append(pc.subtract(combined.dictionary, pc.multiply(left, size)))
@@ -79,6 +82,19 @@ def encode(columns: Sequence[pa.Array[Any]]) -> tuple[list[Key], pa.Int32Array]:
         for column, part in zip(encoded, parts, strict=True)
     ]
     return list(zip(*objects, strict=True)), codes.cast(pa.int32())
+
+
+def _in_order(column: Any) -> Any:
+    """Return *column* dictionary-encoded, its distinct values in ascending order."""
+    encoded = column.dictionary_encode()
+    values = encoded.dictionary
+    if len(values) < 2:
+        return encoded
+    if values.type in _PLAIN:  # nothing sorts a view yet
+        values = values.cast(_PLAIN[values.type])
+    order = pc.sort_indices(values)
+    places = pc.sort_indices(order).cast(pa.int32())  # the inverse of a permutation is what would sort it
+    return pa.DictionaryArray.from_arrays(places.take(encoded.indices), values.take(order))
 
 
 def no_key(name: str) -> ConfigError:

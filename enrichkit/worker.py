@@ -96,7 +96,7 @@ def _enrich(plan: Plan, batches: Iterable[Sequence[pa.Array[Any]]]) -> Iterator[
             start, rows = 0, len(batch[0])
             while start < rows:
                 size = min(handover.slice_rows, rows - start)
-                keys, codes = encode([part.slice(start, size) for part in batch])
+                keys, codes = encode([part.slice(start, size) for part in batch], in_order=plan.connector.neighbours)
                 yield Outcomes(keys, size, codes, details=plan.options.details)
                 start += size
 
@@ -147,6 +147,7 @@ def _handover(plan: Plan, digest: str, *, ordered: bool = True) -> Handover:
             salt=plan.engine_key,
             ordered=ordered,
             many=plan.many,
+            neighbours=plan.connector.neighbours,
         ),
     )
 

@@ -105,6 +105,19 @@ def test_a_dictionary_column_is_encoded_like_a_plain_one(batch: list[tuple[pa.Da
     check(arrays, [values for _, values in batch])
 
 
+@UNHURRIED
+@given(batches())
+def test_keys_in_order_are_the_keys_of_the_reference_sorted(batch: list[tuple[pa.DataType, list[Any]]]) -> None:
+    keys, codes = encode([pa.array(values, data_type) for data_type, values in batch], in_order=True)
+
+    expected_keys, expected_codes = reference([values for _, values in batch])
+    assert keys == sorted(expected_keys)
+    places = [keys.index(key) for key in expected_keys]
+    assert codes.to_pylist() == [None if code is None else places[code] for code in expected_codes]
+    assert type(codes) is pa.Int32Array
+    codes.validate(full=True)
+
+
 def test_a_dictionary_that_holds_a_value_twice_and_one_unused_gives_each_key_once() -> None:
     column = pa.DictionaryArray.from_arrays(pa.array([1, 0, 3, None], pa.int8()), ["x", "x", "unused", None])
 

@@ -79,7 +79,7 @@ class Engine:
         self._closing = False
 
     def __repr__(self) -> str:
-        waiting = sum(run.pending() for run in self.runs)
+        waiting = sum(bool(run.pending) for run in self.runs)
         return f"<Engine {self.name}: {len(self.calls)} in flight, {waiting} runs waiting, {self.capacity} capacity>"
 
     # runs
@@ -106,7 +106,7 @@ class Engine:
 
     def wake(self) -> None:
         """Let slots look for groups: parked ones first, new ones while there are fewer than `capacity`."""
-        groups = sum(run.groups(self.batch_size) for run in self.runs)
+        groups = sum(run.pending.groups(self.batch_size) for run in self.runs)
         while groups > 0 and self._parked:
             future = self._parked.popleft()
             if not future.done():
@@ -214,7 +214,7 @@ class Engine:
     def _next(self) -> tuple[Run, Group, Bisection | None] | None:
         """Take the next group if the limits allow a call now; the runs take turns."""
         runs = self.runs
-        if self._limited and any(run.pending() for run in runs) and self._held_back():
+        if self._limited and any(run.pending for run in runs) and self._held_back():
             return None
         for _ in range(len(runs)):
             run = runs[0]
@@ -323,9 +323,9 @@ class Engine:
                 run.start_clocks(self.capacity * self.batch_size, now)
         held_since = self.breaker.held_since
         for run in list(self.runs):
-            if held_since is not None and run.pending() and now - held_since > run.options.stall_timeout:
+            if held_since is not None and run.pending and now - held_since > run.options.stall_timeout:
                 run.fail(_stalled(self.name, now - held_since))
-        pending = any(run.pending() for run in self.runs)
+        pending = any(run.pending for run in self.runs)
         if not pending:
             self.breaker.held_since = None  # nothing is held back, so the next task's stall_timeout begins anew
         return bool(self.calls or pending or any(run.timers for run in self.runs))

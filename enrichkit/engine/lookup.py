@@ -86,7 +86,7 @@ class Bundle:
 
     settled = False  # when its keys have their outcomes, it is gone
 
-    def __init__(self, table: dict[Any, Any], outcomes: Outcomes, keys: Sequence[Any], indices: Sequence[int]) -> None:
+    def __init__(self, table: dict[Any, Any], outcomes: Outcomes, keys: list[Any], indices: Sequence[int]) -> None:
         self._table = table
         self.outcomes = outcomes
         self.keys = keys
@@ -123,7 +123,8 @@ class Bundle:
         """Remove the first *size* keys, and return them as a bundle."""
         first = Bundle(self._table, self.outcomes, self.keys[:size], self.indices[:size])
         self._table.update(dict.fromkeys(first.keys, first))
-        self.keys, self.indices = self.keys[size:], self.indices[size:]
+        del self.keys[:size]  # in place: a bundle of neighbours is cut many times
+        self.indices = self.indices[size:]
         if self.more:
             first.more = {key: self.more.pop(key) for key in first.keys if key in self.more}
         return first

@@ -24,6 +24,7 @@ from .cache import ABSENT, MISS, SMALL, AnswerCache, size_of
 from .deadlines import Deadlines
 from .fallback import HandedOn
 from .lookup import Bundle, Lookup, Part
+from .pending import Pending
 from .policies import Policies
 from .queues import OrderedQueue, UnorderedQueue
 from .stats import RunStats
@@ -62,6 +63,7 @@ class Run:
         salt: For the hash of keys in messages.
         seed: For jitter; tests give one.
         many: An answer is a list, with one element for each match of its key.
+        neighbours: The keys of each slice come in order, and those that lie side by side are asked for together.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Run:
         salt: str = "",
         seed: int | None = None,
         many: bool = False,
+        neighbours: bool = False,
     ) -> None:
         self.source = source
         self.options = options
@@ -112,11 +115,8 @@ class Run:
         self._policies = Policies(source, options, fallbacks or {}, self.stages, salt)
         self.misses_alike = self._policies.misses_alike() and not (options.retry and options.retry.on_missing)
         self._table: dict[Any, Lookup | Bundle] = {}
-        # Keys that have had no slot; lookups come first, because bundles end from the head on.
-        self._fresh: deque[Lookup | Bundle] = deque()
-        self._fresh_keys = 0
-        self._urgent: deque[tuple[list[Lookup], Bisection | None]] = deque()
-        self._clocked = 0  # pending lookups whose clock runs although they have no slot
+        self._neighbours = neighbours
+        self.pending = Pending(neighbours=neighbours)
         self._touched: dict[Outcomes, list[int]] = {}
         self._handed_on = False  # a lookup waits for a flush to be asked for at a fallback
         self._answer_bytes = 0  # of one answer of the call that is being settled
@@ -194,16 +194,17 @@ class Run:
         if size == 1:  # no key of it ever shares its fate with another
             lookups = list(map(Lookup, keys, repeat(outcomes), indices))
             table.update(zip(keys, lookups, strict=True))
-            self._fresh.extend(lookups)
-            self._fresh_keys += len(keys)
+            self.pending.add(lookups)
         else:
+            keys = keys if isinstance(keys, list) else list(keys)
+            if self._neighbours:
+                size = max(size, len(keys))
             for start in range(0, len(keys), size):
                 end = start + size
                 bundle = Bundle(table, outcomes, keys[start:end], indices[start:end])
                 self.stats.shared += bundle.enter()
                 if bundle.keys:
-                    self._fresh.append(bundle)
-                    self._fresh_keys += len(bundle.keys)
+                    self.pending.add_bundle(bundle)
         self.engine.wake()
 
     def _is_new(self, key: Any, outcomes: Outcomes, index: int) -> bool:
@@ -230,56 +231,12 @@ class Run:
 
     # pending keys
 
-    def groups(self, limit: int) -> int:
-        """Return how many groups of at most *limit* lookups wait for a slot. Retries and halves are never merged."""
-        return len(self._urgent) - (-self._fresh_keys // limit)
-
-    def pending(self) -> bool:
-        """Whether a lookup waits for a slot."""
-        return bool(self._urgent or self._fresh)
-
     def take(self, limit: int) -> tuple[Group, Bisection | None]:
         """Remove and return the next group of at most *limit* pending keys, empty if none may leave now."""
-        while self._urgent:
-            group, bisection = self._urgent.popleft()
-            waiting = [lookup for lookup in group if not lookup.settled]
-            if waiting:
-                return waiting, bisection
-        fresh = self._fresh
-        if not fresh:
-            return [], None
-        head = None
+        only = None
         if self.held_back or self.settled_bytes - self.taken_bytes > self._window_bytes:
-            head = self.only_slice()
-        elif limit == 1 and not (self._clocked or fresh[0].settled):  # the fast path
-            self._fresh_keys -= 1
-            return [fresh.popleft()], None
-        bundles: list[Bundle] = []
-        lookups: list[Lookup] = []
-        room = limit
-        while fresh and room and (head is None or fresh[0].outcomes is head):
-            first = fresh[0]
-            if isinstance(first, Lookup):
-                fresh.popleft()
-                self._fresh_keys -= 1
-                self._clocked -= first.started is not None and not first.settled
-                if not first.settled:
-                    lookups.append(first)
-                    room -= 1
-            else:
-                part = first
-                if room < len(first.keys):
-                    part = first.cut(room)
-                else:
-                    fresh.popleft()
-                bundles.append(part)
-                room -= len(part.keys)
-                self._fresh_keys -= len(part.keys)
-        if lookups:
-            for bundle in bundles:
-                lookups += bundle.singly()
-            return lookups, None
-        return bundles, None
+            only = self.only_slice()
+        return self.pending.take(limit, only)
 
     def only_slice(self) -> Part | Outcomes | None:
         """Return the slice whose keys alone may be asked for because of `window_bytes`; None: all may."""
@@ -305,21 +262,12 @@ class Run:
         """Put *group* at the head of the pending queue: a retry, or half of a poisoned group."""
         if not self.closed:
             assert self.engine is not None
-            self._urgent.append((group, bisection))
+            self.pending.add_urgent(group, bisection)
             self.engine.wake()
 
     def start_clocks(self, count: int, now: float) -> None:
         """Start the clock of the next pending lookups, *count* of them at most, as if they had a slot."""
-        waiting: list[Lookup] = []
-        passed: list[Lookup] = []
-        while self._fresh and self._clocked < count:
-            for lookup in self._fresh.popleft().singly():
-                if self._clocked < count and lookup.started is None and not lookup.settled:
-                    waiting.append(lookup)
-                    self._clocked += 1
-                passed.append(lookup)
-        self._fresh.extendleft(reversed(passed))
-        self.deadlines.start(waiting, now)
+        self.deadlines.start(self.pending.clock(count), now)
 
     # outcomes
 
@@ -332,14 +280,12 @@ class Run:
             if call is not None and call.running:
                 self.draining[lookup.key] = call
             elif call is None:
-                self._clocked -= 1
+                self.pending.clocked -= 1
             self.settle(lookup, TIMEOUT, error=lookup.error)
             if self.closed:
                 break
         if found:
-            while self._fresh and self._fresh[0].settled:
-                self._fresh.popleft()
-                self._fresh_keys -= 1
+            self.pending.drop_settled()
             self.flush()
         return found
 
@@ -626,9 +572,7 @@ class Run:
         for timer in self.timers:
             timer.cancel()
         self.timers.clear()
-        self._fresh.clear()
-        self._fresh_keys = 0
-        self._urgent.clear()
+        self.pending.clear()
         self._table.clear()
         self._touched.clear()
         for stage in self.stages:

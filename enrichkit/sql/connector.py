@@ -25,6 +25,7 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, LookupT]):
         open_timeout: Seconds that `prepare` may take.
     """
 
+    neighbours = True  # the index of a table is a tree
     open_timeout: ClassVar[float] = 10.0
 
     _pool: PoolT | None = None

@@ -181,9 +181,11 @@ class Lab:
         name: str = "scripted",
         stages: Sequence[Stage] = (),
         many: bool = False,
+        neighbours: bool = False,
         **options: Any,
     ) -> Task:
         arguments = {"ordered": ordered, "cache": cache, "task": task, "name": name, "stages": stages, "many": many}
+        arguments["neighbours"] = neighbours
         if decode is not None:
             arguments["decode"] = decode
         made = Task(engine, Options(**options), arguments)

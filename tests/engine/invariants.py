@@ -295,7 +295,8 @@ class RunWatch:
         run = self.run
         assert run.engine is not None
         asked = {held for call in run.engine.calls for held in (*call.bundles, *call.lookups.values())}
-        asked.update(run._fresh, *(group for group, _ in run._urgent))
+        pending = run.pending
+        asked.update(pending._fresh, pending._later, *(group for group, _ in pending._urgent))
         lost = [key for key, held in run._table.items() if held not in asked]
         assert not lost, f"nobody asks for key {lost[0]!r} any more"
 

@@ -211,6 +211,7 @@ class WatchedHandover(Handover):
                 cache=cache,
                 task=TaskInfo(partition=number),
                 seed=watch.plan.seed,
+                neighbours=watch.plan.neighbours,
             )
             close = run.close
 

@@ -94,6 +94,7 @@ class Plan:
     fatal_at: int | None = None
     cache: Cache | None = None
     together: bool = False  # two tasks at a time, or one after the other on a reused worker
+    neighbours: bool = False
 
 
 def draw(seed: int) -> Plan:
@@ -123,6 +124,9 @@ def draw(seed: int) -> Plan:
         shaky_open=not calm and rng.random() < 0.1,
     )
     universe = [rng.choice([f"k{n}", n, (n, "part")]) for n in range(rng.randint(205, 240))]
+    neighbours = random.Random(f"neighbours {seed}").random() < 0.5
+    if neighbours:  # keys of one type, as those of a column are
+        universe = list(range(len(universe)))
     odds = {Kind.NULL: 3, Kind.MISSING: 6, Kind.APPEARING: 1, Kind.REFUSED: 1, Kind.BROKEN: 1, Kind.PLAIN: 88}
     kinds = dict(zip(universe, rng.choices(list(odds), list(odds.values()), k=len(universe)), strict=True))
     for key in rng.sample(universe, rng.choice([0, 1, 3])):
@@ -144,6 +148,7 @@ def draw(seed: int) -> Plan:
         fatal_at=rng.randrange(60) if rng.random() < 0.04 else None,
         cache=cache,
         together=rng.random() < 0.5,
+        neighbours=neighbours,
     )
 
 

@@ -210,7 +210,7 @@ async def test_tasks_take_turns(lab: Lab) -> None:
     small.admit_each(*range(4))
     await small.end()
     assert lab.now < 6.0
-    assert large.run.pending()
+    assert large.run.pending
 
 
 async def test_an_engine_is_idle_from_the_end_of_its_last_task_to_the_next(lab: Lab) -> None:

@@ -17,6 +17,7 @@ from enrichkit.engine import calls
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.deadlines import Deadlines
 from enrichkit.engine.dispatch import Engine
+from enrichkit.engine.pending import Pending
 from enrichkit.engine.queues import OrderedQueue, UnorderedQueue, Window
 from enrichkit.engine.retry import Budget
 from enrichkit.engine.run import Run
@@ -137,8 +138,7 @@ def unlimited_budget(patch: Patch) -> None:
 
 def no_attaching_to_late_calls(patch: Patch) -> None:
     def attach(run: Run, lookup: Any) -> None:
-        run._fresh.append(lookup)
-        run._fresh_keys += 1
+        run.pending.add([lookup])
 
     patch.setattr(Run, "_attach", attach)
 
@@ -149,16 +149,16 @@ def late_calls_that_take_their_rows_down(patch: Patch) -> None:
 
 def wake_ups_that_get_lost(patch: Patch) -> None:
     def put_first(run: Run, group: Any, bisection: Any = None) -> None:
-        run._urgent.append((group, bisection))
+        run.pending.add_urgent(group, bisection)
 
     patch.setattr(Run, "put_first", put_first)
 
 
 def few_slots_woken_for_small_groups(patch: Patch) -> None:
-    def groups(run: Run, limit: int) -> int:
-        return -(-(run._fresh_keys + sum(len(group) for group, _ in run._urgent)) // limit)
+    def groups(pending: Pending, limit: int) -> int:
+        return -(-(pending.keys + sum(len(group) for group, _ in pending._urgent)) // limit)
 
-    patch.setattr(Run, "groups", groups)
+    patch.setattr(Pending, "groups", groups)
 
 
 def no_clock_without_a_slot(patch: Patch) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from enrichkit.connector import Call
     from enrichkit.engine.lookup import Part
 
-KINDS = {"a": Kind.APPEARING, "b": Kind.APPEARING, "c": Kind.PLAIN, "d": Kind.NULL, "e": Kind.REFUSED, 6: Kind.MISSING}
+KINDS = {"a": Kind.APPEARING, "b": Kind.APPEARING, "c": Kind.PLAIN, "d": Kind.NULL, "e": Kind.REFUSED, "f": Kind.MISSING}
 """Keys that may be found or not, that are found, one with a null, one that is refused, one that is missing."""
 CALM = Weather(
     unit=1.0,
@@ -92,6 +92,7 @@ class EngineMachine(RuleBasedStateMachine):
         ),
         policies=st.tuples(*[st.sampled_from(["null", default("raw")])] * 3),
         window_bytes=st.sampled_from([64 * 2**20, 1024]),
+        neighbours=st.booleans(),
     )
     def begin(
         self,
@@ -104,6 +105,7 @@ class EngineMachine(RuleBasedStateMachine):
         retry: Retry | None,
         policies: Sequence[Any],
         window_bytes: int,
+        neighbours: bool,
     ) -> None:
         if retry and retry.jitter == "none" and retry.wait >= (times[0] or 1.0):
             retry = None  # refused, as no second attempt would ever happen
@@ -134,6 +136,7 @@ class EngineMachine(RuleBasedStateMachine):
             cache=AnswerCache(1.0, 2**20, None) if cached else None,
             task=TaskInfo(partition=0),
             seed=0,
+            neighbours=neighbours,
         )
         close = self.run.close
         self.run.close = lambda: (close(), self.watch.closes(0))[0]  # type: ignore[func-returns-value, method-assign]

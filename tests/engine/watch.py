@@ -111,7 +111,7 @@ class Watch:
         if engine is not None and engine._resume is None and len(engine.calls) < self.plan.capacity:
             for watched in self.runs:
                 run = watched.run
-                idle = run.pending() and not (run.closed or run.held_back)
+                idle = run.pending and not (run.closed or run.held_back)
                 assert not idle, f"a slot is idle while keys wait: {engine!r}"
 
     def _clocks_run(self, now: float) -> None:
@@ -122,7 +122,7 @@ class Watch:
             return
         self._late_since = min(self._late_since, now)
         for watched in self.runs:
-            fresh = watched.run._fresh
+            fresh = watched.run.pending._fresh
             if fresh and not watched.closed and watched.options.timeout is not None:
                 key = fresh[0].keys[0] if isinstance(fresh[0], Bundle) else fresh[0].key
                 since = max(self._late_since, watched.current[key].admitted)

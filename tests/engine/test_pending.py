@@ -1,0 +1,143 @@
+"""Which keys a call takes, of those that wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enrichkit.engine.lookup import Bundle, Lookup
+from enrichkit.engine.pending import Pending
+from enrichkit.outcome import Outcomes
+from enrichkit.testing.scripted import Step
+
+if TYPE_CHECKING:
+    from .bench import Lab
+
+
+class Keys:
+    """Pending keys, in bundles of a slice each, and the table that finds them."""
+
+    def __init__(self) -> None:
+        self.pending = Pending(neighbours=True)
+        self.table: dict[Any, Any] = {}
+
+    def add(self, *keys: Any) -> Outcomes:
+        outcomes = Outcomes(list(keys), len(keys))
+        bundle = Bundle(self.table, outcomes, [*keys], range(len(keys)))
+        bundle.enter()
+        self.pending.add_bundle(bundle)
+        return outcomes
+
+    def take(self, limit: int, only: Outcomes | None = None) -> list[Any]:
+        """Take a group and return its keys; each is at its place in its slice, and the table leads to it."""
+        group, bisection = self.pending.take(limit, only)
+        assert bisection is None
+        keys = []
+        for held in group:
+            if isinstance(held, Lookup):
+                held = Bundle({held.key: held}, held.outcomes, [held.key], [held.index])
+            else:
+                assert all(self.table[key] is held for key in held.keys)
+            assert held.keys == [held.outcomes.keys[index] for index in held.indices]
+            keys += held.keys
+        return keys
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    slices=st.lists(st.sets(st.integers(0, 500), min_size=1, max_size=40), min_size=1, max_size=12),
+    limit=st.integers(2, 30),
+    taken_between=st.integers(0, 3),
+    in_order=st.booleans(),
+)
+def test_each_key_is_taken_once_and_a_group_is_full_while_keys_wait(
+    slices: list[set[int]], limit: int, taken_between: int, in_order: bool
+) -> None:
+    keys, seen = Keys(), set()
+    left: list[int] = []
+    for number, group in enumerate(slices):
+        new = group - seen
+        seen |= new
+        if new:
+            # Text that is no UTF-8 has an order of its own.
+            keys.add(*sorted(new, reverse=not in_order and number % 2 == 1))
+        for _ in range(taken_between):
+            waiting = len(seen) - len(left)
+            left += (taken := keys.take(limit))
+            assert len(taken) == min(limit, waiting)
+            assert keys.pending.keys == waiting - len(taken)
+    while keys.pending:
+        assert keys.pending.groups(limit) == -(-(len(seen) - len(left)) // limit)
+        left += (taken := keys.take(limit))
+        assert len(taken) == limit or not keys.pending
+    assert sorted(left) == sorted(seen)
+    assert keys.take(limit) == []
+    assert keys.pending.groups(limit) == keys.pending.keys == 0
+
+
+def test_a_call_takes_the_lowest_keys_of_all_slices() -> None:
+    keys = Keys()
+    for first in range(10):
+        keys.add(*range(first, 10_000, 10))
+    for call in range(20):
+        taken = keys.take(500)
+        # It may be a few keys off, because the bound is found by equal shares.
+        near = range(call * 500 - 10, call * 500 + 510)
+        assert [key for key in taken if key not in near] == []
+
+
+def test_a_lift_goes_up_to_the_end_before_it_comes_back() -> None:
+    keys = Keys()
+    keys.add(10, 20, 30, 40, 50, 60)
+    assert keys.take(2) == [10, 20]
+    keys.add(5, 15, 25, 35)
+    keys.add(1, 2)
+    assert sorted(keys.take(3)) == [25, 30, 35]
+    assert keys.take(2) == [40, 50]
+    assert sorted(keys.take(2)) == [1, 60], "the end of a round is filled up from the next one"
+    assert sorted(keys.take(2)) == [2, 5]
+    assert keys.take(2) == [15]
+
+
+def test_what_is_held_back_to_one_slice_takes_its_keys_wherever_they_wait() -> None:
+    keys = Keys()
+    keys.add(10, 20, 30, 40)
+    assert keys.take(2) == [10, 20]
+    second = keys.add(5, 25)
+    third = keys.add(1, 2)
+    assert keys.take(9, second) == [25, 5]
+    assert keys.take(9, second) == []
+    assert keys.take(9, third) == [1, 2]
+    assert keys.take(9) == [30, 40]
+
+
+def test_clocks_start_for_keys_of_the_next_round_as_well() -> None:
+    keys = Keys()
+    keys.add(10, 20, 30)
+    assert keys.take(2) == [10, 20]
+    keys.add(1, 2, 25)
+    started = keys.pending.clock(4)
+    assert len(started) == keys.pending.clocked == 4
+    assert keys.pending.clock(4) == []
+    for lookup in started:
+        lookup.started = 0.0
+    assert sorted(keys.take(9)) == [1, 2, 25, 30]
+    assert not keys.pending
+    assert keys.pending.clocked == 0
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_calls_of_neighbours_span_slices_and_each_row_gets_its_value(lab: Lab, *, ordered: bool) -> None:
+    server, task = lab.start(
+        batch_size=10, capacity=1, ordered=ordered, neighbours=True, otherwise=Step(after=0.1), max_fallback_ratio=1.0
+    )
+    for first in range(5):
+        task.admit(*range(first, 100, 5))
+    await task.end()
+    assert sorted((row.key, row.value) for row in task.left) == [(key, f"v{key}") for key in range(100)]
+    assert len(server.keys) == 10
+    spans = [max(call) - min(call) for call in server.keys]
+    assert max(spans[1:]) <= 20, "the first call had one slice to choose from, each later one all five"
