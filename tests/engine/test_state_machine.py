@@ -35,7 +35,14 @@ if TYPE_CHECKING:
     from enrichkit.connector import Call
     from enrichkit.engine.lookup import Part
 
-KINDS = {"a": Kind.APPEARING, "b": Kind.APPEARING, "c": Kind.PLAIN, "d": Kind.NULL, "e": Kind.REFUSED, "f": Kind.MISSING}
+KINDS = {
+    "a": Kind.APPEARING,
+    "b": Kind.APPEARING,
+    "c": Kind.PLAIN,
+    "d": Kind.NULL,
+    "e": Kind.REFUSED,
+    "f": Kind.MISSING,
+}
 """Keys that may be found or not, that are found, one with a null, one that is refused, one that is missing."""
 CALM = Weather(
     unit=1.0,
