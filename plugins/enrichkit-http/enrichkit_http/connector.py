@@ -38,9 +38,9 @@ class HttpConnector(Connector[HttpConfig]):
     Cancelling a request of the client does not end it; only its own time limit does. So each request is given
     `call.timeout`, and one whose call was cancelled earlier keeps its place among the `capacity` until then.
 
-    Measured on loopback with 100 requests in flight and answers of 50 bytes, alternating with a bare loop over the
-    client, CPU per request as median of seven runs: uvloop 46 us as text and 52 us as JSON against 42 us bare, asyncio
-    75 and 80 against 71 us; 1.15 times the bare loop's instructions, 1.25 times with `value` and `key_field`.
+    Measured on loopback with 100 requests in flight and answers of 50 bytes as text, alternating with a bare loop over
+    the client, on uvloop: 18 to 21 us CPU per request against 14 us, those of the client's own thread (9 us) included.
+    The engine adds 5 us.
     """
 
     name = "http"

@@ -30,8 +30,9 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Lookup]):
 
     CPU per key in the worker, from Arrow to Arrow, on 2 busy cores, one value column, 4 calls in flight, the least of 3
     runs of a million keys: 0.72 us with 500 keys a call, 0.68 with 1,000, 0.57 with 2,000, 0.52 with 5,000; bare
-    `connection.fetch` of 1,000 keys a call 0.57. The server takes 2.5 to 3 us, less with larger calls, because their
-    keys share pages of the index. Why a call returns arrays: docs/decisions/0034-columns-from-postgres.md.
+    `connection.fetch` of 1,000 keys a call 0.57. The server takes 2 to 3 us for a key whose call has others from all
+    over a table of a million rows, and 0.6 us for one among its neighbours, as in a long job: see
+    docs/decisions/0036-calls-of-neighbours.md. Why a call returns arrays: docs/decisions/0034-columns-from-postgres.md.
     """
 
     name: ClassVar[str] = "postgres"
