@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Pending"]
 
 PASSES = 4  # in search of a bound; each finds keys for about three quarters of the room that is left
+SLICES = 256  # of which a round has the keys: to choose 2,000 takes under 1 ms, and 9 ms among 8,000 small slices
 
 
 class Pending:
@@ -96,7 +97,7 @@ class Pending:
             if self._neighbours and all(isinstance(held, Bundle) for held in fresh):
                 return self._side_by_side(limit), None
         elif self._neighbours:
-            self._start_anew()
+            self._start_anew(len(self._later))
             self._fresh = fresh = deque(sorted(fresh, key=lambda held: held.outcomes is not only))
         bundles: list[Bundle] = []
         lookups: list[Lookup] = []
@@ -120,7 +121,7 @@ class Pending:
                     lookups.append(first)
                     room -= 1
         if not fresh:
-            self._start_anew()
+            self._start_anew(SLICES)
         if lookups:
             for bundle in bundles:
                 lookups += bundle.singly()
@@ -129,7 +130,7 @@ class Pending:
 
     def clock(self, count: int) -> list[Lookup]:
         """Return the next lookups that have no clock, so many that *count* of those that wait will have one."""
-        self._start_anew()
+        self._start_anew(len(self._later))
         starting: list[Lookup] = []
         passed: list[Lookup] = []
         while self._fresh and self.clocked < count:
@@ -147,7 +148,7 @@ class Pending:
             self._fresh.popleft()
             self.keys -= 1
         if not self._fresh:
-            self._start_anew()
+            self._start_anew(SLICES)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -157,56 +158,69 @@ class Pending:
         self.keys = 0
 
     def _side_by_side(self, limit: int) -> list[Bundle]:
-        """
-        Take *limit* of the lowest keys of this round, or all there are.
-
-        A bound is sought below which about as many keys lie: the lowest of the keys up to which each bundle would give
-        its equal share. What the others do not give for it is shared out again.
-        """
-        bundles: list[Bundle] = list(self._fresh)  # type: ignore[arg-type]  # the caller has looked
-        last = sum(len(bundle.keys) for bundle in bundles)
-        if last <= limit:  # the end of a round, filled up with the first keys of the next
-            self.keys -= last
-            self._fresh.clear()
-            self._start_anew()
-            return bundles + (self._side_by_side(limit - last) if self._fresh and last < limit else [])
-        taken = [0] * len(bundles)
-        room = limit
-
-        def giving() -> list[int]:
-            return [n for n, bundle in enumerate(bundles) if taken[n] < len(bundle.keys)]
-
-        for _ in range(PASSES):
-            givers = giving()
-            share = room // len(givers) if givers else 0
-            if not share:
-                break
-            bound = min(bundles[n].keys[min(taken[n] + share, len(bundles[n].keys)) - 1] for n in givers)
-            for n in givers:
-                # Not more than its share even if its keys are in no order that Python knows, as broken UTF-8 may be.
-                found = min(bisect_right(bundles[n].keys, bound, taken[n]), taken[n] + share)
-                room -= found - taken[n]
-                taken[n] = found
-            self._reached = bound
-        while room and (givers := giving()):  # for the last few keys no bound is sought: a call is full while keys wait
-            share = -(-room // len(givers))
-            for n in sorted(givers, key=lambda n: bundles[n].keys[taken[n]]):
-                more = min(share, room, len(bundles[n].keys) - taken[n])
-                room -= more
-                taken[n] += more
-        self.keys -= sum(taken)
+        """Take *limit* of the lowest keys of this round, or of the next ones what it has not."""
+        fresh = self._fresh
         group: list[Bundle] = []
-        self._fresh.clear()
-        for bundle, count in zip(bundles, taken, strict=True):
-            whole = count == len(bundle.keys)
-            if count:
-                group.append(bundle if whole else bundle.cut(count))
-            if not whole:
-                self._fresh.append(bundle)
+        room = limit
+        while fresh and room:
+            if len(fresh) > SLICES:
+                self._later.extend([fresh.pop() for _ in range(len(fresh) - SLICES)][::-1])
+            bundles: list[Bundle] = list(fresh)  # type: ignore[arg-type]  # the caller has looked
+            fresh.clear()
+            waiting = sum(len(bundle.keys) for bundle in bundles)
+            if waiting > room:
+                counts = _lowest([bundle.keys for bundle in bundles], room)
+                self._reached = max(bundle.keys[n - 1] for bundle, n in zip(bundles, counts, strict=True) if n)
+                for bundle, count in zip(bundles, counts, strict=True):
+                    whole = count == len(bundle.keys)
+                    if count:
+                        group.append(bundle if whole else bundle.cut(count))
+                    if not whole:
+                        fresh.append(bundle)
+                room = 0
+            else:
+                group += bundles
+                room -= waiting
+                self._start_anew(SLICES)
+        self.keys -= limit - room
         return group
 
-    def _start_anew(self) -> None:
-        """Let the lift's next round begin."""
-        self._fresh += self._later
-        self._later.clear()
+    def _start_anew(self, slices: int) -> None:
+        """Let the lift's next round begin, with *slices* of those that wait for it."""
+        for _ in range(min(slices, len(self._later))):
+            self._fresh.append(self._later.popleft())
         self._reached = None
+
+
+def _lowest(columns: list[list[Any]], count: int) -> list[int]:
+    """
+    Return how many keys of each column are about the *count* lowest of all, which are more.
+
+    A bound is sought below which so many keys lie: the lowest of the keys up to which each column would give its equal
+    share. What the others do not give for it is shared out again.
+    """
+    taken = [0] * len(columns)
+    room = count
+
+    def giving() -> list[int]:
+        return [n for n, keys in enumerate(columns) if taken[n] < len(keys)]
+
+    for _ in range(PASSES):
+        givers = giving()
+        share = room // len(givers)
+        if not share:
+            break
+        bound = min(columns[n][min(taken[n] + share, len(columns[n])) - 1] for n in givers)
+        for n in givers:
+            # Not more than its share even if its keys are in no order that Python knows, as broken UTF-8 may be.
+            found = min(bisect_right(columns[n], bound, taken[n]), taken[n] + share)
+            room -= found - taken[n]
+            taken[n] = found
+    while room:  # for the last few keys no bound is sought: a call is full while keys wait
+        givers = giving()
+        share = -(-room // len(givers))
+        for n in sorted(givers, key=lambda n: columns[n][taken[n]]):
+            more = min(share, room, len(columns[n]) - taken[n])
+            room -= more
+            taken[n] += more
+    return taken

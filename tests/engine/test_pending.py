@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from enrichkit.engine import pending
 from enrichkit.engine.lookup import Bundle, Lookup
-from enrichkit.engine.pending import Pending
+from enrichkit.engine.pending import SLICES, Pending
 from enrichkit.outcome import Outcomes
 from enrichkit.testing.scripted import Step
 
@@ -46,7 +47,8 @@ class Keys:
         return keys
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.parametrize("width", [1, 3, SLICES])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     slices=st.lists(st.sets(st.integers(0, 500), min_size=1, max_size=40), min_size=1, max_size=12),
     limit=st.integers(2, 30),
@@ -54,8 +56,9 @@ class Keys:
     in_order=st.booleans(),
 )
 def test_each_key_is_taken_once_and_a_group_is_full_while_keys_wait(
-    slices: list[set[int]], limit: int, taken_between: int, in_order: bool
+    monkeypatch: pytest.MonkeyPatch, width: int, slices: list[set[int]], limit: int, taken_between: int, in_order: bool
 ) -> None:
+    monkeypatch.setattr(pending, "SLICES", width)
     keys, seen = Keys(), set()
     left: list[int] = []
     for number, group in enumerate(slices):
@@ -100,6 +103,44 @@ def test_a_lift_goes_up_to_the_end_before_it_comes_back() -> None:
     assert sorted(keys.take(2)) == [1, 60], "the end of a round is filled up from the next one"
     assert sorted(keys.take(2)) == [2, 5]
     assert keys.take(2) == [15]
+
+
+def test_no_key_waits_for_ever_when_a_call_has_fewer_keys_than_there_are_slices() -> None:
+    """Else, where rows leave as they complete, lower ones might come for ever."""
+    keys = Keys()
+    for key in (900, 800, 700):
+        keys.add(key)
+    taken: list[Any] = []
+    for lower in range(600, 0, -2):
+        if 900 in taken:
+            break
+        taken += keys.take(2)
+        keys.add(lower - 1)
+        keys.add(lower)
+    assert sorted(taken) == [599, 700, 800, 900]
+
+
+def test_a_call_of_neighbours_chooses_from_a_bounded_number_of_slices() -> None:
+    """Or with many small ones it would take longer to choose the keys than to ask for them."""
+    keys = Keys()
+    for first in range(2_000):
+        keys.add(*range(first, 160_000, 2_000))
+    taken: list[Any] = []
+    while keys.pending:
+        group, _ = keys.pending.take(2_000, None)
+        assert len(group) <= 2 * SLICES, "the end of one round and the begin of the next"
+        assert sum(len(held.keys) for held in group if isinstance(held, Bundle)) == 2_000
+        taken += [key for held in group if isinstance(held, Bundle) for key in held.keys]
+    assert sorted(taken) == [*range(160_000)]
+
+
+def test_slices_of_one_row_fill_a_call_over_many_rounds() -> None:
+    keys = Keys()
+    for key in range(3 * SLICES):
+        keys.add(key)
+    assert sorted(keys.take(2 * SLICES + 1)) == [*range(2 * SLICES + 1)]
+    assert sorted(keys.take(SLICES)) == [*range(2 * SLICES + 1, 3 * SLICES)]
+    assert not keys.pending
 
 
 def test_what_is_held_back_to_one_slice_takes_its_keys_wherever_they_wait() -> None:
