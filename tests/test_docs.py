@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import enrichkit
-from enrichkit import errors, hookspecs, registry, testing
+from enrichkit import errors, hookspecs, registry, sql, testing
 
 from .pages import PAGES, ROOT, blocks
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DOCUMENTED = "".join(page.read_text() for page in PAGES if page.name == "README.md" or "docs" in page.parts)
 
 
-PUBLIC = [*enrichkit.__all__, *errors.__all__, *testing.__all__]
+PUBLIC = [*enrichkit.__all__, *errors.__all__, *sql.__all__, *testing.__all__]
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -148,7 +148,8 @@ class SqlServerConfig(SqlConfig):
     """
     Base of the config of a SQL source that is a server.
 
-    A subclass has these as fields, in its own order, each with a default; `address` is made of its URL.
+    A subclass has these as fields, in its own order, each with a default, `password` and its URL as
+    `field(repr=False)`; `address` is made of that URL.
 
     Attributes:
         password: A literal or, better, a `Secret`. None: the one in the URL.
