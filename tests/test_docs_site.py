@@ -11,14 +11,14 @@ import pytest
 from sphinx.util.inventory import InventoryFile
 
 import enrichkit
-from enrichkit import errors, hookspecs, testing
+from enrichkit import errors, hookspecs, sql, testing
 
 from .pages import PAGES, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-PUBLIC = [f"{module.__name__}.{name}" for module in (enrichkit, errors, testing) for name in module.__all__]
+PUBLIC = [f"{module.__name__}.{name}" for module in (enrichkit, errors, sql, testing) for name in module.__all__]
 HOOKS = [f"{hookspecs.__name__}.{name}" for name, value in vars(hookspecs).items() if hasattr(value, "enrichkit_spec")]
 
 

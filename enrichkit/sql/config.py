@@ -167,7 +167,7 @@ class SqlServerConfig(SqlConfig):
 
     @property
     def address(self) -> Address:
-        """Where the server is."""
+        """Where the server is: its text, for messages, shows no password, and its `password` is that of the URL."""
         raise NotImplementedError
 
     @property

@@ -113,7 +113,7 @@ class Pool(Generic[SessionT]):
         return False
 
     def translate(self, error: Exception) -> ConnectorError:
-        """Return *error* in our words, without keys and without `secrets`."""
+        """Return *error* in our words, without keys and without `secrets`; a `ConnectorError` is in them already."""
         raise NotImplementedError
 
     def password(self) -> str | None:
