@@ -89,7 +89,8 @@ tls_cert=None, tls_key=None, insecure=False)
         ('shop', 'users; DROP TABLE users--')
         """
         default = self.address.database
-        if default is None and isinstance(self.table, str) and "." not in self.table:
+        parts = self.table.split(".") if isinstance(self.table, str) else self.table
+        if default is None and isinstance(parts, list | tuple) and len(parts) == 1:
             raise ConfigError(
                 f"MariadbConfig.table is {self.table!r} and the url names no database; one of them must name it. Write "
                 "table='database.table', or end the url with the database."

@@ -97,6 +97,13 @@ def test_a_quoted_name_stays_one_name_and_survives_the_parameters() -> None:
             ),
         ),
         (
+            {"table": ["users"]},
+            (
+                "MariadbConfig.table is ('users',) and the url names no database; one of them must name it. Write "
+                "table='database.table', or end the url with the database."
+            ),
+        ),
+        (
             {"table": "x" * 65 + ".users"},
             (
                 "MariadbConfig.table holds 'xxxxxxxxxxxxxxxxxxxx...', 65 characters long; it must be the name of a "
