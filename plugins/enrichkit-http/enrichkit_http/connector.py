@@ -12,6 +12,7 @@ from enrichkit.connector import Call, Connector, Failure, Key, Value
 from enrichkit.errors import ConnectorError, ContractError, FatalError, PermanentError, TransientError
 
 from .answer import Answers, EchoMismatchError
+from .breath import Breath
 from .client import Reply, TangledAnswerError, make_client, receive
 from .config import HttpConfig
 from .document import ABSENT
@@ -68,6 +69,7 @@ class HttpConnector(Connector[HttpConfig]):
         self._origin = f"{address.scheme}://{address.netloc}"
         self._client: Client | None = None
         self._limit = (0.0, timedelta())
+        self._breath = Breath()
 
     async def open(self) -> None:
         """Make the client; no connection is opened. Raises `FatalError` for a secret or file that cannot be read."""
@@ -173,6 +175,7 @@ class HttpConnector(Connector[HttpConfig]):
                 raise self._judged(of_status(response.status, response), undone=response.status == 429)
             reply = await receive(response, self._max_bytes, text=self._answers.is_text)
             request = None  # read to its end: there is nothing to close, and closing costs
+            self._breath.answered()
             return reply
         except asyncio.CancelledError:
             if request is None:
