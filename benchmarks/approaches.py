@@ -20,6 +20,7 @@ JDBC = Path("/usr/share/java/postgresql.jar")
 CONCURRENCY = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 SOURCES = (
     *COLUMN,
+    "enrichkit/sql",
     "plugins/enrichkit-http/enrichkit_http",
     "plugins/enrichkit-postgres/enrichkit_postgres",
     "benchmarks/rivals.py",

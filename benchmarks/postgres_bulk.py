@@ -22,7 +22,7 @@ KEYS = 1_000_000
 SINGLE_KEYS = 20_000
 GROUP, IN_FLIGHT, SINGLE_IN_FLIGHT = 1_000, 4, 16
 STEP = 7919  # a prime, so that the keys come all, and in an order unlike the index's
-SOURCES = (*COLUMN, "plugins/enrichkit-postgres/enrichkit_postgres", "benchmarks/postgres_bulk.py")
+SOURCES = (*COLUMN, "enrichkit/sql", "plugins/enrichkit-postgres/enrichkit_postgres", "benchmarks/postgres_bulk.py")
 
 TABLE = """
 CREATE TABLE users AS SELECT id, 'name of ' || id AS name FROM generate_series(0, {count} - 1) AS id;
