@@ -182,3 +182,32 @@ async def test_calls_of_neighbours_span_slices_and_each_row_gets_its_value(lab: 
     assert len(server.keys) == 10
     spans = [max(call) - min(call) for call in server.keys]
     assert max(spans[1:]) <= 20, "the first call had one slice to choose from, each later one all five"
+
+
+def test_the_lowest_keys_are_those_of_one_column_where_the_other_has_only_high_ones() -> None:
+    low, high = pending._lowest([list(range(100)), list(range(1000, 1100))], 50)
+    assert low + high == 50
+    assert high <= 2, "the last few keys are shared out without a bound"
+
+
+def test_the_count_of_keys_is_right_in_every_way_of_taking_them() -> None:
+    keys = Keys()
+    first = keys.add(10, 20, 30, 40, 50)
+    assert keys.take(1, first) == [10]
+    assert keys.pending.keys == 4
+    started = keys.pending.clock(2)
+    assert len(started) == keys.pending.clocked == 2
+    for lookup in started:
+        lookup.started = 0.0
+    assert keys.take(1) == [20]
+    assert (keys.pending.keys, keys.pending.clocked) == (3, 1)
+    started[1].settled = True
+    keys.pending.clocked -= 1
+    keys.pending.drop_settled()
+    assert (keys.pending.keys, keys.pending.clocked) == (2, 0)
+    assert keys.take(9) == [40, 50]
+    assert keys.pending.keys == 0
+    keys.add(60)
+    keys.pending.clear()
+    assert keys.pending.keys == keys.pending.groups(1) == 0
+    assert not keys.pending
