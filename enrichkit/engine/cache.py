@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice, repeat
 from typing import Any, Final
 
-__all__ = ["ABSENT", "MISS", "SMALL", "AnswerCache", "size_of"]
+__all__ = ["ABSENT", "MISS", "SMALL", "TEXT_BYTES", "AnswerCache", "size_of"]
 
 
 class _Mark:
@@ -29,13 +29,16 @@ MISS: Final = _Mark("MISS")
 SMALL: Final = frozenset((int, float, bool, type(None)))
 """Types of values that take next to nothing."""
 
+TEXT_BYTES: Final = 50
+"""Of a text apart from its characters."""
+
 _ENTRY_BYTES = 120  # a slot of the table, a reference to key and value, and its share of the expiry records
 
 
 def size_of(value: Any) -> int:
     """Return about how many bytes *value* takes, containers included."""
     if type(value) is str or type(value) is bytes:
-        return len(value) + 50
+        return len(value) + TEXT_BYTES
     total = sys.getsizeof(value)
     if isinstance(value, dict):
         total += sum(size_of(k) + size_of(v) for k, v in value.items())

@@ -36,18 +36,19 @@ class Pending:
         neighbours: Keys that lie side by side go together; those of each bundle are in order.
 
     Attributes:
+        neighbours: As given.
         keys: How many have had no slot yet.
         clocked: How many of them have a clock that runs all the same, and no outcome.
     """
 
-    __slots__ = ("_fresh", "_later", "_neighbours", "_reached", "_urgent", "clocked", "keys")
+    __slots__ = ("_fresh", "_later", "_reached", "_urgent", "clocked", "keys", "neighbours")
 
     def __init__(self, *, neighbours: bool = False) -> None:
         # Lookups come first, because bundles end from the head on.
         self._fresh: deque[Lookup | Bundle] = deque()
         self._later: deque[Lookup | Bundle] = deque()  # of the lift's next round; nothing unless `_fresh` has something
         self._urgent: deque[tuple[list[Lookup], Bisection | None]] = deque()
-        self._neighbours = neighbours
+        self.neighbours = neighbours
         self._reached: Any = None  # the highest key of this round so far
         self.keys = 0
         self.clocked = 0
@@ -94,9 +95,9 @@ class Pending:
             if limit == 1 and not (self.clocked or fresh[0].settled):  # the fast path
                 self.keys -= 1
                 return [fresh.popleft()], None
-            if self._neighbours and all(isinstance(held, Bundle) for held in fresh):
+            if self.neighbours and all(isinstance(held, Bundle) for held in fresh):
                 return self._side_by_side(limit), None
-        elif self._neighbours:
+        elif self.neighbours:
             self._start_anew(len(self._later))
             self._fresh = fresh = deque(sorted(fresh, key=lambda held: held.outcomes is not only))
         bundles: list[Bundle] = []
