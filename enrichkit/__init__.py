@@ -10,7 +10,7 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 from .column import enrich
-from .connector import Call, Connector, ConnectorConfig, Failure
+from .connector import Answers, Call, Connector, ConnectorConfig, Failure
 from .description import describe
 from .errors import (
     ConfigError,
@@ -31,6 +31,7 @@ from .registry import connectors, register
 from .secrets import Secret
 
 __all__ = [
+    "Answers",
     "Cache",
     "Call",
     "ConfigError",

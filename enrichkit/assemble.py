@@ -10,24 +10,42 @@ own key in order; a struct of three fields 210 ns per distinct key; the details 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .errors import TaskFailedError
 from .outcome import STATUSES, Outcomes
 
-__all__ = ["assemble", "assemble_details"]
+__all__ = ["assemble", "assemble_details", "values_of"]
 
 _NULL_KEY = STATUSES.index("null_key")
 
 
-def assemble(values: list[Any], codes: pa.Int32Array, data_type: pa.DataType) -> pa.Array[Any]:
+def values_of(outcomes: Outcomes, data_type: pa.DataType) -> Any:
+    """Return the values of the keys of a slice, those that came as columns without a look at them."""
+    if not outcomes.columns:
+        return _array(outcomes.values, data_type)
+    size = len(outcomes.values)
+    placed = sorted(outcomes.columns, key=lambda column: column[0][0])
+    parts = [column for _, column in placed]
+    if _one_after_another([indices for indices, _ in placed], size):
+        return _joined(parts)
+    places = list(chain.from_iterable(indices for indices, _ in placed))
+    rest = sorted(set(range(size)).difference(places))
+    parts.append(_array([outcomes.values[place] for place in rest], data_type))
+    return _joined(parts).take(pc.sort_indices(pa.array(places + rest, pa.int32())))
+
+
+def assemble(values: Any, codes: pa.Int32Array, data_type: pa.DataType) -> pa.Array[Any]:
     """
     Return the column of the rows of one slice.
 
     Args:
-        values: One value per distinct key, as `enrichkit.decode` gives them.
+        values: One value per distinct key: a list as `enrichkit.decode` gives them, or a column.
         codes: One number of a key per row, null where the key is null.
         data_type: The declared type.
 
@@ -64,7 +82,7 @@ def assemble_details(outcomes: Outcomes, codes: pa.Int32Array, data_type: pa.Dat
     )
     errors = [outcomes.errors.get(index) for index in range(size)] if outcomes.errors else [None] * size
     columns = {
-        "value": _array([*outcomes.values, None], data_type),
+        "value": pa.concat_arrays([values_of(outcomes, data_type), pa.nulls(1, data_type)]),
         "status": pa.array(STATUSES, pa.string()).take(codes_of_status),
         "error": _texts([*errors, None]),
         "attempts": pa.array([*outcomes.attempts, 0], pa.int32()),
@@ -76,11 +94,28 @@ def assemble_details(outcomes: Outcomes, codes: pa.Int32Array, data_type: pa.Dat
     return rows
 
 
-def _array(values: list[Any], data_type: pa.DataType) -> Any:
-    array = pa.array(values, data_type)
+def _array(values: Any, data_type: pa.DataType) -> Any:
+    array = values if isinstance(values, pa.Array) else pa.array(values, data_type)
     if isinstance(array, pa.ChunkedArray):
         raise _too_much()
     return array
+
+
+def _one_after_another(places: Sequence[Sequence[int]], size: int) -> bool:
+    """Whether *places* are ranges that lie side by side and are 0 to *size* together."""
+    end = 0
+    for indices in places:
+        if not isinstance(indices, range) or indices.start != end:
+            return False
+        end = indices.stop
+    return end == size
+
+
+def _joined(parts: list[Any]) -> Any:
+    try:
+        return pa.concat_arrays(parts)
+    except pa.ArrowInvalid as error:
+        raise _too_much() from error
 
 
 def _rows(array: Any, codes: Any) -> Any:

@@ -7,17 +7,29 @@ batch or limit: the engine does. It translates its driver's exceptions into the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, Union
 
-from .errors import ConfigError, ConnectorError
+from .errors import ConfigError, ConnectorError, ContractError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType
 
-__all__ = ["Call", "Connector", "ConnectorConfig", "Failure", "Key", "Returns", "TaskInfo", "Value", "connector_of"]
+__all__ = [
+    "Answers",
+    "Call",
+    "Connector",
+    "ConnectorConfig",
+    "Failure",
+    "Key",
+    "Returns",
+    "TaskInfo",
+    "Value",
+    "connector_of",
+]
 
 Returns: TypeAlias = Union[str, "DataType", "pa.Schema", "pa.DataType", type[Any]]
 """The type of one value: DDL, a Spark or Arrow type, an Arrow schema, or a class with annotated fields."""
@@ -40,6 +52,62 @@ class Failure:
 
     error: ConnectorError
     rejected: bool = False
+
+
+class Answers(Mapping[Key, Value]):
+    """
+    Answers column by column: they say what ``dict(zip(keys, values))`` says, without an object for each key.
+
+    For connectors whose source answers in columns. The engine hands such answers on to the rows as they are, unless a
+    key of the call needs to be looked at for itself.
+
+    Args:
+        keys: n of the keys that were asked for, each once, in any order.
+        values: n values; or by the name of a field its n values, when a value is a struct.
+
+    Attributes:
+        found: The *keys*.
+        columns: The *values*.
+
+    Raises:
+        ContractError: There are more keys than values, or fewer.
+
+    >>> answers = Answers([7, 8], {"name": ["Ann", "Bob"], "tier": [3, None]})
+    >>> answers[8], 9 in answers
+    ({'name': 'Bob', 'tier': None}, False)
+    """
+
+    __slots__ = ("_rows", "columns", "found")
+
+    def __init__(self, keys: Sequence[Key], values: Sequence[Value] | Mapping[str, Sequence[Value]]) -> None:
+        self.found = keys
+        self.columns = values
+        self._rows: dict[Key, Value] | None = None
+        columns = tuple(values.values()) if isinstance(values, Mapping) else (values,)
+        for column in columns or ((),):
+            if len(column) != len(keys):
+                raise ContractError(f"Answers have {len(keys):,} keys but {len(column):,} values; give one for each.")
+
+    def rows(self) -> dict[Key, Value]:
+        """Return the answers as a dict."""
+        if self._rows is None:
+            values = self.columns
+            if isinstance(values, Mapping):
+                values = list(map(dict, map(zip, repeat(tuple(values)), zip(*values.values(), strict=True))))
+            self._rows = dict(zip(self.found, values, strict=True))
+        return self._rows
+
+    def __getitem__(self, key: Key) -> Value:
+        return self.rows()[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.rows())
+
+    def __len__(self) -> int:
+        return len(self.rows())
+
+    def __repr__(self) -> str:
+        return f"<Answers to {len(self.found):,} keys>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +226,8 @@ class Connector(Generic[ConfigT]):
 
         Returns:
             A mapping of the very keys that were asked. Absent: the source does not hold the key. None: it holds a
-            null. `Failure`: this key alone failed. With ``call.many`` each value is a list.
+            null. `Failure`: this key alone failed. With ``call.many`` each value is a list. `Answers` where the source
+            gives columns.
 
         Raises:
             TransientError: The whole call may be tried again.

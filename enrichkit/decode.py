@@ -30,7 +30,7 @@ from .rules import rule
 from .scalars import FLOAT_MAX, INT_BITS, Encoding, Number, Refused, Rule, is_string, plain
 from .types import is_variant
 
-__all__ = ["Decode", "decoder"]
+__all__ = ["JSON_KEYS", "Decode", "decoder", "msgspec_type", "named_in_ascii", "parts_of"]
 
 Decode: TypeAlias = Callable[[Sequence[Any]], tuple[list[Any], dict[int, PermanentError]]]
 """Takes the n answers of a call; returns n values, and by index the error of each that could not be decoded."""
@@ -39,7 +39,7 @@ _Batch: TypeAlias = Callable[[Sequence[Any]], list[Any]]
 """Converts n values at once, or raises anything when not all of them are plainly right."""
 
 _CHUNK = 16
-_JSON_KEYS = {pa.string(), pa.large_string(), *INT_BITS}
+JSON_KEYS = {pa.string(), pa.large_string(), *INT_BITS}
 _BOOLEANS = {b"true": True, b"1": True, b"false": False, b"0": False}
 _NATIVE = (bytes, bytearray, memoryview, decimal.Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
 
@@ -77,8 +77,8 @@ def decoder(data_type: pa.DataType, encoding: Encoding) -> Decode:
         )
     one = rule(data_type, encoding)
     batch = {"python": _objects, "json": _documents, "text": _texts}[encoding](data_type)
-    parts = list(_parts(data_type))
-    if any(map(is_variant, parts)) or (encoding != "text" and not all(map(_named_in_ascii, parts))):
+    parts = list(parts_of(data_type))
+    if any(map(is_variant, parts)) or (encoding != "text" and not all(map(named_in_ascii, parts))):
         # msgspec builds no variants, and 0.22 does not find a TypedDict's field by a name that is not ASCII.
         batch = lambda values: [None if value is None else one(value) for value in values]  # noqa: E731  as the others
 
@@ -124,12 +124,12 @@ def _error(error: Exception) -> PermanentError:
 
 
 def _objects(data_type: pa.DataType) -> _Batch:
-    element = _msgspec_type(data_type, "python")
+    element = msgspec_type(data_type, "python")
     holds = list[element | None]  # type: ignore[valid-type]  # made at run time
     # msgspec lets lone surrogates pass; its encoder finds them at a third of the price of an Arrow array.
-    arrow = any(map(_arrow_decides, _parts(data_type)))
+    arrow = any(map(_arrow_decides, parts_of(data_type)))
     prove: Callable[[Any], Any] = functools.partial(pa.array, type=data_type) if arrow else msgspec.msgpack.encode
-    needs_proof = arrow or any(map(is_string, _parts(data_type)))
+    needs_proof = arrow or any(map(is_string, parts_of(data_type)))
 
     def convert(values: Sequence[Any]) -> list[Any]:
         result: list[Any] = msgspec.convert(values, holds, strict=True, builtin_types=_NATIVE)
@@ -143,12 +143,12 @@ def _objects(data_type: pa.DataType) -> _Batch:
 def _documents(data_type: pa.DataType) -> _Batch:
     if is_string(data_type):
         return lambda values: [None if value is None else _text_of_document(value) for value in values]
-    if any(pa.types.is_map(part) and part.key_type not in _JSON_KEYS for part in _parts(data_type)):
+    if any(pa.types.is_map(part) and part.key_type not in JSON_KEYS for part in parts_of(data_type)):
         # msgspec reads other keys more laxly than the rules do.
         one = rule(data_type, "json")
         return lambda values: [None if value is None else one(value) for value in values]
     read = msgspec.json.Decoder(
-        _msgspec_type(data_type, "json") | None, dec_hook=operator.call, float_hook=Number
+        msgspec_type(data_type, "json") | None, dec_hook=operator.call, float_hook=Number
     ).decode
     return lambda values: [None if value is None else read(value) for value in values]
 
@@ -279,7 +279,7 @@ class _Anything(type):
         return True
 
 
-def _msgspec_type(data_type: Any, encoding: Encoding) -> Any:
+def msgspec_type(data_type: Any, encoding: Encoding) -> Any:
     """The type that msgspec checks a value against; for what it reads too laxly in JSON, one that calls the rule."""
     if data_type in INT_BITS:
         top = 2 ** (INT_BITS[data_type] - 1)
@@ -291,12 +291,12 @@ def _msgspec_type(data_type: Any, encoding: Encoding) -> Any:
         number = in_range | Annotated[int, msgspec.Meta(ge=-exact, le=exact)]
         return number if encoding == "json" else number | decimal.Decimal
     if pa.types.is_list(data_type):
-        return list[_msgspec_type(data_type.value_type, encoding) | None]  # type: ignore[misc]
+        return list[msgspec_type(data_type.value_type, encoding) | None]  # type: ignore[misc]
     if pa.types.is_map(data_type):
-        key = _msgspec_type(data_type.key_type, "python")
-        return dict[key, _msgspec_type(data_type.item_type, encoding) | None]  # type: ignore[misc,valid-type]
+        key = msgspec_type(data_type.key_type, "python")
+        return dict[key, msgspec_type(data_type.item_type, encoding) | None]  # type: ignore[misc,valid-type]
     if pa.types.is_struct(data_type):
-        fields = {field.name: _msgspec_type(field.type, encoding) | None for field in data_type}
+        fields = {field.name: msgspec_type(field.type, encoding) | None for field in data_type}
         return TypedDict("Value", fields, total=False)  # type: ignore[operator]
     simple = {pa.bool_(): bool, pa.date32(): dt.date, pa.null(): type(None)}
     if data_type in simple or is_string(data_type):
@@ -313,15 +313,15 @@ def _msgspec_type(data_type: Any, encoding: Encoding) -> Any:
     return decimal.Decimal if pa.types.is_decimal(data_type) else dt.timedelta
 
 
-def _parts(data_type: Any) -> Iterator[Any]:
+def parts_of(data_type: Any) -> Iterator[Any]:
     """*data_type* and all types inside it."""
     yield data_type
     if pa.types.is_nested(data_type):
         for index in range(data_type.num_fields):
-            yield from _parts(data_type.field(index).type)
+            yield from parts_of(data_type.field(index).type)
 
 
-def _named_in_ascii(part: Any) -> bool:
+def named_in_ascii(part: Any) -> bool:
     return not pa.types.is_struct(part) or all(field.name.isascii() for field in part)
 
 

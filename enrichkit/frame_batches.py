@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from .assemble import assemble, assemble_details
+from .assemble import assemble, assemble_details, values_of
 from .engine.handover import NOTHING
 from .frame_slices import FrameTask, ordered, unordered
 from .matches import exploded, picked
@@ -167,7 +167,10 @@ def _widened(
     codes: pa.Int32Array,
 ) -> pa.RecordBatch:
     """*batch* with the columns that come to it."""
-    column = assemble_details(outcomes, codes, data_type) if details else assemble(outcomes.values, codes, data_type)
+    if details:
+        column = assemble_details(outcomes, codes, data_type)
+    else:
+        column = assemble(values_of(outcomes, data_type), codes, data_type)
     columns = column.flatten() if task.spread else [column]
     fields = [pa.field(name, column.type) for name, column in zip(task.names, columns, strict=True)]
     return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=pa.schema([*batch.schema, *fields]))

@@ -23,7 +23,8 @@ class Outcomes:
         keys: The distinct keys, n of them.
         rows: How many rows of the window the slice holds.
         tag: The carrier's own data, handed back untouched.
-        values: n values; None until settled, and for every status but `ok` and a fallback.
+        values: n values; None until settled, and for every status but `ok` and a fallback, and where *columns* have it.
+        columns: Values that came as columns, each with the places of its keys.
         statuses: n status codes.
         errors: Index of a key to a redacted "ErrorClass: text"; only keys that failed are here.
         attempts: n counts of calls made for the key; 0 from the cache. None unless details are asked for.
@@ -38,6 +39,7 @@ class Outcomes:
     __slots__ = (
         "attempts",
         "bytes",
+        "columns",
         "counts",
         "errors",
         "keys",
@@ -68,6 +70,7 @@ class Outcomes:
         self.rows = rows
         self.tag = tag
         self.values: list[Any] = [None] * n
+        self.columns: list[tuple[Sequence[int], Any]] = []
         self.statuses = bytearray(n)
         self.errors: dict[int, str] = {}
         self.attempts: list[int] | None = [0] * n if details else None
@@ -75,14 +78,19 @@ class Outcomes:
         self.origins: list[str | None] | None = [None] * n if details else None
         self.unsettled = n
 
-    def put(self, indices: Sequence[int], values: Sequence[Any], statuses: bytes | bytearray) -> None:
-        """Write the *values* and *statuses* of the keys with *indices*, as many of each."""
-        if isinstance(indices, range):
+    def put(self, indices: Sequence[int], values: Any, statuses: bytes | bytearray) -> None:
+        """Write the *values*, a list or a column, and *statuses* of the keys with *indices*, as many of each."""
+        if not isinstance(values, list):
+            self.columns.append((indices, values))
+        elif isinstance(indices, range):
             self.values[indices.start : indices.stop] = values
+        else:
+            for index, value in zip(indices, values, strict=True):
+                self.values[index] = value
+        if isinstance(indices, range):
             self.statuses[indices.start : indices.stop] = statuses
         else:
-            for index, value, status in zip(indices, values, statuses, strict=True):
-                self.values[index] = value
+            for index, status in zip(indices, statuses, strict=True):
                 self.statuses[index] = status
         self.unsettled -= len(indices)
 

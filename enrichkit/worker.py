@@ -11,7 +11,8 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .assemble import assemble, assemble_details
+from .assemble import assemble, assemble_details, values_of
+from .columns import column_reader
 from .connector import TaskInfo
 from .decode import Decode, decoder
 from .engine.cache import AnswerCache
@@ -105,7 +106,7 @@ def _enrich(plan: Plan, batches: Iterable[Sequence[pa.Array[Any]]]) -> Iterator[
         if plan.options.details:
             yield assemble_details(outcomes, outcomes.tag, plan.value_type)
         else:
-            yield assemble(outcomes.values, outcomes.tag, plan.value_type)
+            yield assemble(values_of(outcomes, plan.value_type), outcomes.tag, plan.value_type)
 
 
 def begin(
@@ -122,7 +123,7 @@ def _chain(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def _handover(plan: Plan, digest: str, *, ordered: bool = True) -> Handover:
+def _handover(plan: Plan, digest: str, *, ordered: bool) -> Handover:
     loop, options = loop_thread(), plan.options
     cache = None
     if options.cache is not None:
@@ -148,6 +149,7 @@ def _handover(plan: Plan, digest: str, *, ordered: bool = True) -> Handover:
             ordered=ordered,
             many=plan.many,
             neighbours=plan.connector.neighbours,
+            columns=column_reader(plan.value_type, _encoding(plan)),
         ),
     )
 
@@ -174,10 +176,14 @@ def _stage(plan: Plan, stage: StagePlan, task: TaskInfo) -> Stage:
 
 
 def _decode(plan: Plan, source: Plan | StagePlan) -> Decode:
-    encoding: Any = source.connector(source.config).encoding
+    encoding = _encoding(source)
     if plan.many and source.connector is not KeyFunction:  # which returns the list itself
         return decoder_of_matches(plan.value_type, encoding)
     return decoder(plan.value_type, encoding)
+
+
+def _encoding(source: Plan | StagePlan) -> Any:
+    return source.connector(source.config).encoding
 
 
 def _engine(plan: Plan | StagePlan) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enrichkit.assemble import assemble, assemble_details
+from enrichkit.assemble import assemble, assemble_details, values_of
 from enrichkit.errors import TaskFailedError
 from enrichkit.outcome import ERROR, MISSING, OK, REJECTED, STATUSES, TIMEOUT, Outcomes
 
@@ -131,6 +132,104 @@ def test_details_of_outcomes_without_details_are_refused() -> None:
     assert str(error.value) == (
         "The outcomes have no details; they must be made with details=True. Ask the run for details."
     )
+
+
+# Values that come in columns, of the keys of one call each.
+
+
+@st.composite
+def tilings(draw: st.DrawFn, size: int) -> list[Sequence[int]]:
+    """The places 0 to *size*, each in one of some parts: ranges, or lists in any order. Parts come in any order."""
+    places = draw(st.just(list(range(size))) | st.permutations(range(size)))
+    cuts = sorted(draw(st.sets(st.sampled_from(range(1, size)), max_size=4))) if size > 1 else []
+    parts: list[Sequence[int]] = []
+    for start, end in zip([0, *cuts], [*cuts, size], strict=True):
+        part = places[start:end]
+        side_by_side = part and part == list(range(part[0], part[0] + len(part)))
+        parts += [range(part[0], part[0] + len(part)) if side_by_side and draw(st.integers(0, 5)) else part]
+    return draw(st.permutations([part for part in parts if part]))
+
+
+@st.composite
+def in_columns(draw: st.DrawFn) -> tuple[pa.DataType, Outcomes, Outcomes, list[int | None]]:
+    """A type, outcomes of which some parts came as columns, the same outcomes as one list, and codes."""
+    data_type, values, codes = draw(slices())
+    by_part, by_list = (Outcomes(range(len(values)), len(codes), details=True) for _ in range(2))
+    statuses = bytes(draw(st.sampled_from([OK, MISSING, TIMEOUT])) for _ in values)
+    by_list.put(range(len(values)), values, statuses)
+    only_columns = draw(st.booleans())
+    for places in draw(tilings(len(values))):
+        part: Any = [values[place] for place in places]
+        if only_columns or draw(st.booleans()):
+            # One column of a call may serve several slices of rows: it is cut then, and its buffers begin elsewhere.
+            skip, more = draw(st.integers(0, 2)), draw(st.integers(0, 2))
+            part = pa.array([None] * skip + part + [None] * more, data_type)[skip : skip + len(part)]
+        by_part.put(places, part, bytes(statuses[place] for place in places))
+    return data_type, by_part, by_list, codes
+
+
+@UNHURRIED
+@given(in_columns())
+def test_values_that_came_in_columns_are_those_of_the_list(
+    case: tuple[pa.DataType, Outcomes, Outcomes, list[int | None]],
+) -> None:
+    data_type, by_part, by_list, codes = case
+    rows = pa.array(codes, pa.int32())
+
+    column = values_of(by_part, data_type)
+
+    assert isinstance(column, pa.Array)
+    assert column.type == data_type
+    column.validate(full=True)
+    assert pa.array(by_list.values, data_type).to_pylist() == column.to_pylist()
+    assert values_of(by_list, data_type).equals(column)
+    assert assemble(by_list.values, rows, data_type).to_pylist() == assemble(column, rows, data_type).to_pylist()
+
+
+@UNHURRIED
+@given(in_columns())
+def test_details_of_values_that_came_in_columns_are_those_of_the_list(
+    case: tuple[pa.DataType, Outcomes, Outcomes, list[int | None]],
+) -> None:
+    data_type, by_part, by_list, codes = case
+    rows = pa.array(codes, pa.int32())
+
+    details = assemble_details(by_part, rows, data_type)
+
+    assert assemble_details(by_list, rows, data_type).to_pylist() == details.to_pylist()
+    assert 0 == by_part.unsettled
+    details.validate(full=True)
+
+
+def test_columns_that_lie_side_by_side_are_put_in_order_of_place() -> None:
+    outcomes = Outcomes("abcd", 4)
+    outcomes.put(range(2, 4), pa.array(["C", "D"]), bytes([OK] * 2))
+    outcomes.put(range(2), pa.array(["A", "B"]), bytes([OK] * 2))
+
+    assert ["A", "B", "C", "D"] == values_of(outcomes, pa.string()).to_pylist()
+
+
+def test_a_fallback_stays_between_the_columns_around_it() -> None:
+    outcomes = Outcomes("abcd", 4)
+    outcomes.put([3, 0], pa.array(["D", "A"]), bytes([OK] * 2))
+    outcomes.put([2], ["instead"], bytes([MISSING]))
+
+    assert ["A", None, "instead", "D"] == values_of(outcomes, pa.string()).to_pylist()
+
+
+def test_columns_that_begin_at_the_first_key_leave_the_last_ones_to_the_list() -> None:
+    outcomes = Outcomes("abcd", 4)
+    outcomes.put(range(2), pa.array(["A", "B"]), bytes([OK] * 2))
+    outcomes.put(range(2, 4), ["C", "D"], bytes([OK] * 2))
+
+    assert ["A", "B", "C", "D"] == values_of(outcomes, pa.string()).to_pylist()
+
+
+def test_a_null_struct_in_a_column_is_null_and_no_struct_of_nulls() -> None:
+    outcomes = Outcomes("abc", 3)
+    outcomes.put([2, 1], pa.array([None, {}], USER), bytes([MISSING, OK]))
+
+    assert [True, False, True] == values_of(outcomes, USER).is_null().to_pylist()
 
 
 @pytest.mark.slow

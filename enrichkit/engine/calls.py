@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
-from ..connector import Failure
+from ..connector import Answers, Failure
 from ..errors import ConnectorError, ContractError, FatalError, PermanentError, TransientError
 from ..outcome import ERROR, MISSING, REJECTED
-from .cache import ABSENT, MISS, SMALL, size_of
+from .cache import ABSENT, MISS, SMALL, TEXT_BYTES, size_of
 from .deadlines import prune
 from .lookup import Bundle
 from .retry import Budget, backoff
@@ -144,6 +144,10 @@ def conclude(call: InFlight, answers: Any, error: BaseException | None) -> bool:
     """
     run = call.run
     call.running = False
+    if isinstance(answers, Answers):
+        if call.bundles and _answered_in_columns(call, answers):
+            return True
+        answers, error = _in_rows(run.source, answers)
     if run.first_call.many and isinstance(answers, Mapping):
         # A list without a match says what an absent key says.
         answers = {key: answer for key, answer in answers.items() if answer or type(answer) not in _LISTS}
@@ -196,6 +200,23 @@ def _breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError |
     return None
 
 
+def _in_rows(source: str, answers: Answers) -> tuple[Mapping[Any, Any], ContractError | None]:
+    """Return *answers* as a dict, or how they break the contract."""
+    try:
+        rows = answers.rows()
+    except TypeError:
+        return {}, ContractError(
+            f"{source}: fetch_many returned Answers whose keys cannot be hashed; it must answer under the very keys it "
+            "was given. Map the source's answers back to those keys."
+        )
+    if len(rows) < len(answers.found):
+        return {}, ContractError(
+            f"{source}: fetch_many returned {len(answers.found) - len(rows):,} key(s) twice; each key has one answer. "
+            "Return a list of its values where call.many is set, and a Failure for the key else."
+        )
+    return rows, None
+
+
 def _only_trouble(answers: Mapping[Any, Any]) -> bool:
     """Whether *answers* holds nothing but transient failures; the first other answer decides."""
     return bool(answers) and all(
@@ -239,14 +260,33 @@ def _answered_together(call: InFlight, answers: Any) -> bool:
     values, bad = run.decode(raws)
     if bad:
         return False
-    run.settle_together(call, values, missed, _bytes_of(raws, kinds))
+    _settle_together(call, values, missed, _bytes_of(raws, kinds))
+    return True
+
+
+def _answered_in_columns(call: InFlight, answers: Answers) -> bool:
+    """Do as `_answered_together`, but without an object for each value. False: nothing done."""
+    run = call.run
+    if run.closed or run.columns is None or any(bundle.more for bundle in call.bundles):
+        return False
+    try:
+        column, missed = run.columns(answers, call.keys)
+    except Exception:  # noqa: BLE001  # whatever it stumbles over, a look at each key explains
+        return False
+    if missed and not run.misses_null:
+        return False
+    _settle_together(call, column, missed, column.nbytes)
+    return True
+
+
+def _settle_together(call: InFlight, values: Any, missed: Sequence[int], size: int) -> None:
+    call.run.settle_together(call, values, missed, size)
     call.running = False
     call.record.clear()
     call.bundles = ()  # or call and bundles would hold each other until the garbage collector comes
     if not missed:
         _earn(call)
-    run.flush()
-    return True
+    call.run.flush()
 
 
 def _answered(call: InFlight, answers: Mapping[Any, Any]) -> None:
@@ -446,5 +486,5 @@ def _bisect(call: InFlight, waiting: list[Lookup]) -> bool:
 def _bytes_of(raws: list[Any], kinds: set[type]) -> int:
     """Return about how many bytes the answers *raws* take, which are of the types *kinds*."""
     if kinds <= _TEXT:
-        return sum(map(len, filter(None, raws))) + 50 * len(raws)
+        return sum(map(len, filter(None, raws))) + TEXT_BYTES * len(raws)
     return 64 * len(raws) if kinds <= SMALL else sum(map(size_of, raws))

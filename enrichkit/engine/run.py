@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from ..connector import Call, TaskInfo
+from ..connector import Answers, Call, Key, TaskInfo
 from ..errors import PermanentError, TaskFailedError
 from ..outcome import ERROR, MISSING, OK, REJECTED, TIMEOUT, Outcomes
 from .cache import ABSENT, MISS, SMALL, AnswerCache, size_of
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Run"]
 
 Decode = Callable[[Sequence[Any]], tuple[list[Any], dict[int, PermanentError]]]
+Columns = Callable[[Answers, Sequence[Key]], tuple[Any, Sequence[int]]]
 
 HARD_LIMIT_EXTRA = 5.0
 HARD_LIMIT_FACTOR = 2.0
@@ -54,6 +55,8 @@ class Run:
         source: What messages call the source.
         options: Flow control.
         decode: Raw answers of one call to values of the declared type.
+        columns: Answers in columns to one column of values in the order of the keys, null for a miss, and the places of
+            the misses; it raises where that takes more. None: all go key by key.
         emit: Called on the loop thread with the parts that leave now, or with the error that failed the task.
         ordered: Slices leave in order; else rows as they are ready, within barriers.
         fallbacks: Decoded `default(...)` values by option name.
@@ -82,6 +85,7 @@ class Run:
         seed: int | None = None,
         many: bool = False,
         neighbours: bool = False,
+        columns: Columns | None = None,
     ) -> None:
         self.source = source
         self.options = options
@@ -114,8 +118,10 @@ class Run:
             stage.parent = self
         self._policies = Policies(source, options, fallbacks or {}, self.stages, salt)
         self.misses_alike = self._policies.misses_alike() and not (options.retry and options.retry.on_missing)
+        self.misses_null = self.misses_alike and self._policies.fallback(MISSING) == (None, None)
+        # The cache keeps values, rows that leave one by one want values, and a list of matches is no column.
+        self.columns = columns if ordered and not many and cache is None else None
         self._table: dict[Any, Lookup | Bundle] = {}
-        self._neighbours = neighbours
         self.pending = Pending(neighbours=neighbours)
         self._touched: dict[Outcomes, list[int]] = {}
         self._handed_on = False  # a lookup waits for a flush to be asked for at a fallback
@@ -197,7 +203,7 @@ class Run:
             self.pending.add(lookups)
         else:
             keys = keys if isinstance(keys, list) else list(keys)
-            if self._neighbours:
+            if self.pending.neighbours:
                 size = max(size, len(keys))
             for start in range(0, len(keys), size):
                 end = start + size
@@ -441,8 +447,12 @@ class Run:
             stats.latency.add(latency, count)
         self._answer_bytes = 0
 
-    def settle_together(self, call: InFlight, values: list[Any], missed: Sequence[int], size: int) -> None:
-        """Give the keys of *call*, all in bundles, their *values*; those in the places *missed* are misses."""
+    def settle_together(self, call: InFlight, values: Any, missed: Sequence[int], size: int) -> None:
+        """
+        Give the keys of *call*, all in bundles, their *values*; those in the places *missed* are misses.
+
+        A column of values has its nulls there already, and no row waits in another slice.
+        """
         assert self.engine is not None
         keys, table, stats, now = call.keys, self._table, self.stats, self.engine.now()
         latency, each = now - call.started, size // len(keys)
@@ -455,7 +465,9 @@ class Run:
         if missed:
             value, instead = self._policies.fallback(MISSING)
             for place in missed:
-                values[place], statuses[place] = value, MISSING
+                statuses[place] = MISSING
+                if isinstance(values, list):
+                    values[place] = value
         stats.ok += len(keys) - len(missed)
         stats.missing += len(missed)
         stats.latency.add(latency, len(keys))

@@ -14,6 +14,8 @@ from enrichkit.outcome import STATUSES, Outcomes
 from enrichkit.testing import clock as virtual
 from enrichkit.testing.scripted import Script, ScriptedConnector, Step
 
+from .columns import values_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
@@ -132,6 +134,7 @@ class Task:
 
     def _take(self, part: Part) -> None:
         outcomes = part.outcomes
+        values = values_of(outcomes)
         now = asyncio.get_running_loop().time()
         if outcomes.tag is not None:
             self.left.append(Row(outcomes.tag, None, "barrier", at=now))
@@ -141,7 +144,7 @@ class Task:
         for i in indices:
             details = [column and column[i] for column in (outcomes.attempts, outcomes.latencies, outcomes.origins)]
             status, error = STATUSES[outcomes.statuses[i]], outcomes.errors.get(i)
-            row = Row(outcomes.keys[i], outcomes.values[i], status, error, now, *details)
+            row = Row(outcomes.keys[i], values[i], status, error, now, *details)
             self.left += [row] * outcomes.counts[i]
         nulls = part.rows - sum(outcomes.counts[i] for i in indices)
         self.left += [Row(None, None, "null_key", at=now)] * nulls
@@ -182,10 +185,11 @@ class Lab:
         stages: Sequence[Stage] = (),
         many: bool = False,
         neighbours: bool = False,
+        columns: Any = None,
         **options: Any,
     ) -> Task:
         arguments = {"ordered": ordered, "cache": cache, "task": task, "name": name, "stages": stages, "many": many}
-        arguments["neighbours"] = neighbours
+        arguments |= {"neighbours": neighbours, "columns": columns}
         if decode is not None:
             arguments["decode"] = decode
         made = Task(engine, Options(**options), arguments)

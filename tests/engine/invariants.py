@@ -16,6 +16,7 @@ from enrichkit.connector import Failure
 from enrichkit.options import Default
 from enrichkit.outcome import MISSING, OK, PENDING, STATUSES, TIMEOUT, Outcomes
 
+from .columns import values_of
 from .story import Kind, value_of
 from .watch import EPSILON
 
@@ -209,7 +210,7 @@ class RunWatch:
     def check(self, entry: Slice, index: int) -> None:
         """The outcome of a key that leaves is right."""
         outcomes, waiting = entry.outcomes, entry.waiting[index]
-        key, status, value = outcomes.keys[index], outcomes.statuses[index], outcomes.values[index]
+        key, status, value = outcomes.keys[index], outcomes.statuses[index], values_of(outcomes)[index]
         kind, name = self.watch.plan.kinds[key], STATUSES[status]
         expected: Any = None
         if status == OK:

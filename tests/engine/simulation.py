@@ -24,6 +24,7 @@ from enrichkit.errors import FatalError, PermanentError, TransientError
 from enrichkit.outcome import Outcomes
 from enrichkit.testing.clock import VirtualTimeLoop
 
+from .columns import column_of, in_columns
 from .invariants import RunWatch
 from .story import Kind, draw, value_of
 from .watch import Flight, Watch
@@ -86,7 +87,7 @@ class Source(Connector[ConnectorConfig]):
             raise
         finally:
             self.watch.ended(flight)
-        return flight.answers
+        return in_columns(flight.answers) if self.plan.in_columns else flight.answers
 
     async def _travel(self, flight: Flight) -> None:
         loop, rng, weather = asyncio.get_running_loop(), self.rng, self.weather
@@ -212,6 +213,7 @@ class WatchedHandover(Handover):
                 task=TaskInfo(partition=number),
                 seed=watch.plan.seed,
                 neighbours=watch.plan.neighbours,
+                columns=column_of,
             )
             close = run.close
 

@@ -95,6 +95,7 @@ class Plan:
     cache: Cache | None = None
     together: bool = False  # two tasks at a time, or one after the other on a reused worker
     neighbours: bool = False
+    in_columns: bool = False  # the source gives columns
 
 
 def draw(seed: int) -> Plan:
@@ -149,6 +150,7 @@ def draw(seed: int) -> Plan:
         cache=cache,
         together=rng.random() < 0.5,
         neighbours=neighbours,
+        in_columns=random.Random(f"columns {seed}").random() < 0.5,
     )
 
 

@@ -9,19 +9,24 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from enrichkit.connector import Answers
 from enrichkit.engine import calls
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.calls import InFlight
 from enrichkit.engine.lookup import Bundle
-from enrichkit.errors import PermanentError, TransientError
+from enrichkit.errors import ContractError, PermanentError, TransientError
 from enrichkit.options import Retry, default
 from enrichkit.outcome import Outcomes
 from enrichkit.testing import clock as virtual
-from enrichkit.testing.scripted import Step
+from enrichkit.testing.scripted import ScriptedConnector, Step
 
 from .bench import Lab
+from .columns import column_of, in_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from enrichkit.connector import Call
     from enrichkit.engine.lookup import Lookup
 
 Slice = tuple[float, list[int], int]
@@ -40,7 +45,16 @@ STEPS = [
 WEIGHTS = [60, 5, 15, 3, 2, 2, 1, 1]
 
 
-def history(seed: int, slices: list[Slice], limits: dict[str, int], options: dict[str, Any]) -> dict[str, Any]:
+class Columnar(ScriptedConnector):
+    """A scripted source that answers in columns."""
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
+        return in_columns(await super().fetch_many(keys, call))
+
+
+def history(
+    seed: int, slices: list[Slice], limits: dict[str, int], options: dict[str, Any], *, columns: bool = False
+) -> dict[str, Any]:
     """Return all that a task shows of itself and that its source sees."""
     rng = random.Random(seed)
     script = {key: rng.choices(STEPS, WEIGHTS, k=3) for key in range(60)}
@@ -50,7 +64,9 @@ def history(seed: int, slices: list[Slice], limits: dict[str, int], options: dic
         try:
             cache = AnswerCache(2.0, 2**20, None) if options["cached"] else None
             settings = {name: value for name, value in options.items() if name != "cached"}
-            server, task = lab.start(script, cache=cache, timeout=1.0, max_fallback_ratio=1.0, **limits, **settings)
+            settings |= {"cache": cache, "timeout": 1.0, "max_fallback_ratio": 1.0}
+            server = Columnar(script) if columns else ScriptedConnector(script)
+            task = lab.task(lab.engine(server, **limits), columns=column_of if columns else None, **settings)
             for moment, keys, nulls in slices:
                 await lab.at(lab.now + moment)
                 task.admit(*keys, counts=[1 + key % 3 for key in keys], nulls=nulls)
@@ -96,6 +112,7 @@ def test_bundles_give_what_single_lookups_give(
         one_by_one = history(seed, slices, limits, options)
     note(str(together))
     assert one_by_one == together
+    assert history(seed, slices, limits, options, columns=True) == together
 
 
 async def test_a_call_without_trouble_makes_no_lookup_for_each_of_its_keys(
@@ -118,6 +135,94 @@ async def test_a_call_without_trouble_makes_no_lookup_for_each_of_its_keys(
     assert len(task.left) == 240
     assert all(row.value == (None if row.key in script else f"v{row.key}") for row in task.left)
     assert dict(server.asked) == dict.fromkeys(range(180), 1)
+
+
+async def test_columns_travel_to_the_end_as_they_are(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a look at any of their keys, in several slices at a time and with misses among them."""
+
+    def looked(*_: object) -> None:
+        raise AssertionError("a key of a call in columns was looked at")
+
+    monkeypatch.setattr(calls, "_answered_together", looked)
+    monkeypatch.setattr(InFlight, "separate", looked)
+    engine = lab.engine(Columnar({7: Step(missing=True)}, otherwise=Step(after=0.1)), batch_size=10)
+    task = lab.task(engine, columns=column_of, details=True)
+    slices = [task.admit(*range(start, start + 25)) for start in (0, 25, 50)]
+    await task.end()
+    assert task.values == [None if key == 7 else f"v{key}" for key in range(75)]
+    assert [row.key for row in task.left if row.status == "missing"] == [7]
+    assert {(row.attempts, row.origin, round(row.latency or 0.0, 3)) for row in task.left} == {(1, "call", 0.1)}
+    assert [value for outcomes in slices for value in outcomes.values] == [None] * 75
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        pytest.param({"on_missing": default("nobody")}, id="a miss has a value"),
+        pytest.param({"ordered": False}, id="rows leave one by one"),
+        pytest.param({"cache": AnswerCache(60.0, 2**20, None)}, id="the cache keeps values"),
+        pytest.param({"many": True}, id="an answer is a list"),
+        pytest.param({"columns": None}, id="whoever takes them wants values"),
+    ],
+)
+async def test_columns_are_taken_apart_where_one_key_needs_more(lab: Lab, instead: dict[str, Any]) -> None:
+    script = {key: Step(value=[f"v{key}"]) for key in range(20)} if "many" in instead else {}
+    engine = lab.engine(Columnar({**script, 7: Step(missing=True), 17: Step(missing=True)}), batch_size=10)
+    task = lab.task(engine, **{"columns": column_of, **instead})
+    outcomes = task.admit(*range(20))
+    await task.end()
+    missed = "nobody" if "on_missing" in instead else None
+    found = [f"v{key}" for key in range(20)]
+    expected: list[Any] = [[value] for value in found] if "many" in instead else [*found]
+    expected[7] = expected[17] = missed
+    assert expected == outcomes.values
+    assert not outcomes.columns
+
+
+async def test_rows_of_another_slice_that_wait_for_a_key_in_a_column_get_its_value(lab: Lab) -> None:
+    engine = lab.engine(Columnar(otherwise=Step(after=0.1)), batch_size=4)
+    task = lab.task(engine, columns=column_of)
+    task.admit("a", "b", "c")
+    task.admit("c", "d")
+    await task.end()
+    assert task.values == ["va", "vb", "vc", "vc", "vd"]
+
+
+@pytest.mark.parametrize("bulk", [True, False])
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        pytest.param(
+            ("a", "a"),
+            "scripted: fetch_many returned 1 key(s) twice; each key has one answer. Return a list of its values where "
+            "call.many is set, and a Failure for the key else.",
+            id="twice",
+        ),
+        pytest.param(
+            ("a", "x"),
+            "scripted: fetch_many returned 1 key(s) that it was not asked for; it must answer under the very keys it "
+            "was given ({keys} in this call). Map the source's answers back to those keys.",
+            id="not asked for",
+        ),
+        pytest.param(
+            ("a", ["a"]),
+            "scripted: fetch_many returned Answers whose keys cannot be hashed; it must answer under the very keys it "
+            "was given. Map the source's answers back to those keys.",
+            id="no key",
+        ),
+    ],
+)
+async def test_a_guess_at_what_columns_mean_would_be_a_wrong_value(
+    lab: Lab, found: tuple[Any, ...], message: str, *, bulk: bool
+) -> None:
+    engine = lab.engine(
+        ScriptedConnector(otherwise=Step(returns=Answers(found, ["1", "2"]))), batch_size=3 if bulk else 1
+    )
+    task = lab.task(engine, columns=column_of)
+    task.admit(*("abc" if bulk else "a"))
+    with pytest.raises(ContractError) as caught:
+        await task.end()
+    assert str(caught.value) == message.format(keys=3 if bulk else 1)
 
 
 def bundle(keys: str) -> tuple[dict[Any, Any], Bundle]:

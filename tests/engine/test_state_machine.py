@@ -25,6 +25,7 @@ from enrichkit.options import Options, Retry, default
 from enrichkit.outcome import Outcomes
 
 from .by_hand import HandLoop, HandSource
+from .columns import column_of, in_columns
 from .invariants import RunWatch
 from .story import Kind, Plan, RunPlan, Weather, value_of
 from .watch import Watch
@@ -81,7 +82,7 @@ class WatchedSource(HandSource):
             raise
         finally:
             self.watch.ended(flight)
-        return flight.answers
+        return in_columns(flight.answers) if self.watch.plan.in_columns else flight.answers
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -100,6 +101,7 @@ class EngineMachine(RuleBasedStateMachine):
         policies=st.tuples(*[st.sampled_from(["null", default("raw")])] * 3),
         window_bytes=st.sampled_from([64 * 2**20, 1024]),
         neighbours=st.booleans(),
+        columns=st.booleans(),
     )
     def begin(
         self,
@@ -113,6 +115,7 @@ class EngineMachine(RuleBasedStateMachine):
         policies: Sequence[Any],
         window_bytes: int,
         neighbours: bool,
+        columns: bool,
     ) -> None:
         if retry and retry.jitter == "none" and retry.wait >= (times[0] or 1.0):
             retry = None  # refused, as no second attempt would ever happen
@@ -129,7 +132,8 @@ class EngineMachine(RuleBasedStateMachine):
         plan = RunPlan(options, FALLBACKS, ordered, (), WINDOW, WINDOW, None, None)
         self.loop = HandLoop()
         self.loop.__enter__()
-        self.watch = Watch(Plan(0, capacity, batch_size, None, KINDS, CALM, (plan,)), self.loop.time)
+        story = Plan(0, capacity, batch_size, None, KINDS, CALM, (plan,), in_columns=columns)
+        self.watch = Watch(story, self.loop.time)
         self.source = WatchedSource()
         self.source.watch = self.watch
         self.watch.engine = self.engine = Engine(self.source, capacity, batch_size, seed=0)
@@ -144,6 +148,7 @@ class EngineMachine(RuleBasedStateMachine):
             task=TaskInfo(partition=0),
             seed=0,
             neighbours=neighbours,
+            columns=column_of,
         )
         close = self.run.close
         self.run.close = lambda: (close(), self.watch.closes(0))[0]  # type: ignore[func-returns-value, method-assign]

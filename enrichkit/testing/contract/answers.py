@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...connector import Failure
+from ...connector import Answers, Failure
 from ...errors import ConnectorError, FatalError, PermanentError, TransientError
 from .base import Fixtures
 from .source import parts_of, unlike
@@ -73,8 +73,12 @@ class AnswerChecks(Fixtures):
     def test_the_answers_belong_to_the_caller(self, source: Source) -> None:
         """Look for a mapping that the connector keeps: what is done to an answer must not reach the next one."""
         answers = source.fetch(source.group)
-        if isinstance(answers, dict):
-            answers.clear()
+        held = [answers]
+        if isinstance(answers, Answers):
+            held = [*answers.columns.values()] if isinstance(answers.columns, Mapping) else [answers.columns]
+        for each in held:
+            if isinstance(each, dict | list):
+                each.clear()
         assert source.expected(source.group) == source.values(source.fetch(source.group))
 
     def test_a_group_may_be_as_large_as_it_says(self, source: Source) -> None:

@@ -62,7 +62,7 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Lookup]):
         if not asked.keys:
             return asked.answers
 
-        async def fetch(connection: Any, timeout: float) -> dict[Key, Value | Failure]:
+        async def fetch(connection: Any, timeout: float) -> Mapping[Key, Value | Failure]:
             rows = await connection.fetch(lookup.sql, *asked.arguments, timeout=timeout)
             return lookup.read(rows, asked, call.many)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.connector import Failure, Key, Value
+from enrichkit.connector import Answers, Failure, Key, Value
 from enrichkit.errors import FatalError, PermanentError, TransientError
 
 from .ddl import ddl_of
@@ -95,7 +95,6 @@ class Lookup:
         self._foreign = foreign
         self._gathered = gathered
         self._width = width
-        self._values = _function(f"lambda c: {_values(self.names, width)}")
 
     def ask(self, keys: Sequence[Key]) -> Asked:
         """Return the arguments for *keys*, without those that the columns cannot hold; raises `FatalError`."""
@@ -116,32 +115,43 @@ class Lookup:
         asked.arguments = (*encoded, *asked.arguments)
         return asked
 
-    def read(self, rows: Sequence[Any], asked: Asked, many: bool) -> dict[Key, Value | Failure]:
+    def read(self, rows: Sequence[Any], asked: Asked, many: bool) -> Mapping[Key, Value | Failure]:
         """Return the answers that *rows* hold, and those that were known before."""
         columns: Sequence[Any] = rows[0] if self._gathered else list(zip(*rows, strict=True))
         if not columns or columns[0] is None:  # the array of no rows is NULL
             return asked.answers
         keys = columns[0] if self._width == 1 else list(zip(*columns[: self._width], strict=True))
-        values = self._values(columns)
         if asked.by is not None:
             try:
                 keys = list(map(asked.by.__getitem__, keys))
             except KeyError:
                 raise self._foreign() from None
-        found = dict(zip(keys, values, strict=True))
-        if asked.by is None and sum(map(found.__contains__, asked.keys)) != len(found):
-            raise self._foreign()
+        one_each = tuple(keys) == asked.keys  # as an index gives them when it has them all
+        if not one_each:
+            distinct = set(keys)
+            one_each = len(distinct) == len(keys)
+            if asked.by is None and not distinct.issubset(asked.keys):
+                raise self._foreign()
+        values = columns[self._width : self._width + len(self.names)]
         refused = columns[-1] if self._refuses and any(columns[-1]) else None
-        if many or refused or len(found) != len(keys):
+        if many or refused or not one_each:
             found = self._matches(keys, values, refused or (None,) * len(keys), many)
+        else:
+            answers = Answers(keys, values[0] if len(values) == 1 else dict(zip(self.names, values, strict=True)))
+            if not (asked.twins or asked.answers):
+                return answers
+            found = answers.rows()
         for twin, key in asked.twins:
             if key in found:
                 found[twin] = found[key]
-        return found | asked.answers if asked.answers else found
+        return found | asked.answers
 
     def _matches(
-        self, keys: Sequence[Key], values: Sequence[Value], refusals: Sequence[int | None], many: bool
+        self, keys: Sequence[Key], columns: Sequence[Any], refusals: Sequence[int | None], many: bool
     ) -> dict[Key, Value | Failure]:
+        values: Sequence[Value] = columns[0]
+        if len(columns) > 1:
+            values = [dict(zip(self.names, row, strict=True)) for row in zip(*columns, strict=True)]
         matches: dict[Key, list[Value]] = {}
         refused: dict[Key, int] = {}
         for key, value, refusal in zip(keys, values, refusals, strict=True):
@@ -205,19 +215,3 @@ class Lookup:
 
 def _takes(taken: Taken, keys: Sequence[Any]) -> bool:
     return set(taken.key.types).issuperset(map(type, keys)) and (not keys or taken.key.holds(keys))
-
-
-def _values(names: Sequence[str], width: int) -> str:
-    """The source of the values of the columns *c*: the one column, or a mapping of all of them per row."""
-    if len(names) == 1:
-        return f"c[{width}]"
-    fields = ", ".join(f"{name!r}: v{i}" for i, name in enumerate(names))
-    each = ", ".join(f"v{i}" for i in range(len(names)))
-    return f"[{{{fields}}} for {each} in zip(*c[{width}:{width + len(names)}])]"
-
-
-def _function(source: str) -> Callable[..., Any]:
-    # A dict display with constant names costs 0.37 us per row of three values, dict(zip(names, row[1:])) 0.88 us. The
-    # only foreign text in it are column names, as Python literals.
-    function: Callable[..., Any] = eval(source, {"__builtins__": {"zip": zip}})  # noqa: S307 - see above
-    return function

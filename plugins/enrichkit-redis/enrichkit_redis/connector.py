@@ -81,7 +81,7 @@ class RedisConnector(Connector[RedisConfig]):
         found = await _bounded(read(keys, names), call.timeout)
         if call.many:
             found = {key: value if isinstance(value, Failure) else [value] for key, value in found.items()}
-        return found | refused if refused else found
+        return {**found, **refused} if refused else found
 
     async def store_many(self, values: Mapping[Key, Value], ttl: float | None) -> None:
         """

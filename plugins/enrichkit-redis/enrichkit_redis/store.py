@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
-from enrichkit.connector import Failure, Key
+from enrichkit.connector import Answers, Failure, Key
 from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
 
 from .cluster import Cluster
@@ -15,7 +15,7 @@ from .replies import translate
 from .wire import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .config import RedisConfig
     from .template import Name
@@ -42,7 +42,7 @@ class Store:
             dialler, dialler.endpoint.address, capacity
         )
 
-    async def strings(self, keys: Sequence[Key], names: Sequence[Name]) -> dict[Key, Any]:
+    async def strings(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
         """Return the strings under *names*, as bytes under *keys*."""
         if isinstance(self._source, Cluster):
             return await self._strings_apart(keys, names)
@@ -52,9 +52,9 @@ class Store:
         if type(reply) is not list or len(reply) != len(names):
             raise _odd("MGET")
         if set(map(type, reply)) == {bytes}:
-            return dict(zip(keys, reply, strict=True))
+            return Answers(keys, reply)
         # A proxy in front of several servers may put an error for one key into the list.
-        found = {
+        found: dict[Key, Any] = {
             key: value if type(value) is bytes else self._failure(value, "MGET")
             for key, value in zip(keys, reply, strict=True)
             if value is not None
@@ -68,26 +68,31 @@ class Store:
                 found |= await self._strings_apart([keys[n] for n in empty], asked)
         return found
 
-    async def _strings_apart(self, keys: Sequence[Key], names: Sequence[Name]) -> dict[Key, Any]:
+    async def _strings_apart(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
         replies = await self._source.each(names, [pack(("GET", name)) for name in names])
+        if set(map(type, replies)) == {bytes}:
+            return Answers(keys, replies)
         return {
             key: reply if type(reply) is bytes else self._failure(reply, "GET")
             for key, reply in zip(keys, replies, strict=True)
             if reply is not None
         }
 
-    async def hashes(self, keys: Sequence[Key], names: Sequence[Name]) -> dict[Key, Any]:
+    async def hashes(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
         """Return the hashes under *names*: a dict from field name to bytes, with None for a field that is absent."""
         fields = self._fields
         if not fields:
             return await self._whole_hashes(keys, names)
+        nothing = [None] * len(fields)
         replies = await self._source.each(names, [pack(("HMGET", name, *fields)) for name in names])
+        if set(map(type, replies)) == {list} and set(map(len, replies)) == {len(fields)} and nothing not in replies:
+            return Answers(keys, dict(zip(fields, zip(*replies, strict=True), strict=True)))
         found: dict[Key, Any] = {}
         empty: list[int] = []
         for n, (key, reply) in enumerate(zip(keys, replies, strict=True)):
             if type(reply) is not list or len(reply) != len(fields):
                 found[key] = self._failure(reply, "HMGET")
-            elif reply.count(None) == len(fields):
+            elif reply == nothing:
                 empty.append(n)
             else:
                 found[key] = dict(zip(fields, reply, strict=True))

@@ -1,0 +1,157 @@
+"""
+Answers that come as columns (`enrichkit.connector.Answers`) -> an Arrow column of values, without an object per key.
+
+Only what is plainly right goes this way. Anything else raises, whatever it is, and then the answers are decoded key by
+key (`enrichkit.decode`), which gives the same values, or says what is wrong with which key.
+
+Measured on one core, 2,000 keys a call, ns per key with the assembly of the column, this way and key by key: three
+plain fields from Python 185 and 1,250, from JSON 550 and 700; text to string 40 and 80.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from .connector import Failure
+from .decode import JSON_KEYS, decoder, msgspec_type, named_in_ascii, parts_of
+from .scalars import Number, is_string
+from .types import is_variant
+
+if TYPE_CHECKING:
+    from .connector import Answers, Key
+    from .scalars import Encoding
+
+__all__ = ["column_reader"]
+
+_Read = Callable[[Sequence[Any]], Any]
+"""Takes n raw values and returns their array; raises when one is not plainly right."""
+
+_UNNAMABLE = re.compile(r'[\x00-\x1f"\\]')  # msgspec renames no attribute to such a name
+_BYTES = frozenset((bytes, type(None)))
+
+
+def column_reader(
+    data_type: pa.DataType, encoding: Encoding
+) -> Callable[[Answers, Sequence[Key]], tuple[pa.Array[Any], list[int]]]:
+    """
+    Return the function that makes a column of the answers of one call.
+
+    The function takes the answers and the keys that were asked for. It returns the values in the order of the keys,
+    null for a miss, and the places of the misses. It raises anything when not all is plainly right.
+
+    Args:
+        data_type: As `enrichkit.types.arrow_type_of` makes it.
+        encoding: Of one raw value, see `Connector.encoding`.
+
+    >>> from enrichkit.connector import Answers
+    >>> column, missed = column_reader(pa.int32(), "text")(Answers([7, 5], [b"70", b"50"]), (5, 6, 7))
+    >>> column.to_pylist(), missed
+    ([50, None, 70], [1])
+    """
+    read = _reader(data_type, encoding)
+    fields: list[tuple[str, _Read]] = []
+    if pa.types.is_struct(data_type) and not is_variant(data_type) and encoding != "json":
+        fields = [(field.name, _reader(field.type, encoding)) for field in data_type]
+
+    def of_fields(columns: Mapping[str, Sequence[Any]], size: int) -> Any:
+        if not fields or {*map(type, columns)} != {str} or any(isinstance(part, Mapping) for part in columns.values()):
+            raise TypeError
+        absent = [None] * size
+        arrays = [part(columns.get(name, absent)) for name, part in fields]
+        return pa.StructArray.from_arrays(arrays, fields=list(data_type))
+
+    def column_of(answers: Answers, keys: Sequence[Key]) -> tuple[pa.Array[Any], list[int]]:
+        found, values = answers.found, answers.columns
+        column = of_fields(values, len(found)) if isinstance(values, Mapping) else read(values)
+        if len(column) != len(found):
+            raise ValueError  # Arrow does not know the length of a struct without fields
+        if found is keys or tuple(found) == keys:
+            return column, []
+        places = list(map(dict(zip(found, range(len(found)), strict=True)).get, keys))
+        missed = [n for n, place in enumerate(places) if place is None]
+        if len(set(places)) - bool(missed) != len(found):
+            raise ValueError  # a key comes twice, or one that was not asked for
+        return column.take(pa.array(places, pa.int32())), missed
+
+    return column_of
+
+
+def _reader(data_type: Any, encoding: Encoding) -> _Read:
+    if encoding == "text" and is_string(data_type):
+        return lambda values: _texts(values, data_type)
+    if encoding == "json" and _has_columns(data_type):
+        decode = msgspec.json.Decoder(_class_of(data_type) | None, dec_hook=operator.call, float_hook=Number).decode
+        return lambda values: _fields_of([None if value is None else decode(value) for value in values], data_type)
+    by_objects = decoder(data_type, encoding)
+
+    def read(values: Sequence[Any]) -> Any:
+        if Failure in set(map(type, values)):  # else it might pass for a struct
+            raise TypeError
+        objects, bad = by_objects(values)
+        if bad:
+            raise ValueError
+        return _array(objects, data_type)
+
+    return read
+
+
+def _texts(values: Sequence[Any], data_type: Any) -> Any:
+    if not _BYTES.issuperset(map(type, values)):
+        raise TypeError
+    binary = pa.large_binary() if pa.types.is_large_string(data_type) else pa.binary()
+    return _array(values, binary).cast(data_type)  # which looks whether it is UTF-8
+
+
+def _array(values: Sequence[Any], data_type: Any) -> Any:
+    array = pa.array(values, data_type)
+    if isinstance(array, pa.ChunkedArray):  # more than 2 GiB of text
+        raise OverflowError
+    return array
+
+
+def _has_columns(data_type: Any) -> bool:
+    """Whether msgspec can read JSON into an object of this type whose attributes are its fields."""
+    return pa.types.is_struct(data_type) and all(
+        named_in_ascii(part)
+        and not (pa.types.is_struct(part) and any(_UNNAMABLE.search(field.name) for field in part))
+        and not is_variant(part)
+        and not (pa.types.is_map(part) and part.key_type not in JSON_KEYS)
+        and (pa.types.is_struct(part) or not any(map(pa.types.is_struct, parts_of(part))))
+        for part in parts_of(data_type)
+    )
+
+
+def _class_of(data_type: Any) -> Any:
+    fields = [
+        (f"f{n}", (_class_of(part) if pa.types.is_struct(part) else msgspec_type(part, "json")) | None, None)
+        for n, part in enumerate(field.type for field in data_type)
+    ]
+    names = {f"f{n}": field.name for n, field in enumerate(data_type)}
+    return msgspec.defstruct("Value", fields, rename=names, gc=False)
+
+
+def _fields_of(objects: list[Any], data_type: Any) -> Any:
+    """Return the column of *objects*, which have the fields of *data_type* as attributes, or are None."""
+    mask = None
+    if type(None) in set(map(type, objects)):
+        mask = pa.array([value is None for value in objects])
+        blank = _Blank(data_type.num_fields)
+        objects = [blank if value is None else value for value in objects]
+    arrays = []
+    for n, field in enumerate(data_type):
+        values = list(map(operator.attrgetter(f"f{n}"), objects))
+        arrays.append((_fields_of if pa.types.is_struct(field.type) else _array)(values, field.type))
+    return pa.StructArray.from_arrays(arrays, fields=list(data_type), mask=mask)
+
+
+class _Blank:
+    """Stands for a null struct: each of its fields is None."""
+
+    def __init__(self, fields: int) -> None:
+        self.__dict__.update((f"f{n}", None) for n in range(fields))

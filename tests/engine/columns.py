@@ -1,0 +1,47 @@
+"""Answers in columns for the engine's tests: all that the engine asks of a column, without Arrow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.connector import Answers, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from enrichkit.outcome import Outcomes
+
+
+class Column(tuple[Any, ...]):
+    """An immutable column."""
+
+    __slots__ = ()
+
+    @property
+    def nbytes(self) -> int:
+        return 64 * len(self)
+
+
+def in_columns(answers: Any) -> Any:
+    """Return *answers*, if they are a dict, as columns."""
+    return Answers(list(answers), list(answers.values())) if type(answers) is dict else answers
+
+
+def column_of(answers: Answers, keys: Sequence[Any]) -> tuple[Column, list[int]]:
+    """Read *answers*, as `enrichkit.columns` does; raises when there are others than values for *keys*."""
+    rows = answers.rows()
+    if len(rows) < len(answers.found) or not rows.keys() <= set(keys):
+        raise ValueError("a key comes twice, or was not asked for")
+    if any(isinstance(value, Failure) for value in rows.values()):
+        raise TypeError("a failure is no value")
+    return Column(map(rows.get, keys)), [place for place, key in enumerate(keys) if key not in rows]
+
+
+def values_of(outcomes: Outcomes) -> list[Any]:
+    """Return the values of a slice, those of columns included."""
+    values = list(outcomes.values)
+    for places, column in outcomes.columns:
+        for place, value in zip(places, column, strict=True):
+            assert values[place] is None, "a key has two values"
+            values[place] = value
+    return values
