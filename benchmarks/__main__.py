@@ -22,6 +22,7 @@ ALL = (
     "engine",
     "redis_bulk",
     "postgres_bulk",
+    "shapes",
     "cached",
     "http_cost",
     "http_floor",

@@ -14,14 +14,14 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 class Meter:
     """
-    The CPU seconds that Spark below this process and the server with the process *server* have used.
+    The CPU seconds that Spark below this process and the server with the processes *servers* have used.
 
     Attributes:
         workers: The Python workers that there were at the last look.
     """
 
-    def __init__(self, server: int | None = None) -> None:
-        self.server = server
+    def __init__(self, *servers: int) -> None:
+        self.servers = servers
         self.workers: list[int] = []
 
     def read(self) -> tuple[float, float, float]:
@@ -45,10 +45,10 @@ class Meter:
             elif name.endswith("(java"):
                 javas.add(pid)
 
-        def below(root: int | None) -> set[int]:
-            return {pid for pid in parents if root is not None and root in _line(pid, parents)}
+        def below(*roots: int) -> set[int]:
+            return {pid for pid in parents if not set(roots).isdisjoint(_line(pid, parents))}
 
-        ours, servers = below(os.getpid()), below(self.server)
+        ours, servers = below(os.getpid()), below(*self.servers)
         self.workers = [pid for pid in daemons & ours if parents[pid] in daemons]
         workers = sum(sum(ticks[pid]) for pid in daemons & ours)
         # Not the children of a JVM that have ended: they are Python daemons, or servers of others.
