@@ -19,6 +19,7 @@ from pyspark.sql.types import StringType
 
 import enrichkit
 from enrichkit import (
+    Answers,
     Cache,
     Call,
     ConfigError,
@@ -148,9 +149,11 @@ class AcmeConnector(Connector[AcmeConfig]):
         assert_type(self.config.host, str)
         assert_type(call.timeout, float)
         assert_type(call.task.batch_id, int | None)
-        if call.attempt > 1:
+        if call.attempt > 2:
             raise TransientError("busy", retry_after=1.0)
         del self.config.port  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+        if call.attempt == 1:
+            return Answers(keys, {"name": keys})
         return {key: Failure(PermanentError("no"), rejected=True) for key in keys}
 
     async def scan(self) -> AsyncIterator[tuple[str, Any]]:
@@ -166,6 +169,7 @@ def connectors_of_ones_own() -> None:
     AcmeConnector(AcmeConfig(host="here"))
     AcmeConnector(ConnectorConfig())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Failure("no")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Answers("ab", 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, kw_only=True)
