@@ -72,6 +72,20 @@ def test_nothing_that_must_hold_is_ever_broken_in_many_more_stories(capsys: pyte
     play_and_tell(range(300, 10_300), capsys)
 
 
+def test_stories_settle_calls_in_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the simulation would say nothing of them."""
+    settle, columns = Run.settle_together, 0
+
+    def counted(run: Run, call: Any, values: Any, missed: Any, size: int) -> None:
+        nonlocal columns
+        columns += not isinstance(values, list)
+        settle(run, call, values, missed, size)
+
+    monkeypatch.setattr(Run, "settle_together", counted)
+    play(range(30))
+    assert columns > 100
+
+
 def test_a_story_has_as_many_keys_as_it_should() -> None:
     for seed in range(300):
         pieces = draw(seed).runs[0].slices
