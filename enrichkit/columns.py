@@ -10,6 +10,7 @@ plain fields from Python 185 and 1,250, from JSON 550 and 700; text to string 40
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -36,9 +37,27 @@ _UNNAMABLE = re.compile(r'[\x00-\x1f"\\]')  # msgspec renames no attribute to su
 _BYTES = frozenset((bytes, type(None)))
 
 
+class Column:
+    """An Arrow array that a call brought; a part of it is a copy, so that it does not keep the others alive."""
+
+    __slots__ = ("_array", "nbytes")
+
+    def __init__(self, array: pa.Array[Any]) -> None:
+        self._array = array
+        self.nbytes = array.nbytes
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, places: slice) -> pa.Array[Any]:
+        part = self._array[places]
+        return part if len(part) == len(self._array) else pa.concat_arrays([part])
+
+
+@functools.lru_cache(maxsize=256)
 def column_reader(
     data_type: pa.DataType, encoding: Encoding
-) -> Callable[[Answers, Sequence[Key]], tuple[pa.Array[Any], list[int]]]:
+) -> Callable[[Answers, Sequence[Key]], tuple[Column, list[int]]]:
     """
     Return the function that makes a column of the answers of one call.
 
@@ -51,7 +70,7 @@ def column_reader(
 
     >>> from enrichkit.connector import Answers
     >>> column, missed = column_reader(pa.int32(), "text")(Answers([7, 5], [b"70", b"50"]), (5, 6, 7))
-    >>> column.to_pylist(), missed
+    >>> column[:].to_pylist(), missed
     ([50, None, 70], [1])
     """
     read = _reader(data_type, encoding)
@@ -66,19 +85,20 @@ def column_reader(
         arrays = [part(columns.get(name, absent)) for name, part in fields]
         return pa.StructArray.from_arrays(arrays, fields=list(data_type))
 
-    def column_of(answers: Answers, keys: Sequence[Key]) -> tuple[pa.Array[Any], list[int]]:
+    def column_of(answers: Answers, keys: Sequence[Key]) -> tuple[Column, list[int]]:
         found, values = answers.found, answers.columns
         column = of_fields(values, len(found)) if isinstance(values, Mapping) else read(values)
         if len(column) != len(found):
             raise ValueError  # Arrow does not know the length of a struct without fields
         if found is keys or tuple(found) == keys:
-            return column, []
+            return Column(column), []
         places = list(map(dict(zip(found, range(len(found)), strict=True)).get, keys))
         missed = [n for n, place in enumerate(places) if place is None]
         if len(set(places)) - bool(missed) != len(found):
             raise ValueError  # a key comes twice, or one that was not asked for
-        return column.take(pa.array(places, pa.int32())), missed
+        return Column(column.take(pa.array(places, pa.int32()))), missed
 
+    pa.array([None], data_type)  # imports pandas the first time, for a second that no loop has
     return column_of
 
 
@@ -120,9 +140,8 @@ def _has_columns(data_type: Any) -> bool:
     return pa.types.is_struct(data_type) and all(
         named_in_ascii(part)
         and not (pa.types.is_struct(part) and any(_UNNAMABLE.search(field.name) for field in part))
-        and not is_variant(part)
         and not (pa.types.is_map(part) and part.key_type not in JSON_KEYS)
-        and (pa.types.is_struct(part) or not any(map(pa.types.is_struct, parts_of(part))))
+        and not is_variant(part)
         for part in parts_of(data_type)
     )
 

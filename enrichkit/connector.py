@@ -7,9 +7,9 @@ batch or limit: the engine does. It translates its driver's exceptions into the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+import functools
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, Union
 
 from .errors import ConfigError, ConnectorError, ContractError
@@ -93,7 +93,7 @@ class Answers(Mapping[Key, Value]):
         if self._rows is None:
             values = self.columns
             if isinstance(values, Mapping):
-                values = list(map(dict, map(zip, repeat(tuple(values)), zip(*values.values(), strict=True))))
+                values = _dicts(tuple(values))(zip(*values.values(), strict=True))
             self._rows = dict(zip(self.found, values, strict=True))
         return self._rows
 
@@ -108,6 +108,18 @@ class Answers(Mapping[Key, Value]):
 
     def __repr__(self) -> str:
         return f"<Answers to {len(self.found):,} keys>"
+
+
+@functools.lru_cache(maxsize=64)
+def _dicts(names: tuple[str, ...]) -> Callable[[Iterable[Any]], list[dict[str, Any]]]:
+    """Return what makes a dict with the keys *names* of each row."""
+    if set(map(type, names)) != {str}:
+        return lambda rows: [dict(zip(names, row, strict=True)) for row in rows]
+    # A dict display with constant names takes 0.11 to 0.24 us for three of them, dict(zip(names, row)) 0.26 to 0.47.
+    # The only foreign text in it are the names, as Python literals.
+    fields = ", ".join(f"{name!r}: v{n}" for n, name in enumerate(names))
+    each = "".join(f"v{n}, " for n in range(len(names)))
+    return eval(f"lambda rows: [{{{fields}}} for {each} in rows]", {"__builtins__": {}})  # type: ignore[no-any-return]  # noqa: S307
 
 
 @dataclass(frozen=True, slots=True)

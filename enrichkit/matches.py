@@ -69,6 +69,7 @@ def _no_list(value: Any) -> PermanentError:
 
 def picked(outcomes: Outcomes, indices: Sequence[int], rows: int) -> Outcomes:
     """Return the outcomes of the keys with *indices*, which may come again or not at all, as those of *rows* rows."""
+    assert not outcomes.columns, "a part of a slice is picked from values"
     some = Outcomes([outcomes.keys[index] for index in indices], rows)
     some.values = [outcomes.values[index] for index in indices]
     some.statuses = bytearray(outcomes.statuses[index] for index in indices)
@@ -104,6 +105,7 @@ def exploded(
     >>> matches.values, list(pairs)
     (['x', 'y', None], [([0, 1, 1], [2, 0, 1]), ([2], [None])])
     """
+    assert not outcomes.columns, "a list of matches is no column"
     lists = [value or [None] for value in outcomes.values]
     ends = list(accumulate(map(len, lists)))
     numbers_of = [range(end - len(matches), end) for matches, end in zip(lists, ends, strict=True)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +57,18 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {**LEAVES, pa.large_binary(): st.bina
 KEY_TYPES = [STRING, BIGINT, DATE, TIMESTAMP]
 NAMES = ["name", "field 1", "Ann's", "f1", "f0", "", "naïve", "名"]
 FAILURE = Failure(TransientError("refused"))
+
+
+def reader(data_type: Any, encoding: Any) -> Any:
+    """Do as `column_reader`, and return whole arrays."""
+    read = column_reader(data_type, encoding)
+
+    def whole(answers: Answers, keys: Any) -> tuple[Any, list[int]]:
+        column, missed = read(answers, keys)
+        assert len(column) == len(keys)
+        return column[:], missed
+
+    return whole
 
 
 @st.composite
@@ -139,7 +153,7 @@ def test_what_is_right_becomes_a_column(case: tuple[Any, Any, Answers]) -> None:
     data_type, encoding, answers = case
     keys = tuple(answers.found)
 
-    column, missed = column_reader(data_type, encoding)(answers, keys)
+    column, missed = reader(data_type, encoding)(answers, keys)
 
     expected, errors = reference(answers, keys, data_type, encoding)
     assert {} == errors
@@ -299,7 +313,7 @@ def near_answers(draw: st.DrawFn) -> tuple[Any, Any, Answers]:
 
 def assert_same_column_or_none(data_type: Any, encoding: Any, answers: Answers) -> None:
     keys = tuple(answers.found)
-    read = column_reader(data_type, encoding)
+    read = reader(data_type, encoding)
     try:
         column, missed = read(answers, keys)
     except Exception:
@@ -342,7 +356,7 @@ def test_each_value_is_the_same_in_a_column_or_makes_none(
 def test_a_failure_is_not_taken_for_a_value(data_type: Any, encoding: Any) -> None:
     """It is a dataclass, as a value of a struct may be."""
     with pytest.raises(Exception):  # noqa: B017  whatever it is
-        column_reader(data_type, encoding)(Answers([7, 8], [FAILURE, None]), (7, 8))
+        reader(data_type, encoding)(Answers([7, 8], [FAILURE, None]), (7, 8))
 
 
 # Cases of the property above, and what it does not draw.
@@ -383,7 +397,7 @@ RIGHT: list[tuple[Any, Any, Any, Any]] = [
 
 @pytest.mark.parametrize(("data_type", "encoding", "values", "expected"), RIGHT)
 def test_each_kind_of_answers_has_its_way(data_type: Any, encoding: Any, values: Any, expected: list[Any]) -> None:
-    column, missed = column_reader(data_type, encoding)(Answers(range(len(expected)), values), range(len(expected)))
+    column, missed = reader(data_type, encoding)(Answers(range(len(expected)), values), range(len(expected)))
 
     assert expected == column.to_pylist()
     assert data_type == column.type
@@ -395,7 +409,7 @@ def test_each_kind_of_answers_has_its_way(data_type: Any, encoding: Any, values:
 @pytest.mark.parametrize("name", ["7", b"7"])
 def test_fields_for_a_type_without_fields_are_no_column(name: Any, data_type: Any, encoding: Any) -> None:
     with pytest.raises(Exception):  # noqa: B017  whatever it is
-        column_reader(data_type, encoding)(Answers([7], {name: [b"7"]}), (7,))
+        reader(data_type, encoding)(Answers([7], {name: [b"7"]}), (7,))
 
 
 @pytest.mark.parametrize(
@@ -450,7 +464,7 @@ def test_odd_answers_are_the_same_in_a_column_or_make_none(data_type: Any, encod
 def test_variants_become_a_column(data_type: Any, encoding: Any, values: Any) -> None:
     answers = Answers([7, 8], values)
 
-    column, _ = column_reader(data_type, encoding)(answers, (7, 8))
+    column, _ = reader(data_type, encoding)(answers, (7, 8))
 
     expected, errors = reference(answers, (7, 8), data_type, encoding)
     assert {} == errors
@@ -464,7 +478,7 @@ def test_a_field_may_have_any_name(name: str, encoding: Any) -> None:
     raw = RAW_OF[encoding]({name: "Ann", "nested": {name: 7}}, data_type)
     if encoding == "text":
         raw[b"nested"] = document_of({name: 7}, data_type.field(1).type)
-    read = column_reader(data_type, encoding)
+    read = reader(data_type, encoding)
 
     try:
         column, _ = read(Answers([7], [raw]), (7,))
@@ -504,7 +518,7 @@ def test_each_value_is_in_the_place_of_its_key(
     )
     answers = Answers(as_found(found), values)
 
-    column, missed = column_reader(data_type, encoding)(answers, as_asked(keys))
+    column, missed = reader(data_type, encoding)(answers, as_asked(keys))
 
     assert [place for place, key in enumerate(keys) if key not in found] == missed
     expected, errors = reference(answers, keys, data_type, encoding)
@@ -515,13 +529,13 @@ def test_each_value_is_in_the_place_of_its_key(
 def test_the_keys_that_were_asked_for_need_no_look_at_each() -> None:
     """A list of keys may be handed back as it is."""
     keys = [7, 8]
-    column, missed = column_reader(INT, "python")(Answers(keys, [70, 80]), keys)
+    column, missed = reader(INT, "python")(Answers(keys, [70, 80]), keys)
 
     assert ([70, 80], []) == (column.to_pylist(), missed)
 
 
 def test_a_missed_struct_is_null_and_no_struct_of_nulls() -> None:
-    column, missed = column_reader(USER, "python")(Answers([8], {"name": [None]}), (7, 8))
+    column, missed = reader(USER, "python")(Answers([8], {"name": [None]}), (7, 8))
 
     assert [True, False] == column.is_null().to_pylist()
     assert [0] == missed
@@ -549,17 +563,37 @@ def test_a_key_that_comes_twice_or_was_not_asked_for_is_no_column(keys: Any, fou
     answers = Answers(found, {"tier": values} if by_field else values)
 
     with pytest.raises(ValueError):
-        column_reader(USER if by_field else INT, "python")(answers, keys)
+        reader(USER if by_field else INT, "python")(answers, keys)
 
 
 def test_a_key_that_has_no_hash_is_no_column() -> None:
     with pytest.raises(TypeError):
-        column_reader(INT, "python")(Answers([[7]], [70]), (7,))
+        reader(INT, "python")(Answers([[7]], [70]), (7,))
 
 
 def test_no_answers_are_a_column_of_nulls() -> None:
     for encoding in ENCODINGS:
-        column, missed = column_reader(TIMESTAMP, encoding)(Answers([], []), (7, 8))
+        column, missed = reader(TIMESTAMP, encoding)(Answers([], []), (7, 8))
 
         assert ([None, None], [0, 1]) == (column.to_pylist(), missed)
         assert TIMESTAMP == column.type
+
+
+def test_a_part_of_a_column_does_not_keep_the_rest_alive() -> None:
+    """A slice that waits for one slow row would else hold what has left with others."""
+    keys = range(1000)
+    column, _ = column_reader(STRING, "text")(Answers(keys, [b"x" * 1000] * 1000), keys)
+    part = column[10:20]
+
+    assert ["x" * 1000] * 10 == part.to_pylist()
+    assert sum(buffer.size for buffer in part.buffers() if buffer is not None) < 20_000
+    assert column.nbytes > 1_000_000
+
+
+def test_no_loop_stands_still_while_arrow_imports_pandas() -> None:
+    """Arrow does so, for a second, at the first array; the reader is made on Spark's thread."""
+    code = (
+        "import sys, pyarrow as pa; from enrichkit.columns import column_reader; assert 'pandas' not in sys.modules; "
+        "column_reader(pa.string(), 'text'); assert 'pandas' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -269,11 +269,11 @@ def _answered_in_columns(call: InFlight, answers: Answers) -> bool:
     run = call.run
     if run.closed or run.columns is None or any(bundle.more for bundle in call.bundles):
         return False
+    if len(answers.found) < len(call.keys) and not run.misses_null:
+        return False
     try:
         column, missed = run.columns(answers, call.keys)
     except Exception:  # noqa: BLE001  # whatever it stumbles over, a look at each key explains
-        return False
-    if missed and not run.misses_null:
         return False
     _settle_together(call, column, missed, column.nbytes)
     return True

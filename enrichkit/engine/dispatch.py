@@ -183,6 +183,7 @@ class Engine:
                 if isinstance(error, GeneratorExit) and (task is None or asyncio.current_task(self._loop) is not task):
                     raise  # not the connector: this coroutine is thrown away, in a forked child for example
             self._end(call, answers, failure)
+            answers = None  # a parked slot need not keep them
             turns += 1
             if turns % TURNS_WITHOUT_BREATH == 0:
                 await asyncio.sleep(0)

@@ -21,7 +21,7 @@ from enrichkit.errors import FatalError, PermanentError, TransientError
 from .ddl import ddl_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from enrichkit.sql import Source
 
@@ -149,9 +149,9 @@ class Lookup:
     def _matches(
         self, keys: Sequence[Key], columns: Sequence[Any], refusals: Sequence[int | None], many: bool
     ) -> dict[Key, Value | Failure]:
-        values: Sequence[Value] = columns[0]
+        values: Iterable[Value] = columns[0]
         if len(columns) > 1:
-            values = [dict(zip(self.names, row, strict=True)) for row in zip(*columns, strict=True)]
+            values = Answers(range(len(keys)), dict(zip(self.names, columns, strict=True))).rows().values()
         matches: dict[Key, list[Value]] = {}
         refused: dict[Key, int] = {}
         for key, value, refusal in zip(keys, values, refusals, strict=True):
