@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+ClientT = TypeVar("ClientT")
 
 ROOT = Path(__file__).parent.parent
 PAIRS = 7
@@ -99,6 +105,23 @@ def timed(work: Callable[[], object]) -> Sample:
     began, cpu = time.perf_counter(), time.process_time()
     work()
     return Sample(time.perf_counter() - began, time.process_time() - cpu)
+
+
+async def drain(
+    items: Iterable[T],
+    in_flight: int,
+    connect: Callable[[], AbstractAsyncContextManager[ClientT]],
+    fetch: Callable[[ClientT, T], Awaitable[None]],
+) -> None:
+    """Fetch *items* as a few lines by hand do: *in_flight* coroutines, each with a client, take the next one in turn."""
+    waiting = iter(items)
+
+    async def some() -> None:
+        async with connect() as client:
+            for item in waiting:
+                await fetch(client, item)
+
+    await asyncio.gather(*(some() for _ in range(in_flight)))
 
 
 def rates(samples: Sequence[Sample], count: int) -> list[float]:

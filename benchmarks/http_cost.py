@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
 import uvloop
 
-from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, per_item, rates, spread
+from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, drain, per_item, rates, spread
 from benchmarks.spark_runs import Meter, keys_of
 from enrichkit import enrich, local
 from enrichkit.decode import decoder
@@ -70,20 +71,18 @@ def with_engine(config: HttpConfig, keys: list[str]) -> dict[str, str]:
 
 def with_client(url: str, keys: list[str]) -> dict[str, str]:
     """Fetch *keys* by the bare client: CAPACITY coroutines, and nothing else."""
-    from pyreqwest.client import ClientBuilder
+    from pyreqwest.client import Client, ClientBuilder
 
     found: dict[str, str] = {}
 
     async def main() -> None:
-        waiting = iter(keys)
         async with ClientBuilder().no_proxy().build() as client:
 
-            async def fetch() -> None:
-                for key in waiting:
-                    response = await client.get(f"{url}/{key}").build().send()
-                    found[key] = await response.text()
+            async def fetch(client: Client, key: str) -> None:
+                response = await client.get(f"{url}/{key}").build().send()
+                found[key] = await response.text()
 
-            await asyncio.gather(*(fetch() for _ in range(CAPACITY)))
+            await drain(keys, CAPACITY, lambda: contextlib.nullcontext(client), fetch)
 
     uvloop.run(main())
     return found

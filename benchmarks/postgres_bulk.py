@@ -7,14 +7,15 @@ their tasks hold, which nothing resets between two keys.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 import asyncpg
 import uvloop
 
-from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, per_item, rates, spread
+from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, drain, per_item, rates, spread
 from benchmarks.spark_runs import Meter
 from enrichkit import enrich, local
 
@@ -38,19 +39,14 @@ def with_asyncpg(dsn: str, groups: list[list[int]], in_flight: int) -> dict[int,
     found: dict[int, str] = {}
 
     async def main() -> None:
-        waiting = iter(groups)
-
-        async def fetch(pool: asyncpg.Pool) -> None:
-            async with pool.acquire() as connection:
-                for group in waiting:
-                    if len(group) == 1:
-                        row = await connection.fetchrow(ONE, group[0])
-                        found[group[0]] = row["name"]
-                    else:
-                        found.update(await connection.fetch(MANY, group))
+        async def fetch(connection: Any, group: list[int]) -> None:
+            if len(group) == 1:
+                found[group[0]] = (await connection.fetchrow(ONE, group[0]))["name"]
+            else:
+                found.update(await connection.fetch(MANY, group))
 
         async with asyncpg.create_pool(dsn, min_size=in_flight, max_size=in_flight) as pool:
-            await asyncio.gather(*(fetch(pool) for _ in range(in_flight)))
+            await drain(groups, in_flight, pool.acquire, fetch)
 
     uvloop.run(main())
     return found
@@ -61,14 +57,11 @@ def with_pool(dsn: str, keys: list[int]) -> dict[int, str]:
     found: dict[int, str] = {}
 
     async def main() -> None:
-        waiting = iter(keys)
-
-        async def fetch(pool: asyncpg.Pool) -> None:
-            for key in waiting:
-                found[key] = (await pool.fetchrow(ONE, key))["name"]
+        async def fetch(pool: asyncpg.Pool, key: int) -> None:
+            found[key] = (await pool.fetchrow(ONE, key))["name"]
 
         async with asyncpg.create_pool(dsn, min_size=SINGLE_IN_FLIGHT, max_size=SINGLE_IN_FLIGHT) as pool:
-            await asyncio.gather(*(fetch(pool) for _ in range(SINGLE_IN_FLIGHT)))
+            await drain(keys, SINGLE_IN_FLIGHT, lambda: contextlib.nullcontext(pool), fetch)
 
     uvloop.run(main())
     return found

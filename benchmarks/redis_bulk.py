@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from typing import Any
 
 import redis
 import uvloop
 from redis._parsers import _AsyncRESP3Parser
 
-from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, per_item, rates, spread, times
+from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, drain, per_item, rates, spread, times
 from benchmarks.spark_runs import Meter, keys_of
 from enrichkit import enrich, local
 
@@ -51,17 +51,13 @@ def with_redis_py(url: str, groups: list[list[str]], **settings: Any) -> list[li
     answers: list[list[Any]] = [[]] * len(groups)
 
     async def main() -> None:
-        waiting = iter(enumerate(groups))
         async with redis.asyncio.Redis.from_url(url, max_connections=IN_FLIGHT, **settings) as client:
 
-            async def fetch() -> None:
-                for number, group in waiting:
-                    if len(group) == 1:
-                        answers[number] = [await client.get(group[0])]
-                    else:
-                        answers[number] = await client.mget(group)
+            async def fetch(client: Any, numbered: tuple[int, list[str]]) -> None:
+                number, group = numbered
+                answers[number] = [await client.get(group[0])] if len(group) == 1 else await client.mget(group)
 
-            await asyncio.gather(*(fetch() for _ in range(IN_FLIGHT)))
+            await drain(enumerate(groups), IN_FLIGHT, lambda: contextlib.nullcontext(client), fetch)
 
     uvloop.run(main())
     return answers

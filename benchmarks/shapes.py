@@ -6,7 +6,6 @@ Beside each what a person writes with the driver: the same calls, and for each k
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -16,7 +15,7 @@ import asyncpg
 import redis
 import uvloop
 
-from benchmarks.harness import COLUMN, PAIRS, Table, alternate, per_item, rates, spread, times
+from benchmarks.harness import COLUMN, PAIRS, Table, alternate, drain, per_item, rates, spread, times
 from benchmarks.redis_bulk import GROUP, IN_FLIGHT
 from benchmarks.spark_runs import Meter, keys_of
 from enrichkit import enrich, local
@@ -99,17 +98,12 @@ def by_hand(connect: Callable[[], Any], fetch: Fetch, keys: Sequence[str]) -> di
     """Fetch *keys*, GROUP a call and IN_FLIGHT calls at a time, each on a client of its own."""
     found: dict[str, Any] = {}
 
-    async def main() -> None:
-        groups = iter([list(keys[start : start + GROUP]) for start in range(0, len(keys), GROUP)])
+    async def keep(client: Any, group: list[str]) -> None:
+        found.update(await fetch(client, group))
 
-        async def some() -> None:
-            async with connect() as client:
-                for group in groups:
-                    found.update(await fetch(client, group))
-
-        await asyncio.gather(*(some() for _ in range(IN_FLIGHT)))
-
-    uvloop.run(main())
+    uvloop.run(
+        drain([list(keys[start : start + GROUP]) for start in range(0, len(keys), GROUP)], IN_FLIGHT, connect, keep)
+    )
     return found
 
 

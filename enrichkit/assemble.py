@@ -20,9 +20,16 @@ import pyarrow.compute as pc
 from .errors import TaskFailedError
 from .outcome import STATUSES, Outcomes
 
-__all__ = ["assemble", "assemble_details", "values_of"]
+__all__ = ["assemble", "assemble_details", "column_of", "values_of"]
 
 _NULL_KEY = STATUSES.index("null_key")
+
+
+def column_of(outcomes: Outcomes, codes: pa.Int32Array, data_type: pa.DataType) -> Any:
+    """Return the column of the rows of a slice: values, or structs where *outcomes* have details."""
+    if outcomes.attempts is not None:
+        return assemble_details(outcomes, codes, data_type)
+    return assemble(values_of(outcomes, data_type), codes, data_type)
 
 
 def values_of(outcomes: Outcomes, data_type: pa.DataType) -> Any:

@@ -46,9 +46,6 @@ class Column:
         self._array = array
         self.nbytes = array.nbytes
 
-    def __len__(self) -> int:
-        return len(self._array)
-
     def __getitem__(self, places: slice) -> pa.Array[Any]:
         part = self._array[places]
         return part if len(part) == len(self._array) else pa.concat_arrays([part])
@@ -94,7 +91,7 @@ def column_reader(
             return Column(column), []
         places = list(map(dict(zip(found, range(len(found)), strict=True)).get, keys))
         missed = [n for n, place in enumerate(places) if place is None]
-        if len(set(places)) - bool(missed) != len(found):
+        if len(keys) - len(missed) != len(found):
             raise ValueError  # a key comes twice, or one that was not asked for
         return Column(column.take(pa.array(places, pa.int32()))), missed
 

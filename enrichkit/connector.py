@@ -93,7 +93,7 @@ class Answers(Mapping[Key, Value]):
         if self._rows is None:
             values = self.columns
             if isinstance(values, Mapping):
-                values = _dicts(tuple(values))(zip(*values.values(), strict=True))
+                values = dicts_of(tuple(values))(zip(*values.values(), strict=True))
             self._rows = dict(zip(self.found, values, strict=True))
         return self._rows
 
@@ -111,7 +111,7 @@ class Answers(Mapping[Key, Value]):
 
 
 @functools.lru_cache(maxsize=64)
-def _dicts(names: tuple[str, ...]) -> Callable[[Iterable[Any]], list[dict[str, Any]]]:
+def dicts_of(names: tuple[str, ...]) -> Callable[[Iterable[Any]], list[dict[str, Any]]]:
     """Return what makes a dict with the keys *names* of each row."""
     if set(map(type, names)) != {str}:
         return lambda rows: [dict(zip(names, row, strict=True)) for row in rows]

@@ -25,6 +25,7 @@ from typing import Annotated, Any, TypeAlias, TypedDict
 import msgspec
 import pyarrow as pa
 
+from .connector import dicts_of
 from .errors import ConfigError, PermanentError
 from .rules import rule
 from .scalars import FLOAT_MAX, INT_BITS, Encoding, Number, Refused, Rule, is_string, plain
@@ -235,7 +236,7 @@ def _floats(texts: Sequence[bytes]) -> list[float]:
 
 def _text_structs(data_type: Any) -> _Batch:
     """Field by field, as columns: a hash of Redis comes as a mapping of bytes (or str) to bytes."""
-    names = [field.name for field in data_type]
+    structs = dicts_of(tuple(field.name for field in data_type))
     columns = [(field.name, field.name.encode(), _texts(field.type)) for field in data_type]
 
     def convert(values: Sequence[Any]) -> list[Any]:
@@ -248,8 +249,7 @@ def _text_structs(data_type: Any) -> _Batch:
             raise TypeError
         named = 1 if bytes in kinds else 0
         parts = [column[2](list(map(operator.methodcaller("get", column[named]), present))) for column in columns]
-        structs = map(dict, map(zip, itertools.repeat(names), zip(*parts, strict=True)))
-        return _with_nulls(values, list(structs))
+        return _with_nulls(values, structs(zip(*parts, strict=True)))
 
     return convert
 

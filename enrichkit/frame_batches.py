@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from .assemble import assemble, assemble_details, values_of
+from .assemble import column_of
 from .engine.handover import NOTHING
 from .frame_slices import FrameTask, ordered, unordered
 from .matches import exploded, picked
@@ -143,14 +143,13 @@ def _rows(
     if not batch.num_rows:
         return
     if not task.explode:
-        yield _widened(task, plan.options.details, plan.value_type, batch, outcomes, codes)
+        yield _widened(task, plan.value_type, batch, outcomes, codes)
         return
     matches, pairs = exploded(outcomes, codes, max(1, min(ROWS, BYTES * batch.num_rows // max(1, batch.nbytes))))
     for rows, chosen in pairs:
         places = {number: place for place, number in enumerate(dict.fromkeys(n for n in chosen if n is not None))}
         yield _widened(
             task,
-            plan.options.details,
             plan.value_type.value_type,
             batch.take(pa.array(rows, pa.int32())),
             picked(matches, list(places), len(chosen)),
@@ -159,18 +158,10 @@ def _rows(
 
 
 def _widened(
-    task: FrameTask,
-    details: bool,
-    data_type: pa.DataType,
-    batch: pa.RecordBatch,
-    outcomes: Outcomes,
-    codes: pa.Int32Array,
+    task: FrameTask, data_type: pa.DataType, batch: pa.RecordBatch, outcomes: Outcomes, codes: pa.Int32Array
 ) -> pa.RecordBatch:
     """*batch* with the columns that come to it."""
-    if details:
-        column = assemble_details(outcomes, codes, data_type)
-    else:
-        column = assemble(values_of(outcomes, data_type), codes, data_type)
+    column = column_of(outcomes, codes, data_type)
     columns = column.flatten() if task.spread else [column]
     fields = [pa.field(name, column.type) for name, column in zip(task.names, columns, strict=True)]
     return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=pa.schema([*batch.schema, *fields]))

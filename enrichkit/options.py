@@ -137,7 +137,8 @@ class Options:
             10,000. None: the connector's.
         batch_size: Keys per call; 1 to the connector's maximum. None: the connector's.
         window: Rows admitted and not yet emitted, per task; 1 to 100,000,000.
-            None: 20,000, or 20 x `capacity` x `batch_size` if that is more.
+            None: 20,000, or 4 x `capacity` x `batch_size` if that is more; 10 x for a source with neighbours, as
+            PostgreSQL.
         window_bytes: Bytes of answers not yet emitted, per task, above which only the oldest rows are looked up.
         timeout: One lookup from its first slot to its outcome, retries and waits included; 0.001 to 86,400.
             None: unbounded, and then `attempt_timeout` is required.

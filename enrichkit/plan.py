@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "limits_of", "make_plan", "pack", "secrets_of"]
 
 DESCRIBE_TIMEOUT = 30.0
-WINDOW_MIN, WINDOW_CALLS = 20_000, 20
+WINDOW_MIN = 20_000
+# Rounds of calls. What waits has to stay in the processor's cache: on a busy machine a Redis key took 0.9 us CPU in a
+# window of 20,000 rows and 1.3 in one of 80,000. A source with neighbours gains more by a choice among many keys:
+# PostgreSQL 1.6 us per key with 4 rounds, 1.1 with 10 and 0.9 with 20, where the worker loses it again.
+WINDOW_ROUNDS, NEIGHBOURS_ROUNDS = 4, 10
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,8 @@ def limits_of(name: str, instance: Connector[Any], options: Options) -> tuple[in
             f"batch_size is {batch_size:,}; the connector {instance.name!r} takes at most {instance.max_batch_size:,} "
             f"keys per call. Set batch_size={instance.max_batch_size}."
         )
-    return capacity, batch_size, options.window or max(WINDOW_MIN, WINDOW_CALLS * capacity * batch_size)
+    rounds = NEIGHBOURS_ROUNDS if instance.neighbours else WINDOW_ROUNDS
+    return capacity, batch_size, options.window or max(WINDOW_MIN, rounds * capacity * batch_size)
 
 
 def secrets_of(config: Any) -> list[Secret]:

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .assemble import assemble, assemble_details, values_of
+from .assemble import column_of
 from .columns import column_reader
 from .connector import TaskInfo
 from .decode import Decode, decoder
@@ -102,11 +102,7 @@ def _enrich(plan: Plan, batches: Iterable[Sequence[pa.Array[Any]]]) -> Iterator[
                 start += size
 
     for part in process(slices()):
-        outcomes = part.outcomes
-        if plan.options.details:
-            yield assemble_details(outcomes, outcomes.tag, plan.value_type)
-        else:
-            yield assemble(values_of(outcomes, plan.value_type), outcomes.tag, plan.value_type)
+        yield column_of(part.outcomes, part.outcomes.tag, plan.value_type)
 
 
 def begin(

@@ -62,7 +62,7 @@ class Handover:
     Args:
         loop: The loop thread of this process.
         window: Most rows admitted and not yet emitted.
-        start: Rows of the window at first.
+        start: Rows of the window at first: two rounds of calls.
         build: Makes the run, given where to emit to.
     """
 
@@ -71,6 +71,7 @@ class Handover:
     ) -> None:
         self._loop = loop
         self._window = Window(window, start)
+        self._start = start
         self._ready: queue.SimpleQueue[list[Part] | BaseException] = queue.SimpleQueue()
         self.run = build(self._ready.put)
         self.wake_at: float | None = None
@@ -78,8 +79,14 @@ class Handover:
 
     @property
     def slice_rows(self) -> int:
-        """How many rows the next slice may hold."""
-        return max(1, self._window.size // SLICES_PER_WINDOW)
+        """
+        How many rows the next slice may hold: two rounds of calls, or an eighth of the window if that is more.
+
+        Larger ones share more keys and cost less per row; smaller ones leave earlier, and half a window must be free
+        for the next.
+        """
+        size = self._window.size
+        return max(1, size // SLICES_PER_WINDOW, min(self._start, size // 2))
 
     def process(self, slices: Iterable[Outcomes | Mark], key: str, build: Callable[[], Engine]) -> Iterator[Part]:
         """

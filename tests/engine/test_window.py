@@ -69,12 +69,18 @@ def test_rows_are_pulled_only_while_the_window_has_room(spark_thread: SparkThrea
     assert max(held) <= 40
 
 
-def test_slices_are_an_eighth_of_the_window(spark_thread: SparkThread) -> None:
-    task = spark_thread(ScriptedConnector(), window=800, start=16)
-    assert task.handover.slice_rows == 2
+@pytest.mark.parametrize(
+    ("window", "two_rounds", "at_first", "in_the_end"),
+    [(800, 16, 8, 100), (100, 16, 8, 16), (20, 16, 8, 10), (7, 16, 3, 3), (1, 16, 1, 1), (800, 1, 1, 100)],
+)
+def test_slices_are_two_rounds_of_calls_or_an_eighth_of_the_window(
+    spark_thread: SparkThread, window: int, two_rounds: int, at_first: int, in_the_end: int
+) -> None:
+    task = spark_thread(ScriptedConnector(), window=window, start=two_rounds)
+    assert task.handover.slice_rows == at_first
     for _ in task.process(in_slices_of(1, 100)):
         pass
-    assert task.handover.slice_rows == 100
+    assert task.handover.slice_rows == in_the_end
 
 
 def test_a_consumer_of_a_few_rows_does_not_look_up_a_whole_window(spark_thread: SparkThread) -> None:
