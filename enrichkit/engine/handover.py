@@ -80,13 +80,13 @@ class Handover:
     @property
     def slice_rows(self) -> int:
         """
-        How many rows the next slice may hold: two rounds of calls, or an eighth of the window if that is more.
+        How many rows the next slice may hold: an eighth of the window, or up to half of it for four rounds of calls.
 
-        Larger ones share more keys and cost less per row; smaller ones leave earlier, and half a window must be free
-        for the next.
+        Rows of a larger slice share more keys and cost less, those of a smaller one leave earlier. Half the window is
+        enough for others while one is waited for.
         """
         size = self._window.size
-        return max(1, size // SLICES_PER_WINDOW, min(self._start, size // 2))
+        return max(1, size // SLICES_PER_WINDOW, min(2 * self._start, size // 2))
 
     def process(self, slices: Iterable[Outcomes | Mark], key: str, build: Callable[[], Engine]) -> Iterator[Part]:
         """
