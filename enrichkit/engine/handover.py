@@ -82,11 +82,12 @@ class Handover:
         """
         How many rows the next slice may hold: an eighth of the window, or up to half of it for four rounds of calls.
 
-        Rows of a larger slice share more keys and cost less, those of a smaller one leave earlier. Half the window is
-        enough for others while one is waited for.
+        Rows of a larger slice share more keys and cost less, those of a smaller one leave earlier; and the window grows
+        only when some leave, so that a slow row in the first slice would hold all others up.
         """
-        size = self._window.size
-        return max(1, size // SLICES_PER_WINDOW, min(2 * self._start, size // 2))
+        window = self._window
+        few = max(1, window.size // SLICES_PER_WINDOW)
+        return few if window.size < window.limit else max(few, min(2 * self._start, window.size // 2))
 
     def process(self, slices: Iterable[Outcomes | Mark], key: str, build: Callable[[], Engine]) -> Iterator[Part]:
         """

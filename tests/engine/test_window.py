@@ -71,9 +71,9 @@ def test_rows_are_pulled_only_while_the_window_has_room(spark_thread: SparkThrea
 
 @pytest.mark.parametrize(
     ("window", "two_rounds", "at_first", "in_the_end"),
-    [(800, 16, 8, 100), (100, 16, 8, 32), (40, 16, 8, 20), (7, 16, 3, 3), (1, 16, 1, 1), (800, 1, 1, 100)],
+    [(800, 16, 2, 100), (100, 16, 2, 32), (40, 16, 2, 20), (7, 16, 3, 3), (1, 16, 1, 1), (800, 1, 1, 100)],
 )
-def test_slices_are_four_rounds_of_calls_within_half_of_the_window_or_an_eighth_of_it(
+def test_slices_are_an_eighth_of_the_window_and_up_to_half_of_a_full_one_for_four_rounds_of_calls(
     spark_thread: SparkThread, window: int, two_rounds: int, at_first: int, in_the_end: int
 ) -> None:
     task = spark_thread(ScriptedConnector(), window=window, start=two_rounds)
