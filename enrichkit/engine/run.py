@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..connector import Answers, Call, Key, TaskInfo
 from ..errors import PermanentError, TaskFailedError
-from ..outcome import ERROR, MISSING, OK, REJECTED, TIMEOUT, Outcomes
+from ..outcome import ERROR, MISSING, OK, PENDING, REJECTED, TIMEOUT, Outcomes
 from .cache import ABSENT, MISS, SMALL, AnswerCache, size_of
 from .deadlines import Deadlines
 from .fallback import HandedOn
@@ -168,21 +168,26 @@ class Run:
     def _admit_cached(self, outcomes: Outcomes, cache: AnswerCache) -> None:
         assert self.engine is not None
         keys, found = outcomes.keys, cache.get_many(outcomes.keys, self.engine.now())
-        hits: Sequence[int] = range(len(keys))
+        statuses = bytearray([OK]) * len(keys)
         absent: list[int] = []
         missed: list[int] = []
         if type(ABSENT) in set(map(type, found)):
-            absent = [index for index in hits if found[index] is ABSENT]
-            missed = [index for index in hits if found[index] is MISS]
-            hits = [index for index in hits if found[index] is not ABSENT and found[index] is not MISS]
-            found = [found[index] for index in hits]
-        self.stats.cached += len(hits) + len(missed)
-        self.stats.ok += len(hits)
-        outcomes.put(hits, found, bytes([OK]) * len(hits))
+            blank = [index for index, value in enumerate(found) if value is ABSENT or value is MISS]
+            for index in blank:
+                (absent if found[index] is ABSENT else missed).append(index)
+                found[index], statuses[index] = None, PENDING
+        count = len(keys) - len(absent) - len(missed)
+        self.stats.cached += count + len(missed)
+        self.stats.ok += count
+        outcomes.put(range(len(keys)), found, statuses)  # all, since few are blank, and those are nulls as before
+        outcomes.unsettled += len(absent) + len(missed)
+        hits: Sequence[int] = ()
+        if not self._ordered or outcomes.origins is not None:
+            hits = [index for index, status in enumerate(statuses) if status == OK]
         if outcomes.origins is not None:
             for index in hits:
                 outcomes.origins[index] = "cache"
-        if hits:
+        if count:
             self._touch(outcomes, hits)
         for index in missed:
             self.settle(Lookup(keys[index], outcomes, index), MISSING, origin="cache")

@@ -71,8 +71,9 @@ class Once(bytearray):
         for index, status in zip(some, statuses, strict=True):
             was = self[index]
             assert was == PENDING, f"key {index} was settled as {STATUSES[was]} and as {STATUSES[status]}"
-            super().__setitem__(index, status)
-            self.watch.settled(self.entry, index, status)
+            if status != PENDING:  # which is no outcome: cached answers go in together, those that are absent blank
+                super().__setitem__(index, status)
+                self.watch.settled(self.entry, index, status)
 
 
 class RunWatch:

@@ -12,7 +12,7 @@ from enrichkit.errors import ConnectorError, FatalError, PermanentError, Transie
 from .cluster import Cluster
 from .pool import Dialler, Pool
 from .replies import translate
-from .wire import pack
+from .wire import pack, pack_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class Store:
         """Return the strings under *names*, as bytes under *keys*."""
         if isinstance(self._source, Cluster):
             return await self._strings_apart(keys, names)
-        (reply,) = await self._source.ask(pack(("MGET", *names)), 1)
+        (reply,) = await self._source.ask(pack_keys("MGET", names), 1)
         if isinstance(reply, ReplyError):
             raise translate(reply, "Redis")
         if type(reply) is not list or len(reply) != len(names):
