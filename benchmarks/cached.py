@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, per_item, rates, spread
 from benchmarks.redis_bulk import calls, seed
 from benchmarks.rivals import arrow_column
-from benchmarks.spark_runs import Meter
+from benchmarks.spark_runs import WARMUP, Meter
 from enrichkit import Cache, enrich, local
 
 ROWS, DISTINCT = 1_000_000, 10_000
@@ -69,6 +69,7 @@ def main(quick: bool) -> list[Table]:
                 same: lambda: run(same, identity()),
             },
             rounds=2 if quick else PAIRS,
+            warmup=WARMUP,
         )
     for name, found in samples.items():
         sent, workers = max(counted[name])

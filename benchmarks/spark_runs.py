@@ -9,6 +9,9 @@ from typing import Any
 
 from benchmarks.harness import Sample, timed
 
+WARMUP = 6
+"""Rounds that do not count, of jobs that take half a second: until then the JVM spends a third more CPU, as it compiles."""
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
