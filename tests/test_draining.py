@@ -104,8 +104,8 @@ def http_worker(http_service: local.HttpService, worker: MakeWorker) -> Iterator
 def test_slow_replies_cost_their_rows_and_few_connections(redis_worker: Worker) -> None:
     """With every call cancelled at its deadline, a storm of new connections makes all rows late: 0 of 800 were ok."""
     proxy = redis_worker.proxy
-    proxy.delay(lambda chunk: 0.1 if chunk.number % 10 == 9 else 0.02)
-    statuses = Counter(redis_worker.statuses(range(800), timeout=0.05))
+    proxy.delay(lambda chunk: 0.2 if chunk.number % 10 == 9 else 0.04)  # long beside what a busy machine adds
+    statuses = Counter(redis_worker.statuses(range(800), timeout=0.1))
     assert statuses["ok"] + statuses["timeout"] == 800
     assert statuses["ok"] >= 640, statuses
     assert statuses["timeout"] >= 40, statuses  # the proxy did delay replies

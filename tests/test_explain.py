@@ -143,7 +143,7 @@ def test_with_numbers_it_says_what_the_job_comes_to(fresh_registry: None) -> Non
         Options and where they come from; durations in seconds
           capacity            connector  4
           batch_size          given      500
-          window              default    40,000
+          window              default    20,000
           window_bytes        default    67,108,864
           timeout             given      0.5
           attempt_timeout     given      0.1
@@ -319,8 +319,14 @@ def test_every_option_is_there_with_its_value_and_origin() -> None:
 def test_the_window_grows_with_capacity_and_batch_size() -> None:
     explained = options_of(explain(StockConfig(), capacity=50, batch_size=1000))
     assert (50, "given") == explained["capacity"]
-    assert (1_000_000, "default") == explained["window"]
+    assert (200_000, "default") == explained["window"]
     assert (7, "given") == options_of(explain(StockConfig(), window=7))["window"]
+
+
+def test_the_window_of_a_source_with_neighbours_is_wider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StockConnector, "neighbours", True)
+    assert (20_000, "default") == options_of(explain(StockConfig()))["window"]
+    assert (500_000, "default") == options_of(explain(StockConfig(), capacity=50, batch_size=1000))["window"]
 
 
 def test_none_that_is_given_where_it_means_the_default_is_the_default() -> None:
