@@ -140,7 +140,7 @@ def cached_handover() -> Sample:
     def slices() -> Iterator[Outcomes]:
         for _ in range(CACHED_ROWS // CACHED_BATCH):
             keys, codes = encode([batch])
-            yield Outcomes(keys, CACHED_BATCH, codes)
+            yield Outcomes(keys.objects(), CACHED_BATCH, codes)
 
     def work() -> None:
         for part in handover.process(slices(), "n9", lambda: Engine(Noop(ConnectorConfig()), CAPACITY, 500)):

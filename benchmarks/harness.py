@@ -19,7 +19,7 @@ PAIRS = 7
 COLUMN = (
     "enrichkit/engine",
     *(f"enrichkit/{name}.py" for name in ("carriers", "worker", "plan", "options", "keys", "outcome")),
-    *(f"enrichkit/{name}.py" for name in ("connector", "decode", "columns", "scalars", "assemble")),
+    *(f"enrichkit/{name}.py" for name in ("connector", "bulk", "decode", "columns", "scalars", "assemble")),
     "benchmarks/harness.py",
 )
 """What the rows of every column pass through, and what measures them."""

@@ -43,7 +43,7 @@ def child(rows: int) -> None:
             batch = pa.array(range(start, start + BATCH), pa.int64())
             for offset in range(0, BATCH, 2_500):
                 keys, codes = encode([batch.slice(offset, 2_500)])
-                yield Outcomes(keys, 2_500, codes)
+                yield Outcomes(keys.objects(), 2_500, codes)
 
     done = 0
     for part in handover.process(slices(), "n7", lambda: Engine(Noop(ConnectorConfig()), 8, 500)):

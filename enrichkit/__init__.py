@@ -10,7 +10,7 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 from .column import enrich
-from .connector import Answers, Call, Connector, ConnectorConfig, Failure
+from .connector import Answers, Call, Connector, ConnectorConfig, Failure, Keys
 from .description import describe
 from .errors import (
     ConfigError,
@@ -40,6 +40,7 @@ __all__ = [
     "EnrichkitError",
     "Failure",
     "FatalError",
+    "Keys",
     "LookupFailedError",
     "Options",
     "PermanentError",

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from .connector import Failure
+from .connector import Failure, Keys
 from .decode import JSON_KEYS, decoder, msgspec_type, named_in_ascii, parts_of
 from .scalars import Number, is_string
 from .types import is_variant
@@ -87,16 +88,26 @@ def column_reader(
         column = of_fields(values, len(found)) if isinstance(values, Mapping) else read(values)
         if len(column) != len(found):
             raise ValueError  # Arrow does not know the length of a struct without fields
-        if found is keys or tuple(found) == keys:
+        if found is keys or (not isinstance(found, Keys) and [*found] == [*keys]):
             return Column(column), []
-        places = list(map(dict(zip(found, range(len(found)), strict=True)).get, keys))
-        missed = [n for n, place in enumerate(places) if place is None]
-        if len(keys) - len(missed) != len(found):
+        places = _places(found, keys)
+        if len(keys) - places.null_count != len(found):
             raise ValueError  # a key comes twice, or one that was not asked for
-        return Column(column.take(pa.array(places, pa.int32()))), missed
+        missed = pc.indices_nonzero(places.is_null()).to_pylist() if places.null_count else []
+        return Column(column.take(places)), missed
 
     pa.array([None], data_type)  # imports pandas the first time, for a second that no loop has
     return column_of
+
+
+def _places(found: Sequence[Key], keys: Sequence[Key]) -> Any:
+    """The place of each of *keys* in *found*, null where it is not there."""
+    if isinstance(found, Keys) and isinstance(keys, Keys) and len(keys.columns) == 1:
+        (column,), (others,) = keys.columns, found.columns
+        if column.type == others.type:
+            return pc.index_in(column, others)
+    places = dict(zip(found, range(len(found)), strict=True))
+    return pa.array(map(places.get, keys), pa.int32())
 
 
 def _reader(data_type: Any, encoding: Encoding) -> _Read:

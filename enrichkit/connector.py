@@ -7,12 +7,12 @@ batch or limit: the engine does. It translates its driver's exceptions into the 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, Union
 
-from .errors import ConfigError, ConnectorError, ContractError
+from .bulk import Answers, Key, Keys, Value
+from .errors import ConfigError, ConnectorError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +25,7 @@ __all__ = [
     "ConnectorConfig",
     "Failure",
     "Key",
+    "Keys",
     "Returns",
     "TaskInfo",
     "Value",
@@ -33,11 +34,6 @@ __all__ = [
 
 Returns: TypeAlias = Union[str, "DataType", "pa.Schema", "pa.DataType", type[Any]]
 """The type of one value: DDL, a Spark or Arrow type, an Arrow schema, or a class with annotated fields."""
-
-Key: TypeAlias = Any
-"""One distinct key: a str, int, float, bytes, bool, date, datetime or Decimal; a tuple of them for several columns."""
-Value: TypeAlias = Any
-"""One answer, in the encoding that the connector declares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,74 +48,6 @@ class Failure:
 
     error: ConnectorError
     rejected: bool = False
-
-
-class Answers(Mapping[Key, Value]):
-    """
-    Answers column by column: they say what ``dict(zip(keys, values))`` says, without an object for each key.
-
-    For connectors whose source answers in columns. The engine hands such answers on to the rows as they are, unless a
-    key of the call needs to be looked at for itself.
-
-    Args:
-        keys: n of the keys that were asked for, each once, in any order.
-        values: n values; or by the name of a field its n values, when a value is a struct.
-
-    Attributes:
-        found: The *keys*.
-        columns: The *values*.
-
-    Raises:
-        ContractError: There are more keys than values, or fewer.
-
-    >>> answers = Answers([7, 8], {"name": ["Ann", "Bob"], "tier": [3, None]})
-    >>> answers[8], 9 in answers
-    ({'name': 'Bob', 'tier': None}, False)
-    """
-
-    __slots__ = ("_rows", "columns", "found")
-
-    def __init__(self, keys: Sequence[Key], values: Sequence[Value] | Mapping[str, Sequence[Value]]) -> None:
-        self.found = keys
-        self.columns = values
-        self._rows: dict[Key, Value] | None = None
-        columns = tuple(values.values()) if isinstance(values, Mapping) else (values,)
-        for column in columns or ((),):
-            if len(column) != len(keys):
-                raise ContractError(f"Answers have {len(keys):,} keys but {len(column):,} values; give one for each.")
-
-    def rows(self) -> dict[Key, Value]:
-        """Return the answers as a dict."""
-        if self._rows is None:
-            values = self.columns
-            if isinstance(values, Mapping):
-                values = dicts_of(tuple(values))(zip(*values.values(), strict=True))
-            self._rows = dict(zip(self.found, values, strict=True))
-        return self._rows
-
-    def __getitem__(self, key: Key) -> Value:
-        return self.rows()[key]
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self.rows())
-
-    def __len__(self) -> int:
-        return len(self.rows())
-
-    def __repr__(self) -> str:
-        return f"<Answers to {len(self.found):,} keys>"
-
-
-@functools.lru_cache(maxsize=64)
-def dicts_of(names: tuple[str, ...]) -> Callable[[Iterable[Any]], list[dict[str, Any]]]:
-    """Return what makes a dict with the keys *names* of each row."""
-    if set(map(type, names)) != {str}:
-        return lambda rows: [dict(zip(names, row, strict=True)) for row in rows]
-    # A dict display with constant names takes 0.11 to 0.24 us for three of them, dict(zip(names, row)) 0.26 to 0.47.
-    # The only foreign text in it are the names, as Python literals.
-    fields = ", ".join(f"{name!r}: v{n}" for n, name in enumerate(names))
-    each = "".join(f"v{n}, " for n in range(len(names)))
-    return eval(f"lambda rows: [{{{fields}}} for {each} in rows]", {"__builtins__": {}})  # type: ignore[no-any-return]  # noqa: S307
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +135,7 @@ class Connector(Generic[ConfigT]):
         requires: Modules of the driver, checked on the driver program before a job starts.
         pip: What to install when one of them is absent.
         key_types: Python types of one part of a key that the source takes; empty: all. The connector rejects others.
+        key_columns: True when `fetch_many` makes use of `Keys`, which it may get then instead of a tuple.
     """
 
     name: ClassVar[str]
@@ -218,6 +147,7 @@ class Connector(Generic[ConfigT]):
     requires: ClassVar[tuple[str, ...]] = ()
     pip: ClassVar[str | None] = None
     key_types: ClassVar[tuple[type, ...]] = ()
+    key_columns: ClassVar[bool] = False
     repeatable: bool = True
     encoding: str = "python"
 
@@ -234,7 +164,7 @@ class Connector(Generic[ConfigT]):
 
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Value | Failure]:
         """
-        Look *keys* up: 1 to `batch_size` distinct keys, none of them null.
+        Look *keys* up: 1 to `batch_size` distinct keys, none of them null; a tuple, or `Keys` with `key_columns`.
 
         Returns:
             A mapping of the very keys that were asked. Absent: the source does not hold the key. None: it holds a

@@ -25,7 +25,7 @@ from typing import Annotated, Any, TypeAlias, TypedDict
 import msgspec
 import pyarrow as pa
 
-from .connector import dicts_of
+from .bulk import dicts_of
 from .errors import ConfigError, PermanentError
 from .rules import rule
 from .scalars import FLOAT_MAX, INT_BITS, Encoding, Number, Refused, Rule, is_string, plain

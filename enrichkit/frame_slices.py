@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .engine.handover import Mark
-from .keys import encode
 from .outcome import Outcomes
+from .worker import keys_of
 
 if TYPE_CHECKING:
     from .engine.handover import Handover
@@ -140,9 +140,9 @@ def _slices(
     while start < end:
         size = min(handover.slice_rows, end - start)
         parts = [batch.column(n).slice(start, size) for n in task.keys]
-        keys, codes = encode(parts, in_order=plan.connector.neighbours)
+        keys, column, codes = keys_of(plan, parts, ordered=task.ordered)
         tag = Slice(handed_on.slice(start, size), codes)
         if not task.ordered:
             tag.sort(len(keys))
-        yield Outcomes(keys, size, tag, details=plan.options.details, counts=tag.counts)
+        yield Outcomes(keys, size, tag, details=plan.options.details, counts=tag.counts, column=column)
         start += size

@@ -21,6 +21,8 @@ class Outcomes:
 
     Attributes:
         keys: The distinct keys, n of them.
+        column: They as one Arrow column, where the Spark thread compares slices; None: nowhere.
+        apart: None of the keys is in a slice that was admitted before and has not left.
         rows: How many rows of the window the slice holds.
         tag: The carrier's own data, handed back untouched.
         values: n values; None until settled, and for every status but `ok` and a fallback, and where *columns* have it.
@@ -37,8 +39,10 @@ class Outcomes:
     """
 
     __slots__ = (
+        "apart",
         "attempts",
         "bytes",
+        "column",
         "columns",
         "counts",
         "errors",
@@ -61,8 +65,11 @@ class Outcomes:
         *,
         details: bool = False,
         counts: Sequence[int] | None = None,
+        column: Any = None,
     ) -> None:
         n = len(keys)
+        self.column = column
+        self.apart = False
         self.counts = counts
         self.bytes = 0
         self.ticket: Any = None

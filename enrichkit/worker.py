@@ -23,7 +23,7 @@ from .engine.loop import loop_thread
 from .engine.run import Run
 from .errors import ConfigError
 from .key_function import KeyFunction
-from .keys import encode
+from .keys import encode, meet
 from .matches import decoder_of_matches
 from .outcome import Outcomes
 from .plan import Plan, secrets_of
@@ -31,11 +31,12 @@ from .plan import Plan, secrets_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .connector import Key
     from .engine.handover import Mark
     from .engine.lookup import Part
     from .fallbacks import StagePlan
 
-__all__ = ["arrow_batches", "begin", "frame_batches", "pandas_batches", "sql_batches"]
+__all__ = ["arrow_batches", "begin", "frame_batches", "keys_of", "pandas_batches", "sql_batches"]
 
 
 def arrow_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[pa.Array[Any]]:
@@ -97,12 +98,29 @@ def _enrich(plan: Plan, batches: Iterable[Sequence[pa.Array[Any]]]) -> Iterator[
             start, rows = 0, len(batch[0])
             while start < rows:
                 size = min(handover.slice_rows, rows - start)
-                keys, codes = encode([part.slice(start, size) for part in batch], in_order=plan.connector.neighbours)
-                yield Outcomes(keys, size, codes, details=plan.options.details)
+                keys, column, codes = keys_of(plan, [part.slice(start, size) for part in batch])
+                yield Outcomes(keys, size, codes, details=plan.options.details, column=column)
                 start += size
 
     for part in process(slices()):
         yield column_of(part.outcomes, part.outcomes.tag, plan.value_type)
+
+
+def keys_of(
+    plan: Plan, columns: Sequence[pa.Array[Any]], *, ordered: bool = True
+) -> tuple[Sequence[Key], pa.Array[Any] | None, pa.Int32Array]:
+    """
+    Return the distinct keys of a slice, as the run of *plan* wants them, and the number of each row's key.
+
+    Between them stand the keys as one Arrow column, where slices are compared.
+    """
+    connector = plan.connector
+    keys, codes = encode(columns, in_order=connector.neighbours)
+    # In a window of ten rounds, from which a source with neighbours makes its calls, there are too many to compare.
+    plain = ordered and plan.options.cache is None
+    compared = plain and len(columns) == 1 and plan.batch_size > 1 and not connector.neighbours
+    column = keys.columns[0] if compared else None
+    return keys if plain and connector.key_columns else keys.objects(), column, codes
 
 
 def begin(
@@ -147,6 +165,7 @@ def _handover(plan: Plan, digest: str, *, ordered: bool) -> Handover:
             neighbours=plan.connector.neighbours,
             columns=column_reader(plan.value_type, _encoding(plan)),
         ),
+        meet if ordered else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 import subprocess
@@ -11,13 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from enrichkit.columns import column_reader
-from enrichkit.connector import Answers, Failure
+from enrichkit.connector import Answers, Failure, Keys
 from enrichkit.decode import decoder
 from enrichkit.errors import PermanentError, TransientError
+from enrichkit.keys import encode
 from enrichkit.types import is_variant
 
 from .test_decode import (
@@ -569,6 +571,148 @@ def test_a_key_that_comes_twice_or_was_not_asked_for_is_no_column(keys: Any, fou
 def test_a_key_that_has_no_hash_is_no_column() -> None:
     with pytest.raises(TypeError):
         reader(INT, "python")(Answers([[7]], [70]), (7,))
+
+
+# Keys in columns.
+
+NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+KEY_COLUMNS: dict[Any, st.SearchStrategy[Any]] = {
+    **{data_type: st.integers(-9, 9) for data_type in (pa.int8(), pa.int16(), INT, BIGINT)},
+    STRING: st.sampled_from([b"", b"a", b"b", b"a\0", "é".encode(), "🙂".encode(), b"\xff", b"\xed\xa0\x80"]),
+    pa.large_string(): st.sampled_from([b"", b"a", b"\xff"]),
+    BINARY: st.binary(max_size=2),
+    pa.bool_(): st.booleans(),
+    FLOAT: st.floats(width=32),
+    DOUBLE: st.floats(),
+    pa.decimal128(5, 2): st.decimals(-9, 9, places=2),
+    DATE: st.dates(),
+    TIMESTAMP: LEAVES[TIMESTAMP],
+}
+
+
+def key_column(values: Any, data_type: Any) -> Any:
+    """Return *values* in an array; texts are given as bytes, which need not be UTF-8."""
+    if data_type in (STRING, pa.large_string()):
+        return pa.array(values, BINARY if data_type == STRING else pa.large_binary()).view(data_type)
+    return pa.array(values, data_type)
+
+
+@st.composite
+def keys_in_columns(draw: st.DrawFn) -> Keys:
+    """Keys as the engine has them, of one column and seldom of two; maybe a part of more of them."""
+    types = draw(st.lists(st.sampled_from([*KEY_COLUMNS]), min_size=1, max_size=draw(st.sampled_from([1, 1, 1, 2]))))
+    rows = draw(st.lists(st.tuples(*[KEY_COLUMNS[data_type] for data_type in types]), max_size=8))
+    columns = [key_column([row[n] for row in rows], data_type) for n, data_type in enumerate(types)]
+    keys, _ = encode(columns)
+    return keys[draw(st.integers(0, 2)) :][: draw(st.integers(0, 8))]
+
+
+def taken(keys: Keys, places: list[int]) -> Keys:
+    """Return those of *keys* that stand in *places*, in new columns."""
+    objects = list(keys)
+    return Keys([column.take(pa.array(places, pa.int64())) for column in keys.columns], [objects[n] for n in places])
+
+
+@UNHURRIED
+@given(st.data(), keys_in_columns())
+def test_keys_in_columns_are_found_as_one_by_one(data: st.DataObject, keys: Keys) -> None:
+    """In another order than they were asked for, some of them, or all as they were; either may be a plain sequence."""
+    size = len(keys)
+    places = data.draw(st.permutations(range(size)))[: data.draw(st.integers(0, size))]
+    places = data.draw(st.sampled_from([places, places, sorted(places), [*range(size)]]))
+    as_found: Any = data.draw(st.sampled_from([Keys, Keys, list, tuple]))
+    as_asked: Any = data.draw(st.sampled_from([Keys, Keys, tuple]))
+    found: Any = taken(keys, places)
+    if places == [*range(size)] and data.draw(st.booleans()):
+        found = keys
+    found = found if as_found is Keys else as_found(found)
+    asked = keys if as_asked is Keys else as_asked(keys)
+    data_type, encoding, values = data.draw(
+        st.sampled_from(
+            [
+                (INT, "python", places),
+                (STRING, "text", [str(n).encode() for n in places]),
+                (USER, "python", {"tier": places}),
+                (USER, "json", [b'{"tier": %d}' % n for n in places]),
+            ]
+        )
+    )
+    answers = Answers(found, values)
+    try:
+        column, missed = reader(data_type, encoding)(answers, asked)
+    except TypeError:
+        assert len(keys.columns) > 1, "no column of keys of several parts is told from another one"
+        return
+
+    assert [n for n in range(size) if n not in places] == missed
+    expected, errors = reference(answers, asked, data_type, encoding)
+    assert {} == errors
+    assert_same_column(expected, column)
+
+
+@UNHURRIED
+@given(st.data(), keys_in_columns().filter(bool))
+def test_columns_of_keys_that_come_twice_or_were_not_asked_for_are_no_column(data: st.DataObject, keys: Keys) -> None:
+    size = len(keys)
+    asked = taken(keys, sorted(data.draw(st.sets(st.integers(0, size - 1)))))
+    places = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=size + 1))
+    found = taken(keys, places)
+    assume(len(set(found)) < len(found) or not set(found) <= set(asked))
+
+    with pytest.raises((ValueError, TypeError)):
+        reader(INT, "python")(Answers(found, places), asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        (pa.array([1, 2]), pa.array(["1", "2"])),
+        (pa.array(["1", "2"]), pa.array([1])),
+        (pa.array([b"a", b"b"]), pa.array(["a"])),
+        (pa.array(["a", "b"]), pa.array([b"b"])),
+        (pa.array([44, 1], pa.int8()), pa.array([300])),
+        (pa.array([True, False]), pa.array([2])),
+        (pa.array([NOON]), pa.array([NOON.replace(tzinfo=None)])),
+    ],
+)
+def test_keys_in_a_column_of_another_kind_were_not_asked_for(asked: Any, found: Any) -> None:
+    """Arrow takes a text of digits for the number, and text for its bytes; Python holds no two of these for equal."""
+    keys, others = Keys([asked], asked.to_pylist()), Keys([found], found.to_pylist())
+    for in_columns in (others, list(others)):
+        with pytest.raises((ValueError, TypeError)):
+            reader(INT, "python")(Answers(in_columns, [*range(len(others))]), keys)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [(pa.int8(), BIGINT), (BIGINT, pa.int8()), (STRING, pa.large_string()), (pa.large_string(), STRING)],
+    ids=str,
+)
+def test_equal_keys_in_columns_of_two_types_are_found_or_make_none(asked: Any, found: Any) -> None:
+    values = [b"7", b"8", b"9"] if asked in (STRING, pa.large_string()) else [7, 8, 9]
+    keys, _ = encode([key_column(values, asked)])
+    others, _ = encode([key_column(values[:0:-1], found)])
+    try:
+        column, missed = reader(INT, "python")(Answers(others, [90, 80]), keys)
+    except (TypeError, ValueError):
+        return
+
+    assert ([None, 80, 90], [0]) == (column.to_pylist(), missed)
+
+
+def test_keys_in_a_column_need_no_object_for_each() -> None:
+    def objects() -> list[Any]:
+        raise AssertionError
+
+    keys, found = Keys([pa.array(["a", "b", "c"])], objects), Keys([pa.array(["c", "a"])], objects)
+    read = reader(INT, "python")
+
+    for answers, expected in (
+        (Answers(found, [3, 1]), ([1, None, 3], [1])),
+        (Answers(keys, [1, 2, 3]), ([1, 2, 3], [])),
+    ):
+        column, missed = read(answers, keys)
+        assert expected == (column.to_pylist(), missed)
 
 
 def test_no_answers_are_a_column_of_nulls() -> None:

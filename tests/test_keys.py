@@ -6,6 +6,8 @@ import datetime as dt
 import decimal
 import math
 import zoneinfo
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enrichkit.errors import ConfigError, TaskFailedError
-from enrichkit.keys import encode
+from enrichkit.keys import encode, meet
 
 UNHURRIED = settings(deadline=None)  # a busy machine stalls now and then
 
@@ -79,6 +81,16 @@ def check(arrays: list[Any], columns: list[list[Any]]) -> None:
     assert codes.to_pylist() == expected_codes
     assert type(codes) is pa.Int32Array
     codes.validate(full=True)
+    assert held_by(keys.columns) == keys
+
+
+def held_by(columns: Sequence[pa.Array[Any]]) -> list[Any]:
+    """The objects that *columns* of keys hold, as pyarrow makes them."""
+    for column in columns:
+        column.validate(full=True)
+        assert not column.null_count
+    rows = list(zip(*(column.to_pylist() for column in columns), strict=True))
+    return rows if len(columns) > 1 else [row[0] for row in rows]
 
 
 @UNHURRIED
@@ -116,6 +128,67 @@ def test_keys_in_order_are_the_keys_of_the_reference_sorted(batch: list[tuple[pa
     assert codes.to_pylist() == [None if code is None else places[code] for code in expected_codes]
     assert type(codes) is pa.Int32Array
     codes.validate(full=True)
+    assert held_by(keys.columns) == keys
+
+
+@st.composite
+def columns_of_one_type(draw: st.DrawFn) -> list[Any]:
+    """2 to 5 key columns of one type, plain or dictionaries, of any lengths, each perhaps a part of a longer one."""
+    data_type = draw(st.sampled_from(list(COLUMNS)))
+    arrays = []
+    for values in draw(st.lists(st.lists(st.none() | COLUMNS[data_type], max_size=8), min_size=2, max_size=5)):
+        array: Any = pa.array(values, data_type)
+        if draw(st.booleans()):
+            array = array.dictionary_encode()
+        arrays.append(array[draw(st.integers(0, 2)) :])
+    return arrays
+
+
+@settings(deadline=None, max_examples=500)
+@given(columns_of_one_type(), st.booleans())
+def test_a_slice_meets_others_that_have_a_key_of_it(arrays: list[Any], in_order: bool) -> None:
+    first, *others = (encode([array], in_order=in_order)[0] for array in arrays)
+
+    shared = any(not set(first).isdisjoint(other) for other in others)
+    assert len({column.type for keys in (first, *others) for column in keys.columns}) == 1
+    for columns in ([keys.columns[0] for keys in others], deque(keys.columns[0] for keys in others)):
+        assert meet(first.columns[0], columns) is shared
+
+
+@UNHURRIED
+@given(st.lists(st.lists(st.binary(max_size=2), max_size=4), min_size=2, max_size=4))
+def test_slices_of_text_that_is_no_utf_8_meet_where_the_bytes_are_the_same(parts: list[list[bytes]]) -> None:
+    first, *others = (encode([pa.array(part, pa.binary()).view(pa.string())])[0] for part in parts)
+
+    shared = any(not set(parts[0]).isdisjoint(part) for part in parts[1:])
+    assert shared == any(not set(first).isdisjoint(other) for other in others)
+    assert meet(first.columns[0], [keys.columns[0] for keys in others]) is shared
+
+
+@pytest.mark.parametrize(
+    ("column", "others"),
+    [
+        (pa.array([7], pa.int64()), [pa.array([7], pa.int32())]),
+        (pa.array([7], pa.int64()), [pa.array([], pa.string()), pa.array([7.0])]),
+        (
+            pa.array([decimal.Decimal("1.1")]),
+            [pa.array([decimal.Decimal("21.1")]), pa.array([decimal.Decimal("1.10")])],
+        ),
+    ],
+)
+def test_slices_may_meet_when_equal_keys_have_several_types(column: Any, others: list[Any]) -> None:
+    """As those from pandas have."""
+    assert meet(column, others)
+
+
+def test_a_slice_without_a_key_meets_no_other_whatever_its_type() -> None:
+    """As one from pandas has none that is all null."""
+    empty = pa.array([], pa.string())
+
+    assert not meet(pa.array([7]), [empty])
+    assert not meet(empty, [empty, empty])
+    assert not meet(pa.array([7]), [empty, pa.array([8]), empty])
+    assert meet(pa.array([7]), [empty, pa.array([7])])
 
 
 def test_a_dictionary_that_holds_a_value_twice_and_one_unused_gives_each_key_once() -> None:
@@ -174,6 +247,7 @@ def test_strings_that_are_no_utf_8_stay_distinct_and_do_not_fail_the_batch() -> 
 
     assert keys == ["\udcff", "a", "\udcfe"]
     assert codes.to_pylist() == [0, 1, 2, 0]
+    assert keys.columns[0].cast(pa.binary()).to_pylist() == [b"\xff", b"a", b"\xfe"]
 
 
 @pytest.mark.parametrize(

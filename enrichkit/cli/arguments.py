@@ -126,7 +126,7 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
                 f"A key is no {name}: {error}. Give keys of that type, or their type with --type, for example "
                 "--type bigint."
             ) from error
-    return encode(arrays)[0]
+    return encode(arrays)[0].objects()
 
 
 def types_of(types: str | None, config: ConnectorConfig) -> list[str]:

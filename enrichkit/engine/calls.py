@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
-from ..connector import Answers, Failure
+from ..connector import Answers, Failure, Keys
 from ..errors import ConnectorError, ContractError, FatalError, PermanentError, TransientError
 from ..outcome import ERROR, MISSING, REJECTED
 from .cache import ABSENT, MISS, SMALL, TEXT_BYTES, size_of
@@ -94,12 +94,13 @@ class InFlight:
         self.overdue = False
         self.cancelled_at: float | None = None
         self.attempt = 1
+        self.keys: Sequence[Any]
         self.record: list[Any] = [*group]
         if isinstance(group[0], Bundle):
             self.bundles = [*self.record]
             for bundle in self.bundles:
                 bundle.call = self
-            self.keys = tuple(chain.from_iterable(bundle.keys for bundle in self.bundles))
+            self.keys = _joined(run, [bundle.keys for bundle in self.bundles])
         else:
             again = False
             for lookup in self.record:
@@ -133,6 +134,16 @@ class InFlight:
         if self.cancelled_at is None and self.task is not None:
             self.cancelled_at = now
             self.task.cancel()
+
+
+def _joined(run: Run, parts: list[Sequence[Any]]) -> Sequence[Any]:
+    """Return the keys of *parts* as the connector of *run* gets them."""
+    if run.engine is not None and run.engine.connector.key_columns:
+        columns = [part for part in parts if isinstance(part, Keys)]
+        keys = columns[0].followed_by(columns[1:]) if len(columns) == len(parts) else None
+        if keys is not None:
+            return keys
+    return tuple(chain.from_iterable(parts))
 
 
 def conclude(call: InFlight, answers: Any, error: BaseException | None) -> bool:
@@ -245,7 +256,7 @@ def _answered_together(call: InFlight, answers: Any) -> bool:
     run = call.run
     if run.closed or type(answers) is not dict:
         return False
-    in_order = tuple(answers) == call.keys  # as most connectors give them, which saves a look at each key
+    in_order = [*answers] == [*call.keys]  # as most connectors give them, which saves a look at each key
     raws = list(answers.values()) if in_order else list(map(answers.get, call.keys, _ABSENT_EACH))
     kinds = set(map(type, raws))
     missed: list[int] = []
@@ -267,7 +278,9 @@ def _answered_together(call: InFlight, answers: Any) -> bool:
 def _answered_in_columns(call: InFlight, answers: Answers) -> bool:
     """Do as `_answered_together`, but without an object for each value. False: nothing done."""
     run = call.run
-    if run.closed or run.columns is None or any(bundle.more for bundle in call.bundles):
+    if run.closed or run.columns is None:
+        return False
+    if any(bundle.more and not bundle.more.keys().isdisjoint(bundle.keys) for bundle in call.bundles):
         return False
     if len(answers.found) < len(call.keys) and not run.misses_null:
         return False

@@ -11,11 +11,13 @@ import enum
 import logging
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..connector import Keys
 from ..errors import ConnectorBlockedError
 from ..outcome import Outcomes
+from .apart import Apart
 from .lookup import Part
 from .queues import Window
 
@@ -64,10 +66,16 @@ class Handover:
         window: Most rows admitted and not yet emitted.
         start: Rows of the window at first: two rounds of calls.
         build: Makes the run, given where to emit to.
+        meet: See `Apart`; for ordered runs.
     """
 
     def __init__(
-        self, loop: LoopThread, window: int, start: int, build: Callable[[Callable[[Any], None]], Run]
+        self,
+        loop: LoopThread,
+        window: int,
+        start: int,
+        build: Callable[[Callable[[Any], None]], Run],
+        meet: Callable[[Any, Sequence[Any]], bool] | None = None,
     ) -> None:
         self._loop = loop
         self._window = Window(window, start)
@@ -76,6 +84,7 @@ class Handover:
         self.run = build(self._ready.put)
         self.wake_at: float | None = None
         self._warned = False
+        self._apart = Apart(meet)
 
     @property
     def slice_rows(self) -> int:
@@ -115,6 +124,9 @@ class Handover:
                 while not window.admits(outcomes.rows):
                     yield from self._take()
                 window.enter(outcomes.rows)
+                outcomes.apart = self._apart.enter(outcomes.column)
+                if not outcomes.apart and isinstance(outcomes.keys, Keys):
+                    outcomes.keys.objects()  # for the table; made here, where the loop does not wait for them
                 loop.post(run.admit, outcomes)
                 while not self._ready.empty():
                     yield from self._take()
@@ -133,6 +145,8 @@ class Handover:
             yield NOTHING
         for part in parts:
             self._window.leave(part.rows)
+            if part.outcomes.column is not None:
+                self._apart.leave()
             self.run.taken_bytes += part.bytes
             yield part
         if self.run.held_back:

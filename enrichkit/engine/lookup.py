@@ -77,16 +77,17 @@ class Bundle:
 
     Attributes:
         keys: Keys of the slice *outcomes*; `indices` are their places there.
+        entered: The table finds it, or what it was cut from, under its keys.
         started: Loop time of its slot; None before.
         call: The call that holds it.
-        more: By key, further slices that wait for it, with their index of the key.
+        more: By key, further slices that wait for it, with their index of the key; shared with what was cut from it.
     """
 
-    __slots__ = ("_lookups", "_table", "call", "indices", "keys", "more", "outcomes", "started")
+    __slots__ = ("_lookups", "_table", "call", "entered", "indices", "keys", "more", "outcomes", "started")
 
     settled = False  # when its keys have their outcomes, it is gone
 
-    def __init__(self, table: dict[Any, Any], outcomes: Outcomes, keys: list[Any], indices: Sequence[int]) -> None:
+    def __init__(self, table: dict[Any, Any], outcomes: Outcomes, keys: Sequence[Any], indices: Sequence[int]) -> None:
         self._table = table
         self.outcomes = outcomes
         self.keys = keys
@@ -94,6 +95,7 @@ class Bundle:
         self.started: float | None = None
         self.call: InFlight | None = None
         self.more: dict[Any, list[tuple[Outcomes, int]]] = {}
+        self.entered = False
         self._lookups: list[Lookup] | None = None
 
     def enter(self) -> int:
@@ -103,6 +105,7 @@ class Bundle:
         Returns:
             How many keys were left so.
         """
+        self.entered = True
         holders: list[Lookup | Bundle] = list(map(self._table.setdefault, self.keys, repeat(self)))
         held = len(holders) - holders.count(self)
         if held:
@@ -122,11 +125,8 @@ class Bundle:
     def cut(self, size: int) -> Bundle:
         """Remove the first *size* keys, and return them as a bundle."""
         first = Bundle(self._table, self.outcomes, self.keys[:size], self.indices[:size])
-        self._table.update(dict.fromkeys(first.keys, first))
-        del self.keys[:size]  # in place: a bundle of neighbours is cut many times
-        self.indices = self.indices[size:]
-        if self.more:
-            first.more = {key: self.more.pop(key) for key in first.keys if key in self.more}
+        self.keys, self.indices = self.keys[size:], self.indices[size:]
+        first.entered, first.more = self.entered, self.more  # so that the table may go on to find either
         return first
 
     def singly(self) -> list[Lookup]:
@@ -138,7 +138,7 @@ class Bundle:
             self._table.update(zip(self.keys, self._lookups, strict=True))
             if self.more:
                 for lookup in self._lookups:
-                    lookup.more = self.more.get(lookup.key)
+                    lookup.more = self.more.pop(lookup.key, None)
             if self.call is not None:
                 self.call.separate()
         return self._lookups

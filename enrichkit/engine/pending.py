@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from ..connector import Keys
 from .lookup import Bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..outcome import Outcomes
     from .calls import Bisection
@@ -69,7 +71,7 @@ class Pending:
         """Append keys that are asked for the first time."""
         self.keys += len(bundle.keys)
         if self._fresh and self._reached is not None:
-            passed = bisect_right(bundle.keys, self._reached)
+            passed = bisect_right(_objects(bundle.keys), self._reached)
             if passed == len(bundle.keys):
                 self._later.append(bundle)
                 return
@@ -129,6 +131,10 @@ class Pending:
             return lookups, None
         return bundles, None
 
+    def bundles(self) -> Iterator[Bundle]:
+        """Iterate over the bundles that wait."""
+        return (held for held in chain(self._fresh, self._later) if isinstance(held, Bundle))
+
     def clock(self, count: int) -> list[Lookup]:
         """Return the next lookups that have no clock, so many that *count* of those that wait will have one."""
         self._start_anew(len(self._later))
@@ -170,7 +176,7 @@ class Pending:
             fresh.clear()
             waiting = sum(len(bundle.keys) for bundle in bundles)
             if waiting > room:
-                counts = _lowest([bundle.keys for bundle in bundles], room)
+                counts = _lowest([_objects(bundle.keys) for bundle in bundles], room)
                 self._reached = max(bundle.keys[n - 1] for bundle, n in zip(bundles, counts, strict=True) if n)
                 for bundle, count in zip(bundles, counts, strict=True):
                     whole = count == len(bundle.keys)
@@ -193,7 +199,12 @@ class Pending:
         self._reached = None
 
 
-def _lowest(columns: list[list[Any]], count: int) -> list[int]:
+def _objects(keys: Sequence[Any]) -> Sequence[Any]:
+    """*keys* as a list, in which it is quicker to find one."""
+    return keys.objects() if isinstance(keys, Keys) else keys
+
+
+def _lowest(columns: list[Sequence[Any]], count: int) -> list[int]:
     """
     Return how many keys of each column are about the *count* lowest of all, which are more.
 

@@ -14,10 +14,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
-from ..connector import Answers, Call, Key, TaskInfo
+from ..connector import Answers, Call, Key, Keys, TaskInfo
 from ..errors import PermanentError, TaskFailedError
 from ..outcome import ERROR, MISSING, OK, PENDING, REJECTED, TIMEOUT, Outcomes
 from .cache import ABSENT, MISS, SMALL, AnswerCache, size_of
@@ -122,6 +122,7 @@ class Run:
         # The cache keeps values, rows that leave one by one want values, and a list of matches is no column.
         self.columns = columns if ordered and not many and cache is None else None
         self._table: dict[Any, Lookup | Bundle] = {}
+        self._aside = False  # some bundles are not in the table, as nobody will look for their keys
         self.pending = Pending(neighbours=neighbours)
         self._touched: dict[Outcomes, list[int]] = {}
         self._handed_on = False  # a lookup waits for a flush to be asked for at a fallback
@@ -198,25 +199,40 @@ class Run:
         assert self.engine is not None
         keys, table, size = outcomes.keys, self._table, self.engine.batch_size
         if len(indices) < len(keys):
-            keys = [keys[index] for index in indices]
+            every = list(keys)
+            keys = [every[index] for index in indices]
+        if self._aside and not outcomes.apart:
+            self._enter_aside()
         if self.draining or (size == 1 and not table.keys().isdisjoint(keys)):
-            indices = [index for key, index in zip(keys, indices, strict=True) if self._is_new(key, outcomes, index)]
-            keys = [outcomes.keys[index] for index in indices]
+            new = [pair for pair in zip(keys, indices, strict=True) if self._is_new(pair[0], outcomes, pair[1])]
+            keys, indices = [key for key, _ in new], [index for _, index in new]
         if size == 1:  # no key of it ever shares its fate with another
             lookups = list(map(Lookup, keys, repeat(outcomes), indices))
             table.update(zip(keys, lookups, strict=True))
             self.pending.add(lookups)
         else:
-            keys = keys if isinstance(keys, list) else list(keys)
+            keys = keys if isinstance(keys, list | Keys) else list(keys)
             if self.pending.neighbours:
                 size = max(size, len(keys))
             for start in range(0, len(keys), size):
                 end = start + size
                 bundle = Bundle(table, outcomes, keys[start:end], indices[start:end])
-                self.stats.shared += bundle.enter()
+                if outcomes.apart:
+                    self._aside = True
+                else:
+                    self.stats.shared += bundle.enter()
                 if bundle.keys:
                     self.pending.add_bundle(bundle)
         self.engine.wake()
+
+    def _enter_aside(self) -> None:
+        """Let the table find the keys of all slices that were apart: one comes that may have some of them, too."""
+        assert self.engine is not None
+        asked = (bundle for call in self.engine.calls if call.run is self for bundle in call.bundles)
+        for bundle in chain(self.pending.bundles(), asked):
+            if not bundle.entered:
+                bundle.enter()
+        self._aside = False
 
     def _is_new(self, key: Any, outcomes: Outcomes, index: int) -> bool:
         """Whether *key* has to be asked for; else it waits for a lookup or a call that there is."""
@@ -459,7 +475,7 @@ class Run:
         A column of values has its nulls there already, and no row waits in another slice.
         """
         assert self.engine is not None
-        keys, table, stats, now = call.keys, self._table, self.stats, self.engine.now()
+        keys, stats, now = call.keys, self.stats, self.engine.now()
         latency, each = now - call.started, size // len(keys)
         statuses, instead = bytearray([OK]) * len(keys), None
         if self.cache is not None:
@@ -476,12 +492,13 @@ class Run:
         stats.ok += len(keys) - len(missed)
         stats.missing += len(missed)
         stats.latency.add(latency, len(keys))
-        deque(map(table.pop, keys), maxlen=0)  # the fastest way to remove them all
         self._answer_bytes = each
         start = 0
         for bundle in call.bundles:
             outcomes, indices = bundle.outcomes, bundle.indices
             end = start + len(indices)
+            if bundle.entered:
+                deque(map(self._table.pop, bundle.keys), maxlen=0)  # the fastest way to remove them all
             outcomes.put(indices, values[start:end], statuses[start:end])
             outcomes.bytes += each * len(indices)
             self.settled_bytes += each * len(indices)
@@ -492,9 +509,11 @@ class Run:
                     outcomes.origins[index] = "call" if status == OK else instead or "call"
             self._touch(outcomes, indices)
             if bundle.more:
-                places = dict(zip(bundle.keys, range(start, end), strict=True))
-                for key, waiting in bundle.more.items():
-                    value, status = values[places[key]], statuses[places[key]]
+                for place, key in enumerate(bundle.keys, start):
+                    waiting = bundle.more.pop(key, None)
+                    if waiting is None:
+                        continue
+                    value, status = values[place], statuses[place]
                     origin = "shared" if status == OK else instead or "shared"
                     for outcomes, index in waiting:
                         self._write(outcomes, index, status, value, None, 1, latency, origin)

@@ -6,6 +6,9 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import pyarrow as pa
+
+from enrichkit.connector import Keys
 from enrichkit.engine.dispatch import Engine
 from enrichkit.engine.fallback import Stage
 from enrichkit.engine.run import Run
@@ -57,6 +60,8 @@ class Task:
             arguments.pop("name", "scripted"), options, decode, self._emit, fallbacks=fallbacks, seed=1, **arguments
         )
         self.ordered = arguments.get("ordered", True)
+        self._in_columns = engine.connector.key_columns
+        self._held: dict[int, Outcomes] = {}  # slices that have not left, by identity
         self.left: list[Row] = []
         self.takes = True
         self.error: BaseException | None = None
@@ -66,11 +71,15 @@ class Task:
         for stage in self.run.stages:
             stage.engine().attach(stage.run)
 
-    def admit(self, *keys: Any, counts: Sequence[int] | None = None, nulls: int = 0) -> Outcomes:
-        """Admit one slice, with *nulls* rows that have no key."""
+    def admit(self, *keys: Any, counts: Sequence[int] | None = None, nulls: int = 0, apart: bool = False) -> Outcomes:
+        """Admit one slice, with *nulls* rows that have no key; *apart*: it is told that nobody else has its keys."""
         counts = counts or [1] * len(keys)
         rows = sum(counts) + nulls
-        outcomes = Outcomes(list(keys), rows, details=self.run.options.details, counts=counts)
+        given = Keys([pa.array(keys)], list(keys)) if keys and self._in_columns else list(keys)
+        outcomes = Outcomes(given, rows, details=self.run.options.details, counts=counts)
+        assert not apart or self.is_apart(keys), "a slice that has not left has one of the keys"
+        outcomes.apart = apart
+        self._held[id(outcomes)] = outcomes
         self.admitted += rows
         self.run.admit(outcomes)
         return outcomes
@@ -79,6 +88,10 @@ class Task:
         """Admit a slice for each of *keys*."""
         for key in keys:
             self.admit(key)
+
+    def is_apart(self, keys: Iterable[Any]) -> bool:
+        """Whether none of *keys* is in a slice that has not left; of ordered tasks."""
+        return all(set(keys).isdisjoint(outcomes.keys) for outcomes in self._held.values())
 
     def barrier(self, tag: Any) -> None:
         self.run.admit_barrier(tag)
@@ -140,6 +153,8 @@ class Task:
             self.left.append(Row(outcomes.tag, None, "barrier", at=now))
             return
         assert outcomes.counts is not None
+        if part.indices is None:
+            self._held.pop(id(outcomes), None)
         indices = range(len(outcomes.keys)) if part.indices is None else part.indices
         for i in indices:
             details = [column and column[i] for column in (outcomes.attempts, outcomes.latencies, outcomes.origins)]

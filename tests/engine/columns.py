@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 
 class Column(tuple[Any, ...]):
-    """An immutable column."""
+    """An immutable column, of which there are parts, but no single values."""
 
     __slots__ = ()
+
+    def __getitem__(self, places: Any) -> tuple[Any, ...]:
+        assert isinstance(places, slice), "a value of a column was asked for"
+        return tuple.__getitem__(self, places)
 
     @property
     def nbytes(self) -> int:

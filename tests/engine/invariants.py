@@ -8,11 +8,13 @@ moments at which nothing can run any more before the clock moves. It keeps its o
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from enrichkit.connector import Failure
+from enrichkit.engine.lookup import Bundle
 from enrichkit.options import Default
 from enrichkit.outcome import MISSING, OK, PENDING, STATUSES, TIMEOUT, Outcomes
 
@@ -23,7 +25,7 @@ from .watch import EPSILON
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from enrichkit.engine.lookup import Part
+    from enrichkit.engine.lookup import Lookup, Part
     from enrichkit.engine.run import Run
     from enrichkit.options import Options
 
@@ -96,6 +98,7 @@ class RunWatch:
         self.answered: list[Waiting] = []
         self.closed = False
         self._quiet_times = 0
+        self._told = random.Random(f"told {watch.plan.seed} {number}")
         self.failed: BaseException | None = None
         timeout = self.options.timeout
         self.limit = math.inf if timeout is None else timeout + max(0.1, timeout / 10) + EPSILON
@@ -108,8 +111,13 @@ class RunWatch:
 
     # admission
 
+    def is_apart(self, outcomes: Outcomes) -> bool:
+        """Whether no slice that was admitted and has not left has a key of this one."""
+        keys = set(outcomes.keys)
+        return all(keys.isdisjoint(entry.outcomes.keys) for entry in self.slices)
+
     def admit(self, outcomes: Outcomes) -> None:
-        """Note a slice, whose tag is the number of its segment, and hand it to the run."""
+        """Note a slice, whose tag is the number of its segment, and hand it to the run; tell that of some apart."""
         now = self.watch.now
         entry = Slice(outcomes, outcomes.tag, now, left=[False] * len(outcomes.keys))
         self.admitted_rows += outcomes.rows
@@ -117,6 +125,11 @@ class RunWatch:
         assert held == outcomes.rows or held <= self.plan.window, f"{held} rows are held, window {self.plan.window}"
         if self.closed:
             return
+        if self.watch.plan.apart and self.plan.ordered:
+            outcomes.apart = self._told.random() < 0.8 and self.is_apart(outcomes)
+        assert not outcomes.apart or self.is_apart(outcomes)
+        aside = [held for held in self._holders() if isinstance(held, Bundle) and not held.entered]
+        asked = {key for held in aside for key in held.keys}
         self.keys += len(outcomes.keys)
         self.slices.append(entry)
         outcomes.tag = entry
@@ -135,6 +148,13 @@ class RunWatch:
             entry.waiting.append(waiting)
         self._admit(outcomes)
         assert outcomes.statuses is statuses
+        if outcomes.apart and any(held.outcomes is outcomes for held in self._holders() if isinstance(held, Bundle)):
+            self.watch.flags.add("apart")
+        if not (outcomes.apart or asked.isdisjoint(outcomes.keys)):
+            self.watch.flags.add("entered later")
+            assert all(held.entered for held in aside), "a slice came that may have the keys of one that nobody finds"
+        if not self.run.timers:
+            self._somebody_asks()
 
     def _start(self, waiting: Waiting) -> None:
         waiting.first = self.watch.now
@@ -154,9 +174,9 @@ class RunWatch:
                 self._asked_beside(flight, other)
         for key in flight.keys:
             waiting = self.current.get(key)
-            if waiting is None:
+            if waiting is None or flight.started < waiting.admitted:
                 assert flight.started <= self.watch.opened_at, f"nobody waits for key {key!r}"
-                continue  # its lookup timed out while the connector was being opened
+                continue  # its lookup had its outcome while the connector was being opened; there may be a next one
             waiting.flights.append(flight)
             times = len(waiting.flights)
             if times > 1:
@@ -292,15 +312,56 @@ class RunWatch:
         if self._quiet_times % 16 == 0 and not self.closed and not self.run.timers:
             self._somebody_asks()
 
-    def _somebody_asks(self) -> None:
-        """Every key without an outcome is in a call or waits for a slot; here, none waits for its back-off."""
+    def _holders(self) -> list[Lookup | Bundle]:
+        """Return the lookups and bundles without an outcome that are in a call or wait for a slot."""
         run = self.run
         assert run.engine is not None
-        asked = {held for call in run.engine.calls for held in (*call.bundles, *call.lookups.values())}
+        asked: dict[Lookup | Bundle, None] = {}
+        for call in run.engine.calls:
+            if call.run is run:
+                asked |= dict.fromkeys((*call.bundles, *call.lookups.values()))
         pending = run.pending
-        asked.update(pending._fresh, pending._later, *(group for group, _ in pending._urgent))
-        lost = [key for key, held in run._table.items() if held not in asked]
-        assert not lost, f"nobody asks for key {lost[0]!r} any more"
+        for group in (pending._fresh, pending._later, *(group for group, _ in pending._urgent)):
+            asked |= dict.fromkeys(group)
+        return [held for held in asked if not held.settled]
+
+    def _somebody_asks(self) -> None:
+        """
+        Each key without an outcome, of each slice, gets it from one lookup or bundle that is in a call or waits for a
+        slot; here, none waits for its back-off. The table leads to it, unless it was cut from a slice that is apart.
+        """
+        table = self.run._table
+        asked: Counter[tuple[Outcomes, int]] = Counter()
+        found: set[Any] = set()
+        shared: dict[int, tuple[Any, set[Any]]] = {}
+        for held in self._holders():
+            if isinstance(held, Bundle):
+                keys, indices, more = held.keys, held.indices, held.more
+                shared.setdefault(id(more), (more, set()))[1].update(keys)
+                if held.entered:
+                    found.update(keys)
+                    assert all(table[key].more is more for key in keys), "rows may wait where nobody looks for them"
+                else:
+                    assert table.keys().isdisjoint(keys), "a key is asked for twice"
+            else:
+                keys, indices, more = [held.key], [held.index], {held.key: held.more or []}
+                found.add(held.key)
+                assert table[held.key] is held
+            for key, index in zip(keys, indices, strict=True):
+                for row in ((held.outcomes, index), *more.get(key, ())):
+                    assert row[0].keys[row[1]] == key
+                    asked[row] += 1
+        assert table.keys() == found, "the table knows keys that nobody asks for any more"
+        assert all(more.keys() <= keys for more, keys in shared.values()), "rows wait for what has its outcome"
+        waiting = Counter(
+            (entry.outcomes, index)
+            for entry in self.slices
+            for index, status in enumerate(entry.outcomes.statuses)
+            if status == PENDING
+        )
+        lost, twice = waiting - asked, asked - waiting
+        assert not lost, f"nobody asks for key {[outcomes.keys[index] for outcomes, index in lost]!r} any more"
+        assert not twice, f"key {[outcomes.keys[index] for outcomes, index in twice]!r} is settled or will be twice"
 
     def complete(self, rows: int) -> None:
         """The run ended well: all its *rows* left, and the counters add up."""

@@ -14,7 +14,9 @@ from collections import Counter, deque
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.connector import Call, Connector, ConnectorConfig, Failure, TaskInfo
+import pyarrow as pa
+
+from enrichkit.connector import Call, Connector, ConnectorConfig, Failure, Keys, TaskInfo
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.dispatch import Engine
 from enrichkit.engine.handover import Handover
@@ -38,7 +40,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FLAGS", "simulate"]
 
-FLAGS = ("timeout", "late answer", "retry", "miss", "duplicate", "early close", "poisoned key")
+FLAGS = {
+    **dict.fromkeys(("timeout", "late answer", "retry", "miss", "duplicate", "early close", "poisoned key"), 0.2),
+    "keys in columns": 0.2,
+    "apart": 0.1,
+    "entered later": 0.05,
+}
+"""What a story may hold, and the share of the seeds that must, or the simulation no longer tests what it is for."""
 VIRTUAL_LIMIT = 50_000.0  # seconds; no story lasts nearly as long unless something hangs
 ODD = (ValueError, KeyError, StopIteration, StopAsyncIteration, GeneratorExit, asyncio.CancelledError, RecursionError)
 FATAL = (FatalError, SystemExit, KeyboardInterrupt, MemoryError)
@@ -159,6 +167,12 @@ class Source(Connector[ConnectorConfig]):
         return TransientError("busy", retry_after=wish)
 
 
+class SourceOfColumns(Source):
+    """Takes keys in columns, too."""
+
+    key_columns = True
+
+
 class Loop(VirtualTimeLoop):
     """Has the books checked whenever nothing can run before the clock moves."""
 
@@ -245,7 +259,8 @@ def simulate(seed: int) -> set[str]:
     plan = draw(seed)
     loop = Loop(seed, VIRTUAL_LIMIT)
     watch = loop.watch = Watch(plan, loop.time)
-    source, thread = Source(plan, watch), Thread(loop)
+    source = SourceOfColumns(plan, watch) if plan.keys_in_columns else Source(plan, watch)
+    thread = Thread(loop)
     cache = AnswerCache(plan.cache.ttl, plan.cache.max_bytes, plan.cache.missing_ttl) if plan.cache else None
     plays = [_play(plan, number, thread, source, cache) for number in range(len(plan.runs))]
     try:
@@ -274,7 +289,7 @@ def _play(plan: Plan, number: int, thread: Thread, source: Source, cache: Answer
         watch.engine = Engine(source, plan.capacity, plan.batch_size, rate=plan.rate, seed=plan.seed)
         return watch.engine
 
-    parts = handover.process(_slices(run_plan, handover.run, thread), "simulated", engine)
+    parts = handover.process(_slices(plan, run_plan, handover.run, thread), "simulated", engine)
     taken = 0
     try:
         for part in parts:
@@ -299,8 +314,9 @@ def _play(plan: Plan, number: int, thread: Thread, source: Source, cache: Answer
     watched.over()
 
 
-def _slices(plan: RunPlan, run: Run, thread: Thread) -> Iterator[Outcomes]:
+def _slices(story: Plan, plan: RunPlan, run: Run, thread: Thread) -> Iterator[Outcomes]:
     segment = 0
+    data_type = pa.int64() if story.neighbours else pa.string()
     for index, piece in enumerate(plan.slices):
         if index == plan.breaks_after:
             raise _BrokenInput
@@ -310,7 +326,11 @@ def _slices(plan: RunPlan, run: Run, thread: Thread) -> Iterator[Outcomes]:
         if piece.gap:
             thread.loop.run_until_complete(asyncio.sleep(piece.gap))
         counts = list(piece.counts)
-        yield Outcomes(list(piece.keys), piece.rows, segment, details=plan.options.details, counts=counts)
+        keys: Sequence[Any] = list(piece.keys)
+        if story.keys_in_columns:
+            column = pa.array(piece.keys, data_type)
+            keys = Keys([column], column.to_pylist)
+        yield Outcomes(keys, piece.rows, segment, details=plan.options.details, counts=counts)
 
 
 def _end(thread: Thread, watch: Watch, source: Source) -> None:

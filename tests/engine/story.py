@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from enrichkit.options import Cache, Options, Retry, default
@@ -96,6 +96,8 @@ class Plan:
     together: bool = False  # two tasks at a time, or one after the other on a reused worker
     neighbours: bool = False
     in_columns: bool = False  # the source gives columns
+    apart: bool = False  # ordered tasks are told of most slices that are apart
+    keys_in_columns: bool = False  # the source takes columns, and slices have them
 
 
 def draw(seed: int) -> Plan:
@@ -126,8 +128,11 @@ def draw(seed: int) -> Plan:
     )
     universe = [rng.choice([f"k{n}", n, (n, "part")]) for n in range(rng.randint(205, 240))]
     neighbours = random.Random(f"neighbours {seed}").random() < 0.5
+    keys_in_columns = random.Random(f"keys in columns {seed}").random() < 0.5
     if neighbours:  # keys of one type, as those of a column are
         universe = list(range(len(universe)))
+    elif keys_in_columns:
+        universe = [f"k{n}" for n in range(len(universe))]
     odds = {Kind.NULL: 3, Kind.MISSING: 6, Kind.APPEARING: 1, Kind.REFUSED: 1, Kind.BROKEN: 1, Kind.PLAIN: 88}
     kinds = dict(zip(universe, rng.choices(list(odds), list(odds.values()), k=len(universe)), strict=True))
     for key in rng.sample(universe, rng.choice([0, 1, 3])):
@@ -138,6 +143,10 @@ def draw(seed: int) -> Plan:
     runs = [_draw_run(rng, universe, timeout, attempt_timeout, cache)]
     if rng.random() < 0.25:
         runs.append(_draw_run(rng, universe[:60], timeout, attempt_timeout, cache))
+    apart = random.Random(f"apart {seed}")
+    told = apart.random() < 0.5
+    if told:
+        runs = [replace(run, slices=_overlapping(apart, run.slices)) for run in runs]
     return Plan(
         seed,
         capacity,
@@ -151,7 +160,21 @@ def draw(seed: int) -> Plan:
         together=rng.random() < 0.5,
         neighbours=neighbours,
         in_columns=random.Random(f"columns {seed}").random() < 0.5,
+        apart=told,
+        keys_in_columns=keys_in_columns,
     )
+
+
+def _overlapping(rng: random.Random, slices: tuple[SlicePlan, ...]) -> tuple[SlicePlan, ...]:
+    """Give some of *slices* some keys of the one before, which may be under way then."""
+    made: list[SlicePlan] = []
+    for piece in slices:
+        if made and rng.random() < 0.3:
+            before = [key for key in made[-1].keys if key not in piece.keys]
+            shared = tuple(rng.sample(before, min(len(before), rng.randint(1, 3))))
+            piece = replace(piece, keys=piece.keys + shared, counts=piece.counts + (1,) * len(shared))
+        made.append(piece)
+    return tuple(made)
 
 
 def _draw_run(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from enrichkit.connector import Answers
+from enrichkit.columns import column_reader
+from enrichkit.connector import Answers, Keys
 from enrichkit.engine import calls
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.calls import InFlight
@@ -52,11 +54,31 @@ class Columnar(ScriptedConnector):
         return in_columns(await super().fetch_many(keys, call))
 
 
+class TakesColumns(Columnar):
+    """A scripted source that takes keys in columns, too, and notes as what it got those of each call."""
+
+    key_columns = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.given: list[Sequence[Any]] = []
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
+        self.given.append(keys)
+        return await super().fetch_many(keys, call)
+
+
 def history(
-    seed: int, slices: list[Slice], limits: dict[str, int], options: dict[str, Any], *, columns: bool = False
+    seed: int,
+    slices: list[Slice],
+    limits: dict[str, int],
+    options: dict[str, Any],
+    source: type[ScriptedConnector] = ScriptedConnector,
+    *,
+    apart: bool = False,
 ) -> dict[str, Any]:
-    """Return all that a task shows of itself and that its source sees."""
-    rng = random.Random(seed)
+    """Return all that a task shows of itself and that its source sees; *apart*: it is told of some slices that are."""
+    rng, told = random.Random(seed), random.Random(f"told {seed}")
     script = {key: rng.choices(STEPS, WEIGHTS, k=3) for key in range(60)}
 
     async def play() -> dict[str, Any]:
@@ -65,11 +87,13 @@ def history(
             cache = AnswerCache(2.0, 2**20, None) if options["cached"] else None
             settings = {name: value for name, value in options.items() if name != "cached"}
             settings |= {"cache": cache, "timeout": 1.0, "max_fallback_ratio": 1.0}
-            server = Columnar(script) if columns else ScriptedConnector(script)
-            task = lab.task(lab.engine(server, **limits), columns=column_of if columns else None, **settings)
+            server = source(script)
+            columns = column_of if isinstance(server, Columnar) else None
+            task = lab.task(lab.engine(server, **limits), columns=columns, **settings)
             for moment, keys, nulls in slices:
                 await lab.at(lab.now + moment)
-                task.admit(*keys, counts=[1 + key % 3 for key in keys], nulls=nulls)
+                tell = apart and options["ordered"] and told.random() < 0.8 and task.is_apart(keys)
+                task.admit(*keys, counts=[1 + key % 3 for key in keys], nulls=nulls, apart=tell)
             await task.end()
             stats = task.run.stats
             asked = [(seen.keys, seen.call, seen.started, seen.ended) for seen in server.calls]
@@ -112,7 +136,9 @@ def test_bundles_give_what_single_lookups_give(
         one_by_one = history(seed, slices, limits, options)
     note(str(together))
     assert one_by_one == together
-    assert history(seed, slices, limits, options, columns=True) == together
+    assert history(seed, slices, limits, options, Columnar) == together
+    assert history(seed, slices, limits, options, apart=True) == together
+    assert history(seed, slices, limits, options, TakesColumns, apart=True) == together
 
 
 async def test_a_call_without_trouble_makes_no_lookup_for_each_of_its_keys(
@@ -188,6 +214,19 @@ async def test_rows_of_another_slice_that_wait_for_a_key_in_a_column_get_its_val
     assert task.values == ["va", "vb", "vc", "vc", "vd"]
 
 
+@pytest.mark.parametrize("read", [column_of, column_reader(pa.string(), "python")])
+async def test_a_column_is_no_matter_of_the_rows_that_wait_for_what_was_cut_from_its_bundle(
+    lab: Lab, read: Any
+) -> None:
+    engine = lab.engine(Columnar(otherwise=Step(after=0.1)), capacity=1, batch_size=4)
+    task = lab.task(engine, columns=read)
+    first, second, third = task.admit(1, 2, 3), task.admit(4, 5, 6), task.admit(6, 7)
+    await task.end()
+    assert [row.key for row in task.left] == [1, 2, 3, 4, 5, 6, 6, 7]
+    assert task.statuses == ["ok"] * 8
+    assert [len(outcomes.columns) for outcomes in (first, second, third)] == [1, 1, 0], "the 6 that two want is a value"
+
+
 @pytest.mark.parametrize("bulk", [True, False])
 @pytest.mark.parametrize(
     ("found", "message"),
@@ -243,15 +282,108 @@ def test_a_bundle_leaves_the_keys_to_their_holder_that_somebody_asks_for_already
     assert table == {"b": first, "d": first, "c": second, "e": second}
 
 
-def test_the_cut_of_a_bundle_takes_the_rows_along_that_wait_for_its_keys() -> None:
+def test_the_cut_of_a_bundle_shares_with_it_the_rows_that_wait_for_their_keys() -> None:
+    """Also those that come later, for which the table knows only what it was cut from."""
     table, rest = bundle("abcde")
-    later = Outcomes(["d", "a"], 2)
+    later = Outcomes(["d", "a", "e", "b"], 4)
     rest.wait("d", later, 0)
     rest.wait("a", later, 1)
     first = rest.cut(2)
-    assert (list(first.keys), list(first.indices), first.more) == (["a", "b"], [0, 1], {"a": [(later, 1)]})
-    assert (list(rest.keys), list(rest.indices), rest.more) == (["c", "d", "e"], [2, 3, 4], {"d": [(later, 0)]})
-    assert table == {"a": first, "b": first, "c": rest, "d": rest, "e": rest}
+    assert (list(first.keys), list(first.indices)) == (["a", "b"], [0, 1])
+    assert (list(rest.keys), list(rest.indices)) == (["c", "d", "e"], [2, 3, 4])
+    assert first.entered
+    assert table == dict.fromkeys("abcde", rest)
+    for index in (2, 3):
+        table[later.keys[index]].wait(later.keys[index], later, index)
+    assert first.more is rest.more
+    taken = first.singly()
+    assert [lookup.more for lookup in taken] == [[(later, 1)], [(later, 3)]]
+    assert rest.more == {"d": [(later, 0)], "e": [(later, 2)]}
+    left = rest.singly()
+    assert [lookup.more for lookup in left] == [None, [(later, 0)], [(later, 2)]]
+    assert not rest.more
+    assert table == dict(zip("abcde", taken + left, strict=True))
+
+
+def test_a_bundle_that_the_table_does_not_know_is_found_with_all_that_was_cut_from_it_once_they_are_entered() -> None:
+    table: dict[Any, Any] = {}
+    outcomes = Outcomes(list("abcde"), 5)
+    rest = Bundle(table, outcomes, outcomes.keys, range(5))
+    parts = [rest.cut(2), rest.cut(1), rest]
+    assert not table
+    assert [part.enter() for part in parts] == [0, 0, 0]
+    assert table == dict(zip("abcde", [parts[0], parts[0], parts[1], rest, rest], strict=True))
+
+
+def test_lookups_of_a_bundle_that_the_table_does_not_know_are_found() -> None:
+    table: dict[Any, Any] = {}
+    outcomes = Outcomes(list("abc"), 3)
+    lookups = Bundle(table, outcomes, outcomes.keys, range(3)).singly()
+    assert table == dict(zip("abc", lookups, strict=True))
+
+
+def test_bundles_of_keys_in_columns_are_bundles_of_their_objects() -> None:
+    column = pa.array([10, 20, 30, 40])
+    outcomes = Outcomes(Keys([column], column.to_pylist), 4)
+    table: dict[Any, Any] = {}
+    rest = Bundle(table, outcomes, outcomes.keys, range(4))
+    first = rest.cut(1)
+    assert isinstance(first.keys, Keys)
+    assert isinstance(rest.keys, Keys)
+    assert (first.keys, rest.keys) == ([10], [20, 30, 40])
+    holder = Bundle(table, Outcomes([30], 1), [30], range(1))
+    assert holder.enter() == 0
+    assert [first.enter(), rest.enter()] == [0, 1]
+    assert (list(rest.keys), list(rest.indices)) == ([20, 40], [1, 3])
+    assert holder.more == {30: [(outcomes, 2)]}
+    assert [lookup.key for lookup in (*first.singly(), *rest.singly())] == [10, 20, 40]
+
+
+async def test_a_source_that_takes_columns_gets_those_of_all_slices_of_a_call(lab: Lab) -> None:
+    server = TakesColumns(otherwise=Step(after=0.1))
+    task = lab.task(lab.engine(server, capacity=1, batch_size=4))
+    for keys in ((1, 2, 3), (4, 5), (5, 6, 7)):
+        task.admit(*keys)
+    await task.end()
+    assert task.values == [f"v{key}" for key in (1, 2, 3, 4, 5, 5, 6, 7)]
+    # The keys of the third slice lost their column when one of them had to be left to the second.
+    assert server.given == [[1, 2, 3, 4], (5, 6, 7)]
+    assert [type(keys) for keys in server.given] == [Keys, tuple]
+    assert isinstance(server.given[0], Keys)
+    assert [column.to_pylist() for column in server.given[0].columns] == [[1, 2, 3, 4]]
+
+
+async def test_a_source_that_takes_no_columns_gets_none(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TakesColumns, "key_columns", False)
+    server = TakesColumns()
+    task = lab.task(lab.engine(server, batch_size=4))
+    column = pa.array([1, 2, 3])
+    task.run.admit(Outcomes(Keys([column], column.to_pylist), 3, counts=[1, 1, 1]))
+    task.admitted += 3
+    await task.end()
+    assert task.values == ["v1", "v2", "v3"]
+    assert [(type(keys), *keys) for keys in server.given] == [(tuple, 1, 2, 3)]
+
+
+async def test_a_source_that_takes_columns_gets_keys_that_are_asked_again_one_by_one(lab: Lab) -> None:
+    server = TakesColumns({2: [Step(failure=TransientError("shaky")), Step()]})
+    task = lab.task(lab.engine(server, batch_size=4), retry=Retry(wait=0.1))
+    task.admit(1, 2, 3)
+    await task.end()
+    assert task.values == ["v1", "v2", "v3"]
+    assert server.given == [[1, 2, 3], (2,)]
+    assert [type(keys) for keys in server.given] == [Keys, tuple]
+
+
+async def test_slices_whose_keys_have_columns_of_two_types_share_calls_all_the_same(lab: Lab) -> None:
+    """As those of pandas may have: it takes the type of whole numbers, or of text, from what each batch holds."""
+    server = TakesColumns(otherwise=Step(after=0.1))
+    task = lab.task(lab.engine(server, capacity=1, batch_size=4))
+    task.admit(1, 2)
+    task.admit("a", "b")
+    await task.end()
+    assert task.values == ["v1", "v2", "va", "vb"]
+    assert server.keys == [(1, 2, "a", "b")]
 
 
 def test_lookups_take_the_place_of_their_bundle_and_stay_the_same() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from enrichkit.connector import Keys as InColumns
 from enrichkit.engine import pending
 from enrichkit.engine.lookup import Bundle, Lookup
 from enrichkit.engine.pending import SLICES, Pending
@@ -21,27 +23,36 @@ if TYPE_CHECKING:
 class Keys:
     """Pending keys, in bundles of a slice each, and the table that finds them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_columns: bool = False) -> None:
         self.pending = Pending(neighbours=True)
         self.table: dict[Any, Any] = {}
+        self.in_columns = in_columns
 
-    def add(self, *keys: Any) -> Outcomes:
+    def add(self, *keys: Any, apart: bool = False) -> Outcomes:
         outcomes = Outcomes(list(keys), len(keys))
-        bundle = Bundle(self.table, outcomes, [*keys], range(len(keys)))
-        bundle.enter()
+        given = InColumns([pa.array(keys)], list(keys)) if self.in_columns else [*keys]
+        bundle = Bundle(self.table, outcomes, given, range(len(keys)))
+        if not apart:
+            bundle.enter()
         self.pending.add_bundle(bundle)
         return outcomes
 
     def take(self, limit: int, only: Outcomes | None = None) -> list[Any]:
-        """Take a group and return its keys; each is at its place in its slice, and the table leads to it."""
+        """
+        Take a group and return its keys; each is at its place in its slice, and the table leads to it, or to a bundle
+        that knows of the same rows that wait.
+        """
         group, bisection = self.pending.take(limit, only)
         assert bisection is None
         keys = []
         for held in group:
             if isinstance(held, Lookup):
+                assert self.table[held.key] is held
                 held = Bundle({held.key: held}, held.outcomes, [held.key], [held.index])
+            elif held.entered:
+                assert all(self.table[key].more is held.more for key in held.keys)
             else:
-                assert all(self.table[key] is held for key in held.keys)
+                assert self.table.keys().isdisjoint(held.keys)
             assert held.keys == [held.outcomes.keys[index] for index in held.indices]
             keys += held.keys
         return keys
@@ -54,19 +65,28 @@ class Keys:
     limit=st.integers(2, 30),
     taken_between=st.integers(0, 3),
     in_order=st.booleans(),
+    in_columns=st.booleans(),
+    apart=st.integers(0, 2**12),
 )
 def test_each_key_is_taken_once_and_a_group_is_full_while_keys_wait(
-    monkeypatch: pytest.MonkeyPatch, width: int, slices: list[set[int]], limit: int, taken_between: int, in_order: bool
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+    slices: list[set[int]],
+    limit: int,
+    taken_between: int,
+    in_order: bool,
+    in_columns: bool,
+    apart: int,
 ) -> None:
     monkeypatch.setattr(pending, "SLICES", width)
-    keys, seen = Keys(), set()
+    keys, seen = Keys(in_columns=in_columns), set()
     left: list[int] = []
     for number, group in enumerate(slices):
         new = group - seen
         seen |= new
         if new:
             # Text that is no UTF-8 has an order of its own.
-            keys.add(*sorted(new, reverse=not in_order and number % 2 == 1))
+            keys.add(*sorted(new, reverse=not in_order and number % 2 == 1), apart=bool(apart >> number & 1))
         for _ in range(taken_between):
             waiting = len(seen) - len(left)
             left += (taken := keys.take(limit))

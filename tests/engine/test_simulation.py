@@ -17,6 +17,7 @@ from enrichkit.engine import calls
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.deadlines import Deadlines
 from enrichkit.engine.dispatch import Engine
+from enrichkit.engine.lookup import Bundle
 from enrichkit.engine.pending import Pending
 from enrichkit.engine.queues import OrderedQueue, UnorderedQueue, Window
 from enrichkit.engine.retry import Budget
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Patch = pytest.MonkeyPatch
-
-SHARE = 0.2
-"""Of the seeds must hold each of `FLAGS`, or the simulation no longer tests what it is for."""
 
 
 def play(seeds: range) -> Counter[str]:
@@ -58,7 +56,7 @@ def play_and_tell(seeds: range, capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         shares = ", ".join(f"{flag} {held[flag] / len(seeds):.0%}" for flag in FLAGS)
         print(f"\n{len(seeds):,} seeds of the simulation held: {shares}")  # noqa: T201  # what the run is for
-    assert not [flag for flag in FLAGS if held[flag] < SHARE * len(seeds)]
+    assert not [flag for flag, share in FLAGS.items() if held[flag] < share * len(seeds)]
 
 
 @pytest.mark.timeout(120)
@@ -220,6 +218,46 @@ def outcomes_that_change(patch: Patch) -> None:
     patch.setattr(Run, "settle", settle)
 
 
+def apart_slices_that_nobody_finds_in_calls(patch: Patch) -> None:
+    def enter_aside(run: Run) -> None:
+        for bundle in run.pending.bundles():
+            if not bundle.entered:
+                bundle.enter()
+
+    patch.setattr(Run, "_enter_aside", enter_aside)
+
+
+def apart_slices_that_nobody_finds_while_they_wait(patch: Patch) -> None:
+    original = Run._enter_aside
+
+    def enter_aside(run: Run) -> None:
+        patch.setattr(Pending, "bundles", lambda pending: iter(()))
+        original(run)
+
+    patch.setattr(Run, "_enter_aside", enter_aside)
+
+
+def all_slices_are_apart(patch: Patch) -> None:
+    original = Run._admit_keys
+
+    def admit_keys(run: Run, outcomes: Any, indices: Any) -> None:
+        outcomes.apart = outcomes.apart or run._ordered
+        original(run, outcomes, indices)
+
+    patch.setattr(Run, "_admit_keys", admit_keys)
+
+
+def cuts_that_leave_the_rows_that_wait(patch: Patch) -> None:
+    original = Bundle.cut
+
+    def cut(bundle: Bundle, size: int) -> Bundle:
+        first = original(bundle, size)
+        first.more = {}
+        return first
+
+    patch.setattr(Bundle, "cut", cut)
+
+
 PLANTED = [
     swapped_values,
     forgotten_deadlines,
@@ -239,6 +277,10 @@ PLANTED = [
     window_without_bound,
     errors_in_the_cache,
     outcomes_that_change,
+    apart_slices_that_nobody_finds_in_calls,
+    apart_slices_that_nobody_finds_while_they_wait,
+    all_slices_are_apart,
+    cuts_that_leave_the_rows_that_wait,
 ]
 
 

@@ -8,14 +8,15 @@ takes rows or does not, the input ends, the task is closed. After each of them t
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from enrichkit.connector import Failure, TaskInfo
+from enrichkit.connector import Failure, Keys, TaskInfo
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.dispatch import Engine
 from enrichkit.engine.queues import Window
@@ -85,8 +86,21 @@ class WatchedSource(HandSource):
         return in_columns(flight.answers) if self.watch.plan.in_columns else flight.answers
 
 
+class WatchedSourceOfColumns(WatchedSource):
+    """Takes keys in columns, too."""
+
+    key_columns = True
+
+
 class EngineMachine(RuleBasedStateMachine):
-    """One engine, one task, and what may happen to them."""
+    """
+    One engine, one task, and what may happen to them.
+
+    Attributes:
+        flags: What has happened to any of them.
+    """
+
+    flags: ClassVar[set[str]] = set()
 
     @initialize(
         capacity=st.integers(1, 3),
@@ -102,6 +116,8 @@ class EngineMachine(RuleBasedStateMachine):
         window_bytes=st.sampled_from([64 * 2**20, 1024]),
         neighbours=st.booleans(),
         columns=st.booleans(),
+        keys_in_columns=st.booleans(),
+        told=st.booleans(),
     )
     def begin(
         self,
@@ -116,6 +132,8 @@ class EngineMachine(RuleBasedStateMachine):
         window_bytes: int,
         neighbours: bool,
         columns: bool,
+        keys_in_columns: bool,
+        told: bool,
     ) -> None:
         if retry and retry.jitter == "none" and retry.wait >= (times[0] or 1.0):
             retry = None  # refused, as no second attempt would ever happen
@@ -134,7 +152,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.loop.__enter__()
         story = Plan(0, capacity, batch_size, None, KINDS, CALM, (plan,), in_columns=columns)
         self.watch = Watch(story, self.loop.time)
-        self.source = WatchedSource()
+        self.source = WatchedSourceOfColumns() if keys_in_columns else WatchedSource()
+        self.told = told and ordered
         self.source.watch = self.watch
         self.watch.engine = self.engine = Engine(self.source, capacity, batch_size, seed=0)
         self.run = Run(
@@ -179,14 +198,19 @@ class EngineMachine(RuleBasedStateMachine):
         keys=st.lists(st.sampled_from(list(KINDS)), unique=True, max_size=6),
         rows=st.integers(1, 2),
         nulls=st.sampled_from([0, 0, 2]),
+        told=st.sampled_from([True, True, False]),
     )
-    def admit(self, keys: list[Any], rows: int, nulls: int) -> None:
+    def admit(self, keys: list[Any], rows: int, nulls: int, told: bool) -> None:
         size = len(keys) * rows + nulls
         if self.run.ended or not self.window.admits(size):
             return
         self.window.enter(size)
         self.rows += size
-        outcomes = Outcomes(keys, size, self.segment, details=self.run.options.details, counts=[rows] * len(keys))
+        counts, given = [rows] * len(keys), keys
+        if self.source.key_columns:
+            given = Keys([pa.array(keys, pa.string())], keys)
+        outcomes = Outcomes(given, size, self.segment, details=self.run.options.details, counts=counts)
+        outcomes.apart = self.told and told and self.watched.is_apart(outcomes)
         self.run.admit(outcomes)
         self._step()
 
@@ -237,10 +261,11 @@ class EngineMachine(RuleBasedStateMachine):
             self.run.resume()
         self._step()
 
-    @rule()
-    def end_input(self) -> None:
-        self.run.end_input()
-        self._step()
+    @rule(really=st.integers(0, 5))
+    def end_input(self, really: int) -> None:
+        if really == 0:
+            self.run.end_input()
+            self._step()
 
     @rule(really=st.integers(0, 5))
     def close(self, really: int) -> None:
@@ -253,6 +278,7 @@ class EngineMachine(RuleBasedStateMachine):
         try:
             if hasattr(self, "window"):
                 self._end()
+                self.flags.update(self.watch.flags)
         finally:
             asyncio._set_running_loop(None)
 
@@ -302,10 +328,11 @@ def test_no_sequence_of_steps_breaks_a_rule() -> None:
     run_state_machine_as_test(
         EngineMachine,
         settings=settings(
-            max_examples=250,
+            max_examples=800,
             stateful_step_count=40,
             derandomize=True,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
+    assert EngineMachine.flags >= {"apart", "entered later", "keys in columns"}

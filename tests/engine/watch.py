@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.connector import Failure
+from enrichkit.connector import Failure, Keys
 from enrichkit.engine.limits import Rate
 from enrichkit.engine.lookup import Bundle
 from enrichkit.engine.retry import RETRY_AFTER_MAX, Budget
@@ -68,6 +68,12 @@ class Watch:
         """The source is asked for *keys*."""
         assert not self.closed, "a call was made after the engine was closed"
         assert self.engine is not None
+        if isinstance(keys, Keys):
+            assert self.engine.connector.key_columns
+            assert [column.to_pylist() for column in keys.columns] == [[*keys]]
+            self.flags.add("keys in columns")
+        else:
+            assert type(keys) is tuple
         # A call that had to open the connector comes later than it was decided upon.
         started = next(call.started for call in self.engine.calls if call.task is asyncio.current_task())
         flight = Flight(tuple(keys), call.task.partition, call.attempt, started)

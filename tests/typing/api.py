@@ -28,6 +28,7 @@ from enrichkit import (
     EnrichkitError,
     Failure,
     FatalError,
+    Keys,
     LookupFailedError,
     Options,
     PermanentError,
@@ -154,6 +155,9 @@ class AcmeConnector(Connector[AcmeConfig]):
         del self.config.port  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
         if call.attempt == 1:
             return Answers(keys, {"name": keys})
+        if isinstance(keys, Keys):
+            assert_type(keys[1:], Keys)
+            return Answers(keys, keys.columns[0].to_pylist())
         return {key: Failure(PermanentError("no"), rejected=True) for key in keys}
 
     async def scan(self) -> AsyncIterator[tuple[str, Any]]:
