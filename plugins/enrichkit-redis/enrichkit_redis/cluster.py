@@ -11,9 +11,9 @@ from hiredis import ReplyError
 
 from enrichkit.errors import ConnectorError, FatalError, TransientError
 
+from .commands import pack
 from .pool import Dialler, Pool
 from .replies import translate, without_frames
-from .wire import pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,9 +49,9 @@ class Cluster:
     """
     One pool per node that holds keys, and the map from slot to node.
 
-    Each key is a command of its own: the keys of a call seldom share a slot, and `MGET` over slots is refused. All
-    commands for a node are one pipeline, and the nodes are asked at the same time. The map is loaded again after a
-    redirect or a lost node, at most once a second; until then redirects are followed key by key.
+    Each slot has commands of its own, since `MGET` over slots is refused; a key that shares its slot with no other of
+    the call is one. All commands for a node are one pipeline, and the nodes are asked at the same time. The map is
+    loaded again after a redirect or a lost node, at most once a second; until then redirects are followed one by one.
     """
 
     def __init__(self, dialler: Dialler, seed: Address, capacity: int) -> None:
@@ -66,10 +66,10 @@ class Cluster:
 
     async def each(self, names: Sequence[Name], frames: Sequence[bytes], width: int = 1) -> list[Any]:
         """
-        Send one frame of *width* commands per key to the node of the key.
+        Send one frame of *width* commands per name to the node of the name's slot.
 
         Returns:
-            For each key the last reply to its frame, or the first that is a `ReplyError`; a `TransientError` where the
+            For each name the last reply to its frame, or the first that is a `ReplyError`; a `TransientError` where the
             node could not be asked.
         """
         await self._refresh()

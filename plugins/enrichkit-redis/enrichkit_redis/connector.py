@@ -52,6 +52,7 @@ class RedisConnector(Connector[RedisConfig]):
     batch_size = 1000
     max_batch_size = 5000
     key_types = (str, bytes, int, float, Decimal, date)
+    key_columns = True
 
     def __init__(self, config: RedisConfig) -> None:
         super().__init__(config)

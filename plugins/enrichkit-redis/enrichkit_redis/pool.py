@@ -12,9 +12,10 @@ import hiredis
 from enrichkit.errors import ConfigError, ConnectorError, FatalError, TransientError
 from enrichkit.secrets import reveal
 
+from .commands import pack
 from .config import Address, RedisConfig, parse_url
 from .replies import translate
-from .wire import Connection, pack
+from .wire import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,10 +9,10 @@ from hiredis import ReplyError
 from enrichkit.connector import Answers, Failure, Key
 from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
 
-from .cluster import Cluster
+from .cluster import Cluster, slot_of
+from .commands import pack, pack_each, pack_keys
 from .pool import Dialler, Pool
 from .replies import translate
-from .wire import pack, pack_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Store:
     async def strings(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
         """Return the strings under *names*, as bytes under *keys*."""
         if isinstance(self._source, Cluster):
-            return await self._strings_apart(keys, names)
+            return await self._strings_of_slots(keys, names)
         (reply,) = await self._source.ask(pack_keys("MGET", names), 1)
         if isinstance(reply, ReplyError):
             raise translate(reply, "Redis")
@@ -68,8 +68,36 @@ class Store:
                 found |= await self._strings_apart([keys[n] for n in empty], asked)
         return found
 
+    async def _strings_of_slots(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
+        """Do as `strings` in a cluster: with one `MGET` for a slot where keys share theirs, as those with a tag do."""
+        slots: dict[int, list[int]] = {}
+        for n, name in enumerate(names):
+            slots.setdefault(slot_of(name if isinstance(name, bytes) else name.encode()), []).append(n)
+        if 2 * len(slots) > len(names):
+            return await self._strings_apart(keys, names)
+        replies = await self._source.each(
+            [names[numbers[0]] for numbers in slots.values()],
+            [pack(("MGET", *(names[n] for n in numbers))) for numbers in slots.values()],
+        )
+        found: dict[Key, Any] = {}
+        rest: list[int] = []  # nil may be another type, and while a slot moves, its keys may be on two nodes
+        for numbers, reply in zip(slots.values(), replies, strict=True):
+            if isinstance(reply, ConnectorError):
+                found |= {keys[n]: self._failure(reply, "MGET") for n in numbers}
+            elif type(reply) is not list or len(reply) != len(numbers):
+                rest += numbers
+            else:
+                for n, value in zip(numbers, reply, strict=True):
+                    if type(value) is bytes:
+                        found[keys[n]] = value
+                    else:
+                        rest.append(n)
+        if rest:
+            found |= await self._strings_apart([keys[n] for n in rest], [names[n] for n in rest])
+        return Answers(list(found), list(found.values())) if set(map(type, found.values())) == {bytes} else found
+
     async def _strings_apart(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
-        replies = await self._source.each(names, [pack(("GET", name)) for name in names])
+        replies = await self._source.each(names, pack_each(("GET",), names))
         if set(map(type, replies)) == {bytes}:
             return Answers(keys, replies)
         return {
@@ -84,7 +112,7 @@ class Store:
         if not fields:
             return await self._whole_hashes(keys, names)
         nothing = [None] * len(fields)
-        replies = await self._source.each(names, [pack(("HMGET", name, *fields)) for name in names])
+        replies = await self._source.each(names, pack_each(("HMGET",), names, fields))
         if set(map(type, replies)) == {list} and set(map(len, replies)) == {len(fields)} and nothing not in replies:
             return Answers(keys, dict(zip(fields, zip(*replies, strict=True), strict=True)))
         found: dict[Key, Any] = {}
@@ -110,7 +138,7 @@ class Store:
         return found
 
     async def _whole_hashes(self, keys: Sequence[Key], names: Sequence[Name]) -> dict[Key, Any]:
-        replies = await self._source.each(names, [pack(("HGETALL", name)) for name in names])
+        replies = await self._source.each(names, pack_each(("HGETALL",), names))
         found: dict[Key, Any] = {}
         for key, reply in zip(keys, replies, strict=True):
             if type(reply) is not list:

@@ -9,7 +9,7 @@ from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from enrichkit.connector import Failure, Key
+from enrichkit.connector import Failure, Key, Keys
 from enrichkit.errors import ConfigError, FatalError, PermanentError
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class KeyTemplate:
         # the end of each part at the first separator character, so the join is reversible, hence unambiguous. Braces
         # are among them because Redis Cluster takes '{...}' for a hash tag: data must not choose its slot.
         special = "".join(sorted(set("%{}").union(*self._literals[1:-1])))
+        self._escaped = "%" + special.replace("%", "")  # one after another: the others are turned into some with '%'
         pattern = f"[{re.escape(special)}]" if self.columns > 1 else "(?!)"
         self._special, self._special_bytes = re.compile(pattern), re.compile(pattern.encode())
         self.has_brace = any("{" in literal for literal in self._literals)
@@ -75,6 +76,10 @@ class KeyTemplate:
         Raises:
             FatalError: The keys do not have as many parts as the template has fields.
         """
+        if isinstance(keys, Keys):
+            named = self._in_columns(keys)
+            if named is not None:
+                return named, {}
         kinds = set(map(type, keys))
         self._check_columns(keys, kinds)
         names = self._all_names(keys, kinds)
@@ -88,6 +93,45 @@ class KeyTemplate:
             except _RefusedError as error:
                 refused[key] = Failure(PermanentError(str(error)), rejected=True)
         return slow, refused
+
+    def _in_columns(self, keys: Keys) -> Keys | None:
+        """The names as a column when each part is valid text or a whole number, else None. Up to 0.05 us per key."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if len(keys.columns) != self.columns:
+            return None
+        try:
+            parts = [self._part(column) for column in keys.columns]
+            if any(part is None for part in parts):
+                return None
+            pieces = [self._literals[0]]
+            for n, literal in zip(self._order, self._literals[1:], strict=True):
+                pieces += [parts[n], literal]
+            names: Any = parts[0] if self._plain else pc.binary_join_element_wise(*pieces, "")
+        except pa.ArrowInvalid:  # no UTF-8, or more than 2 GiB: a look at each key says which one is wrong
+            return None
+        if pc.max(pc.binary_length(names)).as_py() > MAX_KEY_BYTES:
+            return None
+        return Keys([names], names.to_pylist)
+
+    def _part(self, column: Any) -> Any:
+        """The text of one part of each key, without what it may not hold; None: it is neither text nor a number."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if pa.types.is_integer(column.type):
+            column = column.cast(pa.string())
+        elif pa.types.is_string(column.type):
+            column.validate(full=True)
+        else:
+            return None
+        if self.columns > 1 and pc.any(pc.match_substring_regex(column, self._special.pattern)).as_py():
+            if not set("0123456789ABCDEF").isdisjoint(self._escaped):
+                return None  # one would be replaced in what another was replaced by
+            for char in self._escaped:
+                column = pc.replace_substring(column, char, _percent(char))
+        return column
 
     def _check_columns(self, keys: Sequence[Key], kinds: set[type]) -> None:
         parts = set(map(len, keys)) if kinds == {tuple} else {1}
@@ -195,7 +239,7 @@ def _parse(template: str) -> tuple[list[str], list[int]]:
     return literals, order
 
 
-def _percent(char: re.Match[str]) -> str:
+def _percent(char: re.Match[str] | str) -> str:
     return f"%{ord(char[0]):02X}"
 
 

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import secrets
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hiredis
 
@@ -18,32 +18,7 @@ from enrichkit.errors import ConnectorError, PermanentError, TransientError
 
 from .replies import translate
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from .template import Name
-
-__all__ = ["Connection", "pack", "pack_keys"]
-
-pack: Callable[[tuple[str | bytes | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub knows only 1-tuples
-"""One command as bytes. A str becomes UTF-8; the length of each argument precedes it, so none can end its command."""
-
-
-def pack_keys(command: str, names: Sequence[Name]) -> bytes:
-    """
-    Return ``pack((command, *names))``.
-
-    For ASCII names of one length, as UUIDs and numbers of as many digits are, in 30 ns per key instead of 55 to 85:
-    what stands between two of them is then the same everywhere.
-    """
-    lengths = set(map(len, names))
-    if len(lengths) == 1 and bytes not in set(map(type, names)):
-        between = f"\r\n${lengths.pop()}\r\n"
-        frame = between.join((f"*{len(names) + 1}\r\n${len(command)}\r\n{command}", *names))  # type: ignore[arg-type]  # all are str
-        if frame.isascii():  # else a name has more bytes than characters
-            return f"{frame}\r\n".encode()
-    return pack((command, *names))
-
+__all__ = ["Connection"]
 
 _PARTIAL: Any = object()
 _KEPT_BUFFER = 256 * 1024  # hiredis frees a larger one between replies; its own 16 KiB would mean a malloc per reply

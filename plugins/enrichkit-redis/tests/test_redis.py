@@ -14,13 +14,15 @@ from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 import redis
 from enrichkit_redis import RedisConfig, RedisConnector
 from enrichkit_redis.replies import translate
 
-from enrichkit.connector import Call, Failure
+from enrichkit.connector import Answers, Call, Failure, Keys
 from enrichkit.errors import FatalError, PermanentError, TransientError
+from enrichkit.keys import encode
 from enrichkit.secrets import Secret
 
 if TYPE_CHECKING:
@@ -292,6 +294,116 @@ def test_the_type_and_the_encoding_of_a_value_follow_the_kind():
     assert of(kind="json", returns="name string") == ("name string", "json")
     assert of(kind="hash") == ("map<string,string>", "text")
     assert of(kind="hash", fields=("name", "a`b")) == ("struct<`name`:string,`a``b`:string>", "text")
+
+
+# Keys in columns
+
+
+def in_columns(*columns: Any) -> Keys:
+    """Return the keys of *columns* as the engine has them; texts that are given as bytes need not be UTF-8."""
+    return encode([column if isinstance(column, pa.Array) else pa.array(column) for column in columns])[0]
+
+
+def raw(*texts: bytes) -> pa.Array[Any]:
+    return pa.array(texts, pa.binary()).view(pa.string())
+
+
+@pytest.fixture
+def stored(client):
+    """The client of a server that holds strings, hashes, documents, a list, and what hostile keys are looked up for."""
+    client.mset({"a": "1", "b": "", "user:ü'": "x", "json": '{"n": 1}', "7": "seven", "-3": "three", "1.0": "float"})
+    client.mset({"u:1": "v1", "u:2": "v2", "u:-5": "v-5", "2024-02-29": "date", "2.50": "decimal", b"\xff": "bytes"})
+    client.mset({"t:a%3Ab:1": "first", "t:a:2": "second", "%2D1-a": "minus", "2-a": "plus"})
+    client.mset({"a\r\n*1\r\n$8\r\nFLUSHALL\r\n": "crlf", "\0": "nul", "": "empty", "{x}": "tag", "k" * 9000: "long"})
+    client.hset("h1", mapping={"name": "Ann", "tier": "3"})
+    client.hset("h2", mapping={"name": "Bob"})
+    client.hset("h3", mapping={"other": "x"})
+    client.rpush("list", "1")
+    return client
+
+
+HOSTILE = ["a\r\n*1\r\n$8\r\nFLUSHALL\r\n", "", "\0", "{x}", "k" * 9000, "*", "%s{}%(a)s", "\r\n"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "fields", "values", "failures"),
+    [
+        ([["user:ü'", "b", "a"]], {}, 3, 0),
+        ([["b", "gone", "a", "also gone"]], {}, 2, 0),
+        ([["gone", "also gone"]], {}, 0, 0),
+        ([["h1", "a", "gone", "list"]], {}, 1, 2),
+        ([["a", "gone", "list"]], {"many": True}, 1, 1),
+        ([HOSTILE], {}, 5, 0),
+        ([raw(b"a", b"\xff", b"gone", b"\xed\xa0\x80", b"b")], {}, 2, 2),
+        ([["a", "k" * 2**17, "b"]], {}, 2, 1),
+        ([pa.array(["a", "gone", "b"], pa.large_string())], {}, 2, 0),
+        ([pa.array([7, 8, -3])], {}, 2, 0),
+        ([pa.array([7, 8, -3], pa.int8())], {"many": True}, 2, 0),
+        ([pa.array([1, 2, 3, -5], pa.int32())], {"key": "u:{}"}, 3, 0),
+        ([[1.0, 2.5]], {}, 1, 0),
+        ([[Decimal("2.50"), Decimal("2.51")]], {}, 1, 0),
+        ([[date(2024, 2, 29)]], {}, 1, 0),
+        ([[b"\xff", b"a", b"\xfe"]], {}, 2, 0),
+        ([[True, False]], {}, 0, 2),
+        ([["a:b", "a", "a"], [1, 2, 3]], {"key": "t:{}:{}"}, 2, 0),
+        ([["a", "a"], [-1, 2]], {"key": "{1}-{0}"}, 2, 0),
+        ([raw(b"a:b", b"\xff", b"a"), [1, 2, 2]], {"key": "t:{}:{}"}, 2, 1),
+        ([["h1", "h2", "h3"]], {"kind": "hash"}, 3, 0),
+        ([["h1", "gone", "a", "h2", "list"]], {"kind": "hash"}, 2, 2),
+        ([["h2", "h1"]], {"kind": "hash", "fields": ("name",)}, 2, 0),
+        ([["h2", "h1"]], {"kind": "hash", "fields": ("tier", "name")}, 2, 0),
+        ([["h1", "gone", "a", "h2", "h3"]], {"kind": "hash", "fields": ("tier", "name")}, 3, 1),
+        ([["json", "gone", "h1"]], {"kind": "json"}, 1, 1),
+    ],
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_keys_in_columns_get_the_answers_of_a_list_of_them(
+    server, stored, lookup, columns, fields, values, failures, first
+):
+    keys = in_columns(*columns)[first:]
+    if not keys:
+        keys = in_columns(*columns)
+
+    found = lookup(server.url, keys, **fields)
+
+    assert told(lookup(server.url, list(keys), **fields)) == told(found)
+    assert [*map(type, found)] == [type(key) for key in found]
+    if first == 0:
+        failed = sum(isinstance(value, Failure) for value in found.values())
+        assert (values, failures) == (len(found) - failed, failed)
+
+
+@pytest.mark.parametrize(
+    ("columns", "fields"),
+    [
+        ([["user:ü'", "b", "a"]], {}),
+        ([pa.array([7, -3])], {}),
+        ([["a:b", "a"], [1, 2]], {"key": "t:{}:{}"}),
+        ([["h2", "h1"]], {"kind": "hash", "fields": ("name",)}),
+    ],
+)
+def test_keys_that_all_have_a_value_need_no_object_for_each(server, stored, connected, columns, fields):
+    def objects() -> list[Any]:
+        raise AssertionError
+
+    keys = Keys(in_columns(*columns).columns, objects)
+
+    async def main() -> Any:
+        async with connected(server.url, **fields) as connector:
+            return await connector.fetch_many(keys, CALL)
+
+    answers = asyncio.run(main())
+    assert isinstance(answers, Answers)
+    assert answers.found is keys
+
+
+def test_keys_in_other_columns_than_the_template_has_fail_the_task(server, client, lookup):
+    said = []
+    for keys in (in_columns(["a"], ["b"]), [("a", "b")]):
+        with pytest.raises(FatalError) as caught:
+            lookup(server.url, keys, key="user:{}")
+        said.append(str(caught.value))
+    assert said[0] == said[1]
 
 
 # Writing

@@ -9,12 +9,14 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 import redis
 from enrichkit_redis.cluster import slot_of
 
 from enrichkit.connector import Call, Failure
 from enrichkit.errors import FatalError, PermanentError, TransientError
+from enrichkit.keys import encode
 from enrichkit.local.redis_cluster import RedisCluster, redis_cluster
 
 if TYPE_CHECKING:
@@ -174,6 +176,64 @@ def test_a_key_whose_slot_moves_is_found_before_and_after_its_own_move(filled, c
     asyncio.run(main())
 
 
+def commands_of(cluster: RedisCluster) -> dict[str, int]:
+    """How many calls of `GET` and `MGET` all nodes counted since the last look."""
+    counts = {"get": 0, "mget": 0}
+    for port in cluster.ports:
+        with redis.Redis(port=port, protocol=2) as node:
+            stats = node.info("commandstats")
+            node.config_resetstat()
+        for name in counts:
+            counts[name] += stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]
+    return counts
+
+
+def test_the_keys_of_a_slot_are_asked_for_together(filled, connected):
+    keys = [f"{{tag {tag}}}{n}" for n in range(40) for tag in range(5)]
+    with client_of(filled) as client:
+        for key in keys:
+            client.set(key, f"v{key}")
+        client.rpush("{tag 1}list", "x")
+
+    async def main() -> None:
+        async with connected(filled.url, cluster=True) as connector:
+            commands_of(filled)
+            assert values(keys) == await connector.fetch_many(keys, CALL)
+            assert commands_of(filled) == {"get": 0, "mget": 5}
+            # What is nil is asked for again: it may be of another type.
+            found = await connector.fetch_many([*keys, "{tag 0}gone", "{tag 1}list"], CALL)
+            assert commands_of(filled)["mget"] == 5
+            failure = found["{tag 1}list"]
+            assert "another type of value" in str(failure.error)
+            assert found == {**values(keys), "{tag 1}list": failure}
+            # Where most keys have a slot of their own, each is a command.
+            assert values(KEYS) == await connector.fetch_many(KEYS, CALL)
+            assert commands_of(filled) == {"get": len(KEYS), "mget": 0}
+
+    asyncio.run(main())
+
+
+def test_the_keys_of_a_slot_that_moves_are_found_on_both_nodes(filled, connected):
+    keys = [f"{{moves}}{n}" for n in range(20)]
+    expected = values(keys)
+    with client_of(filled) as client:
+        for key in keys:
+            client.set(key, f"v{key}")
+
+    async def main() -> None:
+        async with connected(filled.url, cluster=True) as connector:
+            asked = [*keys, "{moves}gone"]
+            assert expected == await connector.fetch_many(asked, CALL)
+            with moving(filled, "{moves}") as (source, target, _):
+                assert expected == await connector.fetch_many(asked, CALL)
+                for moved, key in enumerate(keys, 1):
+                    migrate(source, target, key)
+                    if moved in (1, 10, 20):
+                        assert expected == await connector.fetch_many(asked, CALL)
+
+    asyncio.run(main())
+
+
 def test_a_slot_that_has_moved_is_followed_and_then_known(filled, connected, monkeypatch):
     monkeypatch.setattr("enrichkit_redis.cluster.REFRESH", 0.0)
 
@@ -273,6 +333,72 @@ def test_a_frozen_node_does_not_hold_back_the_map(filled, connected, frozen, mon
                     with pytest.raises(TransientError):  # it hangs, so its place may have been taken: look again
                         await connector.fetch_many(KEYS, Call(timeout=0.05))
                     assert values(keys) == await connector.fetch_many(keys, Call(timeout=1))
+
+    asyncio.run(main())
+
+
+def in_columns(*columns: list[Any]) -> Any:
+    return encode([pa.array(column) for column in columns])[0]
+
+
+def told(answers: Any) -> dict[Any, Any]:
+    """Errors compare by identity; their class and text are what counts."""
+    return {
+        key: (type(value.error), str(value.error), value.rejected) if isinstance(value, Failure) else value
+        for key, value in answers.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "fields", "count"),
+    [
+        ([KEYS], {}, 300),
+        ([["gone", *KEYS, "list", "h:1"]], {}, 302),
+        ([[f"{{tag}}{n}" for n in range(20)]], {}, 10),
+        ([[*range(60)]], {"key": "n:{}"}, 50),
+        ([["a:b", "{x}"] * 10, [*range(20)]], {"key": "{1}-{0}"}, 10),
+        ([["u"] * 300, [*range(300)]], {"key": "{}:{}"}, 300),
+        ([[*range(60)]], {"key": "h:{}", "kind": "hash"}, 50),
+        ([[*range(60)]], {"key": "h:{}", "kind": "hash", "fields": ("f",)}, 50),
+    ],
+)
+def test_keys_in_columns_get_the_answers_of_a_list_of_them(filled, lookup, columns, fields, count):
+    with client_of(filled) as client:
+        for n in range(50):
+            client.set(f"n:{n}", n)
+            client.hset(f"h:{n}", mapping={"f": n})
+        for n in range(0, 20, 2):
+            client.set(f"{{tag}}{n}", n)
+            client.set(f"{n + 1}-%7Bx%7D", n)
+    keys = in_columns(*columns)
+
+    for asked in (keys, keys[1:]):
+        found = lookup(filled.url, asked, cluster=True, **fields)
+        assert told(lookup(filled.url, list(asked), cluster=True, **fields)) == told(found)
+    assert count == len(lookup(filled.url, keys, cluster=True, **fields))
+
+
+@pytest.mark.parametrize("kind", ["string", "hash"])
+def test_keys_in_columns_follow_a_slot_that_moves(filled, connected, kind):
+    fields = {"kind": kind, "cluster": True, "fields": ("f",) if kind == "hash" else ()}
+    keys = in_columns(["{moves}1", "gone", "{moves}gone", "{moves}2"])
+    expected: dict[str, Any] = {}
+    with client_of(filled) as client:
+        for key in ("{moves}1", "{moves}2"):
+            if kind == "hash":
+                client.hset(key, "f", key)
+            else:
+                client.set(key, key)
+            expected[key] = {"f": key.encode()} if kind == "hash" else key.encode()
+
+    async def main() -> None:
+        async with connected(filled.url, **fields) as connector:
+            with moving(filled, "moves") as (source, target, _):
+                assert expected == await connector.fetch_many(keys, CALL)
+                migrate(source, target, "{moves}2")
+                assert expected == await connector.fetch_many(keys, CALL)
+                found = await connector.fetch_many(keys[3:], CALL)
+                assert {"{moves}2": expected["{moves}2"]} == dict(found)
 
     asyncio.run(main())
 

@@ -1,0 +1,84 @@
+"""
+Commands as bytes: a str becomes UTF-8, and the length of each argument precedes it, so that none can end its command.
+
+Names that come as a column are packed as one: by Arrow 20 to 30 ns each, by hiredis, an object each, 60 to 85, and 350
+where each is a command of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+from enrichkit.connector import Keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .template import Name
+
+__all__ = ["pack", "pack_each", "pack_keys"]
+
+pack: Callable[[tuple[str | bytes | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub knows only 1-tuples
+"""One command."""
+
+
+def pack_keys(command: str, names: Sequence[Name]) -> bytes:
+    """Return ``pack((command, *names))``."""
+    if not isinstance(names, Keys):
+        return pack((command, *names))
+    import pyarrow as pa  # here: a driver program that only plans has no use for it
+
+    (column,) = names.columns
+    arguments = _joined(column, *_argument(column))
+    kind = "=q" if pa.types.is_large_string(column.type) else "=i"
+    _, ends, data = arguments.buffers()
+    (end,) = struct.unpack_from(kind, ends, len(names) * struct.calcsize(kind))
+    return b"".join((_head(len(names) + 1), _text(command), memoryview(data)[:end], b"\r\n"))
+
+
+def pack_each(before: Sequence[str], names: Sequence[Name], after: Sequence[str] = ()) -> list[bytes]:
+    """Return ``pack((*before, name, *after))`` for each of *names*."""
+    if not isinstance(names, Keys):
+        return [pack((*before, name, *after)) for name in names]
+    import pyarrow as pa
+
+    (column,) = names.columns
+    first = _head(len(before) + 1 + len(after)) + b"".join(map(_text, before))
+    last = b"".join(map(_text, after)) + b"\r\n"
+    frames = _joined(column, first.decode(), *_argument(column), last.decode())
+    packed: list[bytes] = frames.cast(pa.large_binary()).to_pylist()
+    return packed
+
+
+def _head(arguments: int) -> bytes:
+    return b"*%d" % arguments
+
+
+def _text(argument: str) -> bytes:
+    """An argument after the line break that ends what precedes it, and without the one that ends itself."""
+    raw = argument.encode()
+    return b"\r\n$%d\r\n%b" % (len(raw), raw)
+
+
+def _argument(column: Any) -> tuple[Any, Any]:
+    """What to join for `_text` of each element of *column*."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = pc.binary_length(column).dictionary_encode()
+    before = [f"\r\n${length}\r\n" for length in lengths.dictionary.to_pylist()]
+    if len(before) == 1:  # as UUIDs have, or numbers of as many digits
+        return before[0], column
+    return pa.array(before, column.type).take(lengths.indices), column
+
+
+def _joined(column: Any, *parts: Any) -> Any:
+    """Join *parts*, texts and columns of the type of *column*, to one column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = [pa.scalar(part, column.type) if isinstance(part, str) else part for part in (*parts, "")]
+    return pc.binary_join_element_wise(*texts)

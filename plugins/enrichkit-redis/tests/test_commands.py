@@ -1,0 +1,55 @@
+"""What goes to the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from enrichkit_redis.commands import pack, pack_each, pack_keys
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enrichkit.connector import Keys
+
+letters = st.sampled_from("ab0\r\n$*é€🙂\0")
+texts = st.text(letters, max_size=6)
+of_one_length = st.integers(0, 5).flatmap(
+    lambda size: st.lists(st.text(letters, min_size=size, max_size=size), min_size=1, max_size=5)
+)
+words = st.lists(texts, max_size=2)
+
+
+def column_of(names: list[str], data_type: Any, skip: int) -> Keys:
+    """Return *names* as a column, a part of a longer one."""
+    column = pa.array([*(["not asked for"] * skip), *names, "neither"], data_type)[skip : skip + len(names)]
+    return Keys([column], names)
+
+
+@given(st.lists(texts | st.binary(max_size=6), min_size=1, max_size=5), words)
+def test_keys_are_packed_as_hiredis_packs_them(names: list[str | bytes], more: list[str]) -> None:
+    assert pack_keys("MGET", names) == pack(("MGET", *names))
+    assert pack_each(("HMGET",), names, more) == [pack(("HMGET", name, *more)) for name in names]
+
+
+@given(
+    of_one_length | st.lists(texts, min_size=1, max_size=5),
+    st.sampled_from([pa.string(), pa.large_string()]),
+    st.integers(0, 2),
+    words,
+    words,
+)
+def test_a_column_of_keys_is_packed_as_hiredis_packs_its_keys(
+    names: list[str], data_type: Any, skip: int, before: list[str], after: list[str]
+) -> None:
+    column = column_of(names, data_type, skip)
+    assert pack_keys("MGET", column) == pack(("MGET", *names))
+    assert pack_each(("GET", *before), column, after) == [pack(("GET", *before, name, *after)) for name in names]
+
+
+def test_a_column_needs_no_object_for_each_key() -> None:
+    def objects() -> list[str]:
+        raise AssertionError
+
+    column = Keys([pa.array(["u1", "u20"])], objects)
+    assert pack_keys("MGET", column) == b"*3\r\n$4\r\nMGET\r\n$2\r\nu1\r\n$3\r\nu20\r\n"
+    assert pack_each(("GET",), column) == [b"*2\r\n$3\r\nGET\r\n$2\r\nu1\r\n", b"*2\r\n$3\r\nGET\r\n$3\r\nu20\r\n"]
