@@ -15,7 +15,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.connector import Answers, Failure, Key, Value
+from enrichkit.connector import Answers, Failure, Key, Keys, Value
 from enrichkit.errors import FatalError, PermanentError, TransientError
 
 from .ddl import ddl_of
@@ -111,6 +111,7 @@ class Lookup:
         elif any(self._same):
             self._find_twins(asked)
             columns = self._columns(asked.keys)
+        columns = [column.objects() if isinstance(column, Keys) else column for column in columns]
         encoded = (taken.encode(column) for taken, column in zip(self._taken, columns, strict=True))
         asked.arguments = (*encoded, *asked.arguments)
         return asked
@@ -120,14 +121,17 @@ class Lookup:
         columns: Sequence[Any] = rows[0] if self._gathered else list(zip(*rows, strict=True))
         if not columns or columns[0] is None:  # the array of no rows is NULL
             return asked.answers
-        keys = columns[0] if self._width == 1 else list(zip(*columns[: self._width], strict=True))
+        keys: Sequence[Key] = columns[0] if self._width == 1 else list(zip(*columns[: self._width], strict=True))
         if asked.by is not None:
             try:
                 keys = list(map(asked.by.__getitem__, keys))
             except KeyError:
                 raise self._foreign() from None
-        one_each = tuple(keys) == asked.keys  # as an index gives them when it has them all
-        if not one_each:
+        each_once = _each_once(keys, asked.keys)
+        one_each = each_once is not None
+        if each_once is not None:
+            keys = each_once
+        else:
             distinct = set(keys)
             one_each = len(distinct) == len(keys)
             if asked.by is None and not distinct.issubset(asked.keys):
@@ -213,5 +217,31 @@ class Lookup:
         )
 
 
+def _each_once(found: Sequence[Key], asked: Sequence[Key]) -> Sequence[Key] | None:
+    """Return *found* when a quick look shows that each of these keys was asked for and comes once."""
+    if not isinstance(asked, Keys) or len(asked.columns) > 1:
+        return found if tuple(found) == asked else None  # as an index gives them when it has them all
+    import pyarrow as pa  # here: a driver program that only plans has no use for it
+    import pyarrow.compute as pc
+
+    (column,) = asked.columns
+    if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
+        return None
+    try:
+        array = pa.array(found, column.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None
+    if pc.is_in(column, array).true_count < len(array):
+        return None
+    return asked if array.equals(column) else Keys([array], list(found))
+
+
 def _takes(taken: Taken, keys: Sequence[Any]) -> bool:
+    if isinstance(keys, Keys) and len(keys) and len(keys.columns) == 1:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        (column,) = keys.columns
+        if pa.types.is_integer(column.type):
+            return int in taken.key.types and taken.key.holds(list(pc.min_max(column).as_py().values()))
     return set(taken.key.types).issuperset(map(type, keys)) and (not keys or taken.key.holds(keys))

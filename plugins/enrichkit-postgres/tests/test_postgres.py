@@ -21,12 +21,14 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
+import pyarrow as pa
 import pytest
 from enrichkit_postgres import PostgresConfig, PostgresConnector, enrichkit_connector
 
 from enrichkit import local
-from enrichkit.connector import Call, Failure, connector_of
+from enrichkit.connector import Answers, Call, Failure, Keys, connector_of
 from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+from enrichkit.keys import encode
 from enrichkit.secrets import Secret
 from enrichkit.testing import open_connector
 
@@ -42,7 +44,9 @@ def opened(dsn: str, *, capacity: int = 4, **config: Any) -> contextlib.Abstract
     return open_connector(PostgresConfig(dsn=dsn, **config), capacity=capacity)
 
 
-def lookup(dsn: str, keys: list[Any], *, many: bool = False, timeout: float = 10.0, **config: Any) -> dict[Any, Any]:
+def lookup(
+    dsn: str, keys: Sequence[Any], *, many: bool = False, timeout: float = 10.0, **config: Any
+) -> dict[Any, Any]:
     async def run() -> dict[Any, Any]:
         async with opened(dsn, **config) as connector:
             return dict(await connector.fetch_many(keys, Call(timeout=timeout, many=many)))
@@ -466,6 +470,179 @@ def test_a_key_column_that_cannot_be_looked_up_fails_at_open(sql, dsn):
         "booleans, numbers, strings, uuid, bytea, dates, timestamps and enums. Name another column in "
         "PostgresConfig.key."
     )
+
+
+# Keys in columns --------------------------------------------------------------------------------------------------
+
+
+def in_columns(*columns: Any) -> Keys:
+    """Return the keys of *columns* as the engine has them."""
+    return encode([column if isinstance(column, pa.Array) else pa.array(column) for column in columns])[0]
+
+
+def raw(*texts: bytes) -> pa.Array[Any]:
+    """A column of texts that need not be UTF-8, as Spark's need not."""
+    return pa.array(texts, pa.binary()).view(pa.string())
+
+
+def told(answers: Any) -> dict[Any, Any]:
+    return {key: error_of(answer) if isinstance(answer, Failure) else answer for key, answer in answers.items()}
+
+
+@pytest.fixture(scope="module")
+def tables(postgres_server):
+    """The DSN of a database with a table for each type of key column that is asked for in columns."""
+    dsn = postgres_server.create_database()
+    postgres_server.execute(
+        """
+        CREATE EXTENSION citext; CREATE TYPE mood AS ENUM ('happy', 'sad');
+        CREATE TABLE ints (id int PRIMARY KEY, v text);
+        INSERT INTO ints SELECT i, 'v' || i FROM generate_series(-5, 9) i;
+        CREATE TABLE wide (id int PRIMARY KEY, a text, b int);
+        INSERT INTO wide SELECT i, 'a' || i, i FROM ints AS t (i);
+        CREATE TABLE bigs (id int8, v text);
+        INSERT INTO bigs VALUES (9223372036854775807, 'most'), (300, 'x'), (1, 'y');
+        CREATE TABLE smalls (id int2, v text); INSERT INTO smalls VALUES (1, 'y'), (-32768, 'least');
+        CREATE TABLE oids (id oid, v text); INSERT INTO oids VALUES (4294967295, 'most'), (1, 'y');
+        CREATE TABLE texts (id text PRIMARY KEY, v text);
+        INSERT INTO texts VALUES ('a', '1'), ('Zoë', NULL), ('', 'empty'), (' OR 1=1--', 'x'), ('😀', 'smile');
+        CREATE TABLE uuids (id uuid, v int); INSERT INTO uuids VALUES ('a0eebc999c0b4ef8bb6d6bb9bd380a11', 3);
+        CREATE TABLE cis (id citext, v int); INSERT INTO cis VALUES ('Bob', 1), ('Eve', 2);
+        CREATE TABLE chars (id char(5), v int); INSERT INTO chars VALUES ('ab', 2), ('abc', 3);
+        CREATE TABLE numerics (id numeric, v text);
+        INSERT INTO numerics VALUES (3.00, 'three'), (1.5, 'half'), (1e30, 'x');
+        CREATE TABLE floats (id float8, v text); INSERT INTO floats VALUES (0.1, 'tenth'), ('inf', 'inf');
+        CREATE TABLE bools (id bool, v text); INSERT INTO bools VALUES (true, 'yes');
+        CREATE TABLE dates (id date, v text); INSERT INTO dates VALUES ('2024-02-29', 'leap');
+        CREATE TABLE instants (id timestamptz, v text); INSERT INTO instants VALUES ('2024-02-29 12:00+00', 'noon');
+        CREATE TABLE bytes (id bytea, v text); INSERT INTO bytes VALUES ('\\x00ff', 'b');
+        CREATE TABLE moods (id mood, v text); INSERT INTO moods VALUES ('happy', 'h');
+        CREATE TABLE stays (tenant text, number int, v text);
+        INSERT INTO stays VALUES ('a', 1, 'Rome'), ('a', 2, NULL), ('b', 1, 'Oslo'), ('a:1', 1, 'Bern');
+        CREATE TABLE visits (id text, v text);
+        INSERT INTO visits VALUES ('a', 'x'), ('b', 'y'), ('b', 'z'), ('b', NULL), ('c', 'x');
+        CREATE TABLE odd (id int, v date); INSERT INTO odd VALUES (1, 'infinity'), (2, '2024-02-29'), (3, NULL);
+        CREATE TABLE lists (id int, v int[]); INSERT INTO lists VALUES (1, '{1,2}'), (2, '{}'), (3, NULL);
+        """,
+        dsn.rpartition("/")[2],
+    )
+    yield dsn
+    postgres_server.drop_database(dsn)
+
+
+NOON = dt.datetime(2024, 2, 29, 12, tzinfo=UTC)
+UUID = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+QUERIES = {  # of those tables whose own `=` would not give back the key that was asked for
+    "cis": "SELECT k AS id, v FROM unnest($1::text[]) AS k JOIN cis ON id = k::citext",
+    "stays": "SELECT k.*, v FROM unnest($1::text[], $2::int[]) AS k (tenant, number) JOIN stays USING (tenant, number)",
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "values", "failures"),
+    [
+        ("ints", [[*range(-5, 10)]], 15, 0),
+        ("ints", [[9, 1, -5, 4]], 4, 0),
+        ("ints", [[1, 100, 2, -100, 3]], 3, 0),
+        ("ints", [[100, 200]], 0, 0),
+        ("ints", [pa.array([1, 2, 100], pa.int8())], 2, 0),
+        ("ints", [pa.array([1, -5, 100], pa.int16())], 2, 0),
+        ("ints", [[1, 2**31, 2, -(2**31) - 1, 2**63 - 1]], 2, 3),
+        ("ints", [[2**31, 2**40]], 0, 2),
+        ("ints", [["1", "2"]], 0, 2),
+        ("ints", [[1.0, 2.5]], 0, 2),
+        ("ints", [[True, False]], 0, 2),
+        ("wide", [[3, 1, 100]], 2, 0),
+        ("bigs", [[2**63 - 1, 1, -(2**63)]], 2, 0),
+        ("bigs", [pa.array([1, 44], pa.int8())], 1, 0),
+        ("smalls", [[-(2**15), 1, 2**15]], 2, 1),
+        ("oids", [[2**32 - 1, -1, 1, 2**32]], 2, 2),
+        ("texts", [["😀", "a", "Zoë", "", " OR 1=1--"]], 5, 0),
+        ("texts", [["A", "a", "b", "Zoë"]], 2, 0),
+        ("texts", [["a", "a\0b", "Zoë"]], 2, 1),
+        ("texts", [raw(b"a", b"\xff", "Zoë".encode(), b"\xed\xa0\x80")], 2, 2),
+        ("texts", [raw(b"\xff")], 0, 1),
+        ("texts", [pa.array(["a", "b", ""], pa.large_string())], 2, 0),
+        ("texts", [[1, 2]], 0, 2),
+        ("texts", [[b"a", b"b"]], 0, 2),
+        ("uuids", [[UUID, UUID.upper(), UUID.replace("-", ""), "b" * 32, "zz"]], 3, 1),
+        ("cis", [["bob", "EVE", "Bob", "bo"]], 3, 0),
+        ("chars", [["ab", "ab  ", "abc", " ab"]], 3, 0),
+        ("numerics", [[Decimal("3.0"), Decimal("1.5"), Decimal("7.0")]], 2, 0),
+        ("numerics", [[3, 4, 5]], 1, 0),
+        ("numerics", [pa.array([3], pa.int8())], 1, 0),
+        ("numerics", [["3"]], 0, 1),
+        ("floats", [[0.1, float("inf"), 0.2]], 2, 0),
+        ("bools", [[True, False]], 1, 0),
+        ("dates", [[dt.date(2024, 2, 29), dt.date(2024, 3, 1)]], 1, 0),
+        ("instants", [[NOON, NOON.replace(hour=13)]], 1, 0),
+        ("bytes", [[b"\x00\xff", b""]], 1, 0),
+        ("moods", [["happy", "sad"]], 1, 0),
+        ("stays", [["b", "a", "a", "b", "a:1"], [1, 2, 1, 2, 1]], 4, 0),
+        ("stays", [["a", "b", "a\0", "a"], [2**31, 1, 1, 1]], 2, 2),
+        ("stays", [["a", "b"], ["1", "2"]], 0, 2),
+        ("visits", [["c", "a", "gone"]], 2, 0),
+        ("visits", [["a", "b", "gone", "c"]], 2, 1),
+        ("odd", [[1, 2, 3, 4]], 2, 1),
+        ("lists", [[3, 2, 1, 4]], 3, 0),
+    ],
+)
+@pytest.mark.parametrize("through", ["table", "query"])
+def test_keys_in_columns_get_the_answers_of_a_tuple_of_them(
+    tables: str, table: str, columns: list[Any], values: int, failures: int, through: str
+) -> None:
+    config: dict[str, Any] = {"table": table}
+    if through == "query":
+        config = {"query": QUERIES.get(table, f"SELECT * FROM {table} WHERE id = ANY($1)")}
+    config["key"] = ("tenant", "number") if table == "stays" else "id"
+    keys = in_columns(*columns)
+
+    async def run() -> None:
+        async with opened(tables, **config) as connector:
+            found = await connector.fetch_many(keys, Call(timeout=10.0))
+            failed = sum(isinstance(answer, Failure) for answer in found.values())
+            assert (values, failures) == (len(found) - failed, failed)
+            for call in (Call(timeout=10.0), Call(timeout=10.0, many=True)):
+                for part in (keys, keys[1:], keys[:1]):
+                    listed = tuple(part)
+                    found = await connector.fetch_many(part, call)
+                    assert told(await connector.fetch_many(listed, call)) == told(found)
+                    asked = {key: type(key) for key in listed}
+                    assert {key: type(key) for key in found}.items() <= asked.items()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("ints", pa.array([3, 1, 2])), ("ints", pa.array([3, 1], pa.int8())), ("texts", pa.array(["😀", "a"]))],
+)
+def test_answers_to_keys_in_a_column_come_with_a_column_of_keys(tables: str, table: str, column: Any) -> None:
+    async def run(keys: Keys) -> Any:
+        async with opened(tables, table=table) as connector:
+            return await connector.fetch_many(keys, Call(timeout=10.0))
+
+    for keys in (in_columns(column), in_columns(column)[1:]):
+        answers = asyncio.run(run(keys))
+        assert isinstance(answers, Answers)
+        assert isinstance(answers.found, Keys)
+        assert answers.found.columns[0].type == column.type
+        assert sorted(answers.found.columns[0].to_pylist()) == sorted(keys)
+        assert list(answers.found) == answers.found.columns[0].to_pylist()
+
+
+def test_keys_in_other_columns_than_the_config_names_fail_the_task(tables):
+    for keys, config in (
+        (in_columns([1], [2]), {"table": "ints"}),
+        (in_columns(["a"]), {"table": "stays", "key": ("tenant", "number")}),
+        (in_columns(["a"], [1], [2]), {"table": "stays", "key": ("tenant", "number")}),
+    ):
+        said = []
+        for asked in (keys, list(keys)):
+            with pytest.raises(FatalError) as caught:
+                lookup(tables, asked, **config)
+            said.append(str(caught.value))
+        assert said[0] == said[1]
 
 
 # Names ------------------------------------------------------------------------------------------------------------

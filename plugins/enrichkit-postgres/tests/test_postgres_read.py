@@ -1,36 +1,49 @@
-"""Rows to answers: whole columns at once give what a look at each row gives."""
+"""Keys to arguments and rows to answers: whole columns at once give what a look at each key and each row gives."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from enrichkit_postgres import PostgresConfig
-from enrichkit_postgres.lookup import Lookup
+from enrichkit_postgres.lookup import Lookup, _each_once, _takes
 from enrichkit_postgres.pgtypes import Kept, PgType, Taken, key_type
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from enrichkit.connector import Failure
+from enrichkit.connector import Answers, Failure, Keys
 from enrichkit.errors import TransientError
+from enrichkit.keys import encode
 from enrichkit.sql import Source
 
-INT4 = PgType("int4", True, "b", "N", -1, "pg_catalog.int4[]", "pg_catalog", None)
+
+def type_of(name: str, category: str = "N") -> PgType:
+    return PgType(name, True, "b", category, -1, f"pg_catalog.{name}[]", "pg_catalog", None)
+
+
+INT4 = type_of("int4")
 PLAIN, REFUSED = Kept("string", "t.v"), Kept("date", "t.d", "t.d > '9999-12-31'")
 Row = tuple[Any, ...]
 
 
-def lookup(width: int, kept: dict[str, Kept], *, gathered: bool) -> Lookup:
-    integer = key_type(INT4)
-    assert integer is not None
-    taken = [Taken(f"k{n}", "int4", integer, "pg_catalog.int4[]") for n in range(width)]
+def column_of_key(type_: PgType) -> Taken:
+    taken = key_type(type_)
+    assert taken is not None
+    return Taken("k", type_.name, taken, type_.array or "")
+
+
+def lookup(
+    width: int, kept: dict[str, Kept], *, gathered: bool, type_: PgType = INT4, numbered: bool = False
+) -> Lookup:
+    taken = [column_of_key(type_)] * width
     return Lookup(
         source=Source(PostgresConfig(table="t"), "the table t"),
         sql="",
         taken=taken,
         kept=kept,
-        width=width,
-        numbered=False,
+        width=1 if numbered else width,
+        numbered=numbered,
         gathered=gathered,
         foreign=lambda: TransientError("foreign"),
     )
@@ -89,3 +102,184 @@ def test_a_row_of_another_key_makes_the_whole_answer_foreign(gathered: bool) -> 
     answer: list[Any] = [([1, 7], ["a", "b"])] if gathered else [(1, "a"), (7, "b")]
     with pytest.raises(TransientError, match="foreign"):
         made.read(answer, made.ask([1, 2]), False)
+
+
+# Keys in columns
+
+INTS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+TEXT_TYPES = [pa.string(), pa.large_string()]
+# Few, so that those found and those asked for meet, and on either side of what a type and a column can hold.
+EDGES = [sign * 2**bits + n for bits in (7, 15, 31, 32) for sign in (-1, 1) for n in (-1, 0, 1)]
+numbers = st.integers(-3, 3) | st.sampled_from([*EDGES, 2**63 - 1, -(2**63)])
+texts = st.sampled_from(["", "a", "b", "é", "🙂", "\0", "a\0", "%", " a", "x" * 70]) | st.text("ab", max_size=2)
+raw_texts = st.sampled_from([b"\xff", b"a\xc3", b"\xed\xa0\x80"]) | texts.map(str.encode)
+
+
+@st.composite
+def asked_in_a_column(draw: st.DrawFn) -> Keys:
+    """Keys of one column, maybe a part of more of them; texts need not be UTF-8."""
+    data_type = draw(st.sampled_from([*INTS, *TEXT_TYPES]))
+    if data_type in TEXT_TYPES:
+        binary = pa.binary() if data_type == pa.string() else pa.large_binary()
+        column = pa.array(draw(st.lists(raw_texts, min_size=1, max_size=7)), binary).view(data_type)
+    else:
+        most = 2 ** (data_type.bit_width - 1)
+        column = pa.array(
+            draw(st.lists(numbers.filter(lambda n: -most <= n < most), min_size=1, max_size=7)), data_type
+        )
+    keys, _ = encode([column])
+    return keys[draw(st.integers(0, 1)) :][: draw(st.integers(1, 7))] or keys
+
+
+@st.composite
+def found_of(draw: st.DrawFn, asked: Keys, others: st.SearchStrategy[Any]) -> list[Any]:
+    """What a server gives back for *asked*: all in their order, or others, some of them, some twice, in any order."""
+    keys = list(asked)
+    chosen = draw(st.permutations(keys))[: draw(st.integers(0, len(keys)))]
+    more = draw(st.lists(st.sampled_from(keys) | others, max_size=1 if draw(st.booleans()) else 2))
+    return draw(st.sampled_from([keys, chosen, chosen, draw(st.permutations([*chosen, *more]))]))
+
+
+def of_its_kind(asked: Keys) -> st.SearchStrategy[Any]:
+    return numbers if pa.types.is_integer(asked.columns[0].type) else texts
+
+
+def is_utf_8(keys: list[Any]) -> bool:
+    return all(not isinstance(key, str) or key.encode(errors="replace").decode() == key for key in keys)
+
+
+asked_and_found = asked_in_a_column().flatmap(
+    lambda asked: st.tuples(st.just(asked), found_of(asked, of_its_kind(asked)))
+)
+
+
+@settings(derandomize=True, deadline=None)
+@given(asked_and_found)
+@example((encode([pa.array([1, 2], pa.int8())])[0], [1, 300]))
+@example((encode([pa.array([44], pa.int8())])[0], [300]))
+def test_keys_that_came_back_are_found_in_a_column_as_one_by_one(case: tuple[Keys, list[Any]]) -> None:
+    asked, found = case
+    assume(is_utf_8(found))  # as all is that a server sends
+    each_once = _each_once(found, asked)
+    right = len(set(found)) == len(found) and set(found) <= set(asked)
+    if each_once is None:
+        assert not right or asked.columns[0].type == pa.large_string()  # which is left to a look at each
+    else:
+        assert right
+        assert list(each_once) == found
+        assert isinstance(each_once, Keys)
+        assert each_once.columns[0].to_pylist() == found
+        assert (each_once is asked) == (found == list(asked))
+    # Of a tuple only the usual case is seen at once.
+    assert _each_once(found, tuple(asked)) == (found if found == list(asked) else None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ([[1.5, 2.5]], [2.5]),
+        ([[True, False]], [True]),
+        ([[b"a", b"b"]], [b"b"]),
+        ([[1, 2], ["a", "b"]], [(2, "b")]),
+        ([[1, 2]], ["1"]),
+        ([["1", "2"]], [1]),
+        ([[1, 0]], [True]),
+        ([[1, 2]], [None]),
+        ([["a", "b"]], [None, "a"]),
+    ],
+)
+def test_keys_of_which_no_column_speaks_are_left_to_a_look_at_each(columns: list[Any], found: list[Any]) -> None:
+    asked, _ = encode([pa.array(column) for column in columns])
+    assert _each_once(found, asked) is None
+
+
+def told(made: Lookup, keys: Any, answer: Any, many: bool) -> Any:
+    """What is sent for *keys* and what *answer* says of them then, or that it is foreign."""
+    asked = made.ask(keys)
+    arguments = [list(argument) if not isinstance(argument, int) else argument for argument in asked.arguments]
+    rejected = {key: str(failure.error) for key, failure in asked.answers.items()}
+    try:
+        found = made.read([answer], asked, many)
+    except TransientError as error:
+        return arguments, rejected, str(error)
+    return arguments, rejected, {key: str(v.error) if isinstance(v, Failure) else v for key, v in found.items()}
+
+
+COLUMNS = ["int2", "int4", "int8", "oid", "numeric", "text", "varchar", "name", "bpchar", "uuid", "bool", "float8"]
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.data(), st.sampled_from(COLUMNS), st.booleans())
+def test_keys_in_a_column_are_sent_and_read_as_a_tuple_of_them(data: st.DataObject, name: str, many: bool) -> None:
+    type_ = type_of(name)
+    asked = data.draw(asked_in_a_column())
+    found = data.draw(found_of(asked, of_its_kind(asked)))
+    assume(is_utf_8(found))
+    answer = (found, [f"v{n}" for n in range(len(found))]) if found else (None, None)
+    said = [
+        told(lookup(1, {"v": PLAIN}, gathered=True, type_=type_), keys, answer, many) for keys in (asked, tuple(asked))
+    ]
+    assert said[1] == said[0]
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.data(), st.integers(1, 3), st.booleans())
+def test_numbered_keys_in_columns_are_read_as_a_tuple_of_them(data: st.DataObject, width: int, many: bool) -> None:
+    types = data.draw(st.lists(st.sampled_from([pa.int32(), pa.int64()]), min_size=width, max_size=width))
+    rows = data.draw(st.lists(st.tuples(*[st.integers(-3, 3) | st.just(2**31 - 1)] * width), min_size=1, max_size=6))
+    keys, _ = encode([pa.array(part, type_) for part, type_ in zip(zip(*rows, strict=True), types, strict=True)])
+    places = data.draw(st.lists(st.integers(1, len(keys)), max_size=6))
+    said = []
+    for asked in (keys, tuple(keys)):
+        made = lookup(width, {"v": PLAIN}, gathered=True, numbered=True)
+        sent = made.ask(asked)
+        first = sent.arguments[-1]
+        assert [list(argument) for argument in sent.arguments[:-1]] == [
+            [row[n] if width > 1 else row for row in keys] for n in range(width)
+        ]
+        answer = ([first + place for place in places], [f"v{place}" for place in places]) if places else (None, None)
+        found = made.read([answer], sent, many)
+        said.append({key: str(v.error) if isinstance(v, Failure) else v for key, v in found.items()})
+        assert {*found} == {keys[place - 1] for place in places}
+    assert said[1] == said[0]
+
+
+@settings(derandomize=True, deadline=None)
+@given(asked_in_a_column(), st.sampled_from(COLUMNS))
+@example(encode([pa.array([2**31 - 1, -(2**31)])])[0], "int4")
+@example(encode([pa.array([2**31, 0])])[0], "int4")
+@example(encode([pa.array([0, -(2**31) - 1])])[0], "int4")
+@example(encode([pa.array([0, 2**32 - 1])])[0], "oid")
+@example(encode([pa.array([0, 2**32])])[0], "oid")
+@example(encode([pa.array([-1, 5])])[0], "oid")
+def test_a_column_of_keys_is_taken_where_a_tuple_of_them_is(asked: Keys, name: str) -> None:
+    taken = column_of_key(type_of(name))
+    assert _takes(taken, tuple(asked)) == _takes(taken, asked)
+    assert _takes(taken, ()) == _takes(taken, asked[:0])
+
+
+def test_numbers_that_all_came_back_need_no_look_at_each() -> None:
+    def objects() -> list[Any]:
+        made.append(1)
+        return [3, 1, 2]
+
+    made: list[int] = []
+    keys = Keys([pa.array([3, 1, 2])], objects)
+    assert _takes(column_of_key(INT4), keys)
+    whole, part = _each_once([3, 1, 2], keys), _each_once([2, 3], keys)
+    assert whole is keys
+    assert isinstance(part, Keys)
+    assert [column.to_pylist() for column in part.columns] == [[2, 3]]
+    assert made == []
+    assert list(part) == [2, 3]
+
+
+@pytest.mark.parametrize("found", [[1, 2, 3], [3, 1]])
+def test_answers_to_a_column_are_a_column_of_the_keys_that_were_asked(found: list[int]) -> None:
+    made = lookup(1, {"v": PLAIN}, gathered=True)
+    keys, _ = encode([pa.array([1, 2, 3], pa.int16())])
+    answers = made.read([(found, ["v"] * len(found))], made.ask(keys), False)
+    assert isinstance(answers, Answers)
+    assert isinstance(answers.found, Keys)
+    assert answers.found.columns[0].type == pa.int16()
+    assert answers.found == found
