@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
+import pyarrow as pa
 import pytest
 
-from enrichkit import Call, ConfigError, Connector, ConnectorConfig
+from enrichkit import Answers, Call, ConfigError, Connector, ConnectorConfig, Keys
 from enrichkit.testing import ConnectorContract
 
 from .contract.bugs import BUGS
@@ -101,6 +102,43 @@ class TestKeysOfBytesOnly(SampleContract):
     @pytest.fixture
     def missing_key(self) -> Any:
         return b"nobody"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnsConfig(SampleConfig):
+    """Of a connector that takes keys in columns."""
+
+
+class ColumnsConnector(SampleConnector):
+    """Gives the keys back in columns, too."""
+
+    config_class = ColumnsConfig
+    key_columns = True
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Mapping[Any, Any]:
+        found = await super().fetch_many(keys, call)
+        if not isinstance(keys, Keys):
+            return found
+        there = [n for n, key in enumerate(keys) if key in found]
+        columns = [column.take(pa.array(there, pa.int64())) for column in keys.columns]
+        return Answers(Keys(columns, [keys[n] for n in there]), [found[keys[n]] for n in there])
+
+
+class TestKeysInColumns(SampleContract):
+    kind = ColumnsConnector
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsInColumnsConfig(PairConfig):
+    """Of a connector that takes keys of two parts in columns."""
+
+
+class PairsInColumnsConnector(ColumnsConnector):
+    config_class = PairsInColumnsConfig
+
+
+class TestKeysOfTwoPartsInColumns(TestKeysOfTwoPartsOnly):
+    kind = PairsInColumnsConnector
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
-from enrichkit import Call, ConfigError, Failure, FatalError, PermanentError, TransientError
+from enrichkit import Call, ConfigError, Failure, FatalError, Keys, PermanentError, TransientError
 
 from .sample import Line, SampleConfig, SampleConnector, SampleContract, server
 
@@ -239,6 +240,20 @@ class TakesTheKeys(Misread):
         if isinstance(keys, list):
             keys.sort(key=str)
         return found
+
+
+@caught_by("keys_in_columns_get_the_same_answers")
+class ForgetsTheOffset(SampleConnector):
+    """Reads texts from the buffers of a column, and takes a part of an array for its beginning."""
+
+    key_columns = True
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Mapping[Any, Any]:
+        if isinstance(keys, Keys):
+            (column,) = keys.columns
+            texts = pa.Array.from_buffers(pa.binary(), len(column), column.buffers()).to_pylist()
+            keys = [text.decode("utf-8", "surrogateescape") for text in texts]
+        return await super().fetch_many(keys, call)
 
 
 @caught_by("asking_again_gives_the_same")

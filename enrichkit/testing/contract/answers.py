@@ -6,12 +6,15 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...connector import Answers, Failure
+from ...connector import Answers, Failure, Keys
 from ...errors import ConnectorError, FatalError, PermanentError, TransientError
+from ...keys import encode
 from .base import Fixtures
 from .source import parts_of, unlike
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...connector import Key
     from .source import Source
 
@@ -62,8 +65,15 @@ class AnswerChecks(Fixtures):
         assert keys == source.group
 
     def test_the_keys_may_be_any_sequence(self, source: Source) -> None:
-        """Look for `keys + [...]`, `keys.copy()` and drivers that want a list: the engine gives a tuple."""
+        """Look for `keys + [...]`, `keys.copy()` and drivers that want a list: the engine gives a tuple, or `Keys`."""
         assert source.expected(source.group) == source.values(source.fetch(tuple(source.group)))
+
+    def test_keys_in_columns_get_the_same_answers(self, source: Source) -> None:
+        """Look at what is read from `Keys.columns`, parts of longer arrays; without `key_columns` it is a tuple."""
+        keep = source.keys[::-1][: source.connector.max_batch_size - 1]
+        for key in (None, source.missing, *source.hostile()):
+            keys = source.as_the_engine_gives(source.group[::-1] if key is None else [*keep, key])
+            assert self._outcome(source, keys) == self._outcome(source, list(keys))
 
     def test_asking_again_gives_the_same(self, source: Source) -> None:
         """Look for state that a call leaves in the connector: cursors, used-up iterators, remembered misses."""
@@ -174,3 +184,20 @@ class AnswerChecks(Fixtures):
         for answer in answers.values():
             assert not (isinstance(answer, Failure) and isinstance(answer.error, TransientError | FatalError)), answer
         return dict(answers)
+
+    def _outcome(self, source: Source, keys: Sequence[Key]) -> Any:
+        """Return what a call comes to, so that it can be compared: each answer and the types of its key."""
+        try:
+            answers = source.fetch(keys)
+        except Exception as error:  # noqa: BLE001  # of any kind: other checks say which may be
+            return type(error)
+        if isinstance(answers, Answers) and isinstance(answers.found, Keys):
+            in_columns, _ = encode(answers.found.columns)
+            assert in_columns == answers.found, "The columns of the keys that were found are others than their objects."
+        return {
+            key: (
+                *map(type, parts_of(key)),
+                (type(value.error), value.rejected) if isinstance(value, Failure) else value,
+            )
+            for key, value in source.values(answers).items()
+        }

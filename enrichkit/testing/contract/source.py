@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...connector import Connector, Failure, Key
+import pyarrow as pa
+
+from ...connector import Connector, Failure, Key, Keys
+from ...keys import encode
 from ..bench import Bench, decoded
 
 if TYPE_CHECKING:
@@ -111,6 +114,17 @@ class Source(Bench):
             for bad in _HOSTILE_OF.get(type(part), ())
         ]
         return [key for key in made if key not in self.known]
+
+    def as_the_engine_gives(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """
+        Return *keys* as the engine gives them: a tuple, or with `key_columns` a part of more of them in columns.
+
+        Half a pair, which no UTF-8 has, becomes three halves in columns: there it can only be the bytes of them.
+        """
+        if not self.connector.key_columns:
+            return tuple(keys)
+        others = [key for key in self.strangers(3) if key not in keys][:2]
+        return _in_columns([*others[:1], *keys, *others[1:]])[len(others[:1]) :][: len(keys)]
 
 
 class Network(Source):
@@ -213,6 +227,17 @@ _HOSTILE_OF: Mapping[type, Sequence[Any]] = {
     int: _HOSTILE_INTS,
     float: _HOSTILE_FLOATS,
 }
+
+
+def _in_columns(keys: Sequence[Key]) -> Keys:
+    columns = []
+    for parts in zip(*map(parts_of, keys), strict=True):
+        if isinstance(parts[0], str):
+            raw = [part.encode("utf-8", "surrogatepass") for part in parts]
+            columns.append(pa.array(raw, pa.binary()).view(pa.string()))
+        else:
+            columns.append(pa.array(parts))
+    return encode(columns)[0]
 
 
 def _next_to(key: Key, n: int) -> Key:
