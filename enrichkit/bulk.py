@@ -56,6 +56,13 @@ class Keys(Sequence[Key]):
             self._objects = made = made()
         return made
 
+    def place(self) -> tuple[list[Key], int, int]:
+        """Return the objects of the whole that these keys are a part of, where they begin there, and where they end."""
+        if self._part is None:
+            return self.objects(), 0, len(self)
+        whole, places = self._part
+        return (whole.objects(), places.start, places.stop) if places.step == 1 else (self.objects(), 0, len(self))
+
     def followed_by(self, others: Sequence[Keys]) -> Keys | None:
         """Return these keys and those of *others*; None: columns of other types, or of more than 2 GiB together."""
         if not others:

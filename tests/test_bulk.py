@@ -54,6 +54,8 @@ def check(keys: Keys, expected: list[Any]) -> None:
     assert [*keys] == expected
     assert [*reversed(keys)] == expected[::-1]
     assert keys.objects() == expected
+    every, start, end = keys.place()
+    assert every[start:end] == expected
     assert [keys[n] for n in range(-len(expected), len(expected))] == expected * 2
     for beyond in (len(expected), -len(expected) - 1):
         with pytest.raises(IndexError):

@@ -71,7 +71,8 @@ class Pending:
         """Append keys that are asked for the first time."""
         self.keys += len(bundle.keys)
         if self._fresh and self._reached is not None:
-            passed = bisect_right(_objects(bundle.keys), self._reached)
+            keys, start, end = _place(bundle.keys)
+            passed = bisect_right(keys, self._reached, start, end) - start
             if passed == len(bundle.keys):
                 self._later.append(bundle)
                 return
@@ -176,8 +177,10 @@ class Pending:
             fresh.clear()
             waiting = sum(len(bundle.keys) for bundle in bundles)
             if waiting > room:
-                counts = _lowest([_objects(bundle.keys) for bundle in bundles], room)
-                self._reached = max(bundle.keys[n - 1] for bundle, n in zip(bundles, counts, strict=True) if n)
+                columns = [_place(bundle.keys) for bundle in bundles]
+                counts = _lowest(columns, room)
+                highest = [keys[start + n - 1] for (keys, start, _), n in zip(columns, counts, strict=True) if n]
+                self._reached = max(highest)
                 for bundle, count in zip(bundles, counts, strict=True):
                     whole = count == len(bundle.keys)
                     if count:
@@ -199,40 +202,42 @@ class Pending:
         self._reached = None
 
 
-def _objects(keys: Sequence[Any]) -> Sequence[Any]:
-    """*keys* as a list, in which it is quicker to find one."""
-    return keys.objects() if isinstance(keys, Keys) else keys
+def _place(keys: Sequence[Any]) -> tuple[Sequence[Any], int, int]:
+    """*keys* as a part of a list, in which it is quicker to find one: the list, their start and their end."""
+    return keys.place() if isinstance(keys, Keys) else (keys, 0, len(keys))
 
 
-def _lowest(columns: list[Sequence[Any]], count: int) -> list[int]:
+def _lowest(columns: list[tuple[Sequence[Any], int, int]], count: int) -> list[int]:
     """
     Return how many keys of each column are about the *count* lowest of all, which are more.
 
-    A bound is sought below which so many keys lie: the lowest of the keys up to which each column would give its equal
-    share. What the others do not give for it is shared out again.
+    A column is a part of a list: the list, the start and the end of the part. A bound is sought below which so many
+    keys lie: the lowest of the keys up to which each column would give its equal share. What the others do not give for
+    it is shared out again.
     """
-    taken = [0] * len(columns)
+    taken = [start for _, start, _ in columns]
     room = count
 
     def giving() -> list[int]:
-        return [n for n, keys in enumerate(columns) if taken[n] < len(keys)]
+        return [n for n, (_, _, end) in enumerate(columns) if taken[n] < end]
 
     for _ in range(PASSES):
         givers = giving()
         share = room // len(givers)
         if not share:
             break
-        bound = min(columns[n][min(taken[n] + share, len(columns[n])) - 1] for n in givers)
+        bound = min(columns[n][0][min(taken[n] + share, columns[n][2]) - 1] for n in givers)
         for n in givers:
+            keys, _, end = columns[n]
             # Not more than its share even if its keys are in no order that Python knows, as broken UTF-8 may be.
-            found = min(bisect_right(columns[n], bound, taken[n]), taken[n] + share)
+            found = min(bisect_right(keys, bound, taken[n], end), taken[n] + share)
             room -= found - taken[n]
             taken[n] = found
     while room:  # for the last few keys no bound is sought: a call is full while keys wait
         givers = giving()
         share = -(-room // len(givers))
-        for n in sorted(givers, key=lambda n: columns[n][taken[n]]):
-            more = min(share, room, len(columns[n]) - taken[n])
+        for n in sorted(givers, key=lambda n: columns[n][0][taken[n]]):
+            more = min(share, room, columns[n][2] - taken[n])
             room -= more
             taken[n] += more
-    return taken
+    return [end - start for end, (_, start, _) in zip(taken, columns, strict=True)]

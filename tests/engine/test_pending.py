@@ -205,7 +205,8 @@ async def test_calls_of_neighbours_span_slices_and_each_row_gets_its_value(lab: 
 
 
 def test_the_lowest_keys_are_those_of_one_column_where_the_other_has_only_high_ones() -> None:
-    low, high = pending._lowest([list(range(100)), list(range(1000, 1100))], 50)
+    # Each column is a part of a list; what lies before and behind it does not count.
+    low, high = pending._lowest([([-7, *range(100)], 1, 101), ([0, 1, *range(1000, 1100), 5], 2, 102)], 50)
     assert low + high == 50
     assert high <= 2, "the last few keys are shared out without a bound"
 
