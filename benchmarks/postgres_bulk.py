@@ -16,7 +16,7 @@ import asyncpg
 import uvloop
 
 from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, drain, per_item, rates, spread
-from benchmarks.spark_runs import WARMUP, Meter
+from benchmarks.spark_runs import Meter, warm_up
 from enrichkit import enrich, local
 
 KEYS = 1_000_000
@@ -127,7 +127,8 @@ def main(quick: bool) -> list[Table]:
             single: lambda: meter.run(lambda: with_pool(dsn, numbers[:singles])),
             held: lambda: meter.run(lambda: with_asyncpg(dsn, each, SINGLE_IN_FLIGHT)),
         }
-        samples = alternate(runs, rounds=2 if quick else PAIRS, warmup=WARMUP)
+        warm_up(keys.select(column), quick=quick)
+        samples = alternate(runs, rounds=2 if quick else PAIRS)
     for name, found in samples.items():
         speed = spread(rates(found, asked[name]), digits=0)
         table.rows.append((name, f"{asked[name]:,}", speed, *per_item(found, asked[name]), f"{sent[name]:,}"))

@@ -10,7 +10,7 @@ import uvloop
 from redis._parsers import _AsyncRESP3Parser
 
 from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, drain, per_item, rates, spread, times
-from benchmarks.spark_runs import WARMUP, Meter, keys_of
+from benchmarks.spark_runs import Meter, keys_of, warm_up
 from enrichkit import enrich, local
 
 KEYS = 1_000_000
@@ -95,6 +95,7 @@ def main(quick: bool) -> list[Table]:
             counted[name] = calls(server.url)
             return sample
 
+        warm_up(keys.select(column), quick=quick)
         calls(server.url)
         ours, single = "enrichkit through Spark", "redis-py, GET per key"
         bulk, fast = f"redis-py, MGET of {GROUP:,}", f"redis-py with hiredis, MGET of {GROUP:,}"
@@ -106,7 +107,6 @@ def main(quick: bool) -> list[Table]:
                 single: lambda: run(single, meter.run(lambda: with_redis_py(server.url, each))),
             },
             rounds=2 if quick else PAIRS,
-            warmup=WARMUP,
         )
         asked = {ours: count, bulk: count, fast: count, single: singles}
         for name, found in samples.items():
