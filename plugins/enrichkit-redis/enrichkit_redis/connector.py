@@ -32,16 +32,14 @@ _HASH_TAG = re.compile(rb"\{[^}]+\}")
 
 class RedisConnector(Connector[RedisConfig]):
     """
-    Looks keys up in Redis or Valkey: one `MGET` per call for strings, one pipeline for hashes and in a cluster.
+    Looks keys up in Redis or Valkey: one `MGET` per call for strings, one pipeline for hashes and in a cluster, where
+    the keys that share a slot are one `MGET`.
 
     Measured on loopback with uvloop and Redis 6.2 on 2 cores, in turns with redis-py 8.1, whose `MGET` of 1,000 keys, 4
-    in flight, takes 2.1 us CPU per key with its own parser and 0.5 with hiredis: 0.43 to 0.5 us from Arrow to Arrow,
-    with 1,000 text keys a call and 4 in flight; 0.1 us more with 500 and 8. A miss adds 0.2 us, an int key 0.1, another
-    key column 0.5; a hash takes 2.4, a third less where its fields are named, a key in a cluster 1.9. A call takes
-    about 55 us apart from its keys.
-
-    Through Spark, with worker, JVM and server, a key takes 0.9 us CPU with 1,000 keys a call and 4 calls in flight, and
-    the same with 2,000 keys or 8 calls (the median of 15 runs of a million keys each).
+    in flight, takes 2.1 us CPU per key with its own parser and 0.5 with hiredis: 0.22 us from Arrow to Arrow, with
+    1,000 text keys a call and 4 in flight; 0.20 with 2,000, 0.24 with 8 in flight, 0.28 with 500 and 8. A whole number
+    takes the same, a miss 0.3 us more, another key column 0.3; a hash takes 2.6, and 0.84 where its fields are named. A
+    call takes about 60 us apart from its keys.
     """
 
     name: ClassVar[str] = "redis"
