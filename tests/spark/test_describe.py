@@ -33,7 +33,7 @@ def test_a_type_that_the_source_was_asked_for(
         The source 'places'
           connector  postgres
           key        2 columns
-          calls      2,000 keys per call (at most 10,000)
+          calls      4,000 keys per call (at most 10,000)
                      4 calls in flight per worker process
           config     PostgresConfig(returns=None, table='places', key=('country',
                      'city'), columns=(), query=None, pgbouncer=False, tls_ca=None,
