@@ -125,6 +125,14 @@ def test_a_lift_goes_up_to_the_end_before_it_comes_back() -> None:
     assert keys.take(2) == [15]
 
 
+def test_all_bundles_that_wait_are_found_those_of_the_next_round_too() -> None:
+    keys = Keys()
+    keys.add(10, 20, 30, 40)
+    assert keys.take(2) == [10, 20]
+    keys.add(5, 25)
+    assert sorted(key for bundle in keys.pending.bundles() for key in bundle.keys) == [5, 25, 30, 40]
+
+
 def test_no_key_waits_for_ever_when_a_call_has_fewer_keys_than_there_are_slices() -> None:
     """Else, where rows leave as they complete, lower ones might come for ever."""
     keys = Keys()
