@@ -116,8 +116,8 @@ def keys_of(
     """
     connector = plan.connector
     keys, codes = encode(columns, in_order=connector.neighbours)
-    # In a window of ten rounds, from which a source with neighbours makes its calls, there are too many to compare.
     plain = ordered and plan.options.cache is None
+    # In a window of ten rounds, from which a source with neighbours makes its calls, there are too many to compare.
     compared = plain and len(columns) == 1 and plan.batch_size > 1 and not connector.neighbours
     column = keys.columns[0] if compared else None
     # A slice of neighbours is cut again and again, which is quicker for keys in columns.
