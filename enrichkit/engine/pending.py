@@ -92,6 +92,7 @@ class Pending:
             if waiting:
                 return waiting, bisection
         fresh = self._fresh
+        others: list[Lookup | Bundle] = []
         if not fresh:
             return [], None
         if only is None:
@@ -102,7 +103,8 @@ class Pending:
                 return self._side_by_side(limit), None
         elif self.neighbours:
             self._start_anew(len(self._later))
-            self._fresh = fresh = deque(sorted(fresh, key=lambda held: held.outcomes is not only))
+            others = [held for held in fresh if held.outcomes is not only]
+            fresh = deque(held for held in fresh if held.outcomes is only)
         bundles: list[Bundle] = []
         lookups: list[Lookup] = []
         room = limit
@@ -124,7 +126,9 @@ class Pending:
                 if not first.settled:
                     lookups.append(first)
                     room -= 1
-        if not fresh:
+        if fresh is not self._fresh:  # lookups first, as before: they may have clocks, and `clock` counts from the head
+            self._fresh = deque(sorted((*others, *fresh), key=lambda held: isinstance(held, Bundle)))
+        if not self._fresh:
             self._start_anew(SLICES)
         if lookups:
             for bundle in bundles:

@@ -183,6 +183,19 @@ def test_what_is_held_back_to_one_slice_takes_its_keys_wherever_they_wait() -> N
     assert keys.take(9) == [30, 40]
 
 
+def test_keys_with_a_clock_stay_first_when_another_slice_goes_before_them() -> None:
+    keys = Keys()
+    keys.add(10, 20, 30)
+    for lookup in keys.pending.clock(2):
+        lookup.started = 0.0
+    second = keys.add(5, 25)
+    assert keys.take(1, second) == [5]
+    assert keys.pending.clock(2) == []
+    assert keys.take(2) == [10, 20]  # else they would wait behind a key without a clock
+    assert sorted(keys.take(9)) == [25, 30]
+    assert not keys.pending
+
+
 def test_clocks_start_for_keys_of_the_next_round_as_well() -> None:
     keys = Keys()
     keys.add(10, 20, 30)
