@@ -121,7 +121,8 @@ class Answers(Mapping[Key, Value]):
 
     Args:
         keys: n of the keys that were asked for, each once, in any order.
-        values: n values; or by the name of a field its n values, when a value is a struct.
+        values: n values, as Python objects or as an Arrow array; or by the name of a field its n values, when a value
+            is a struct.
 
     Attributes:
         found: The *keys*.
@@ -151,7 +152,9 @@ class Answers(Mapping[Key, Value]):
         if self._rows is None:
             values = self.columns
             if isinstance(values, Mapping):
-                values = dicts_of(tuple(values))(zip(*values.values(), strict=True))
+                values = dicts_of(tuple(values))(zip(*map(_objects_of, values.values()), strict=True))
+            else:
+                values = _objects_of(values)
             self._rows = dict(zip(self.found, values, strict=True))
         return self._rows
 
@@ -166,6 +169,10 @@ class Answers(Mapping[Key, Value]):
 
     def __repr__(self) -> str:
         return f"<Answers to {len(self.found):,} keys>"
+
+
+def _objects_of(column: Any) -> Sequence[Value]:
+    return column.to_pylist() if hasattr(column, "to_pylist") else column  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=64)

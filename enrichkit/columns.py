@@ -111,6 +111,26 @@ def _places(found: Sequence[Key], keys: Sequence[Key]) -> Any:
 
 
 def _reader(data_type: Any, encoding: Encoding) -> _Read:
+    by_values = _reader_of_objects(data_type, encoding)
+
+    # A struct may stand for a variant, and in Python a map has another form, which decides what becomes of it.
+    as_it_is = encoding == "python" and not pa.types.is_nested(data_type)
+
+    def read(values: Sequence[Any]) -> Any:
+        if not isinstance(values, pa.Array | pa.ChunkedArray):
+            return by_values(values)
+        if not as_it_is or values.type != data_type:
+            return by_values(values.to_pylist())
+        array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        if isinstance(array, pa.ChunkedArray):  # more than 2 GiB of text
+            raise OverflowError
+        array.validate(full=True)  # text may be no UTF-8, and Spark would believe it
+        return array
+
+    return read
+
+
+def _reader_of_objects(data_type: Any, encoding: Encoding) -> _Read:
     if encoding == "text" and is_string(data_type):
         return lambda values: _texts(values, data_type)
     if encoding == "json" and _has_columns(data_type):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,9 @@ def plain(draw: st.DrawFn) -> tuple[Answers, dict[Any, Any]]:
     keys = draw(KEYS)
     values = draw(st.lists(VALUES, min_size=len(keys), max_size=len(keys)))
     as_given = draw(st.sampled_from([list, tuple]))
+    if draw(st.booleans()):
+        values = [value if isinstance(value, str) else None for value in values]
+        return Answers(as_given(keys), pa.array(values, pa.string())), dict(zip(keys, values, strict=True))
     return Answers(as_given(keys), as_given(values)), dict(zip(keys, values, strict=True))
 
 
@@ -33,6 +37,10 @@ def by_field(draw: st.DrawFn) -> tuple[Answers, dict[Any, Any]]:
     column = st.lists(VALUES, min_size=len(keys), max_size=len(keys))
     columns = draw(st.dictionaries(st.text(max_size=3), column, min_size=1, max_size=3))
     rows = [{name: values[n] for name, values in columns.items()} for n in range(len(keys))]
+    if "" in columns and draw(st.booleans()):
+        texts = pa.array(map(repr, columns[""]), pa.string())
+        rows = [{**row, "": text} for row, text in zip(rows, texts.to_pylist(), strict=True)]
+        columns = {**columns, "": texts}
     return Answers(keys, columns), dict(zip(keys, rows, strict=True))
 
 

@@ -135,12 +135,17 @@ def right_answers(draw: st.DrawFn) -> tuple[Any, Any, Answers]:
     size = draw(st.integers(0, 6))
     raw_of = RAW_OF[encoding]
 
-    def column(part: Any) -> list[Any]:
+    def column(part: Any) -> Any:
         values = draw(st.lists(nullable(right(part)), min_size=size, max_size=size))
         # JSON has no NaN, and what a list inside a text holds is JSON.
         if encoding == "json" or (encoding == "text" and "list" in str(part)):
             values = [None if has_not_finite(value) else value for value in values]
-        return [raw_of(value, part) for value in values]
+        raws = [raw_of(value, part) for value in values]
+        if encoding == "python" and not pa.types.is_nested(part) and draw(st.booleans()):
+            array = pa.array(decoder(part, encoding)(raws)[0], part)
+            cut = draw(st.integers(0, size))
+            return draw(st.sampled_from([array, pa.chunked_array([array[:cut], array[cut:]])]))
+        return raws
 
     if pa.types.is_struct(data_type) and encoding != "json" and draw(st.booleans()):
         named = [field for field in data_type if draw(st.integers(0, 4))] or list(data_type)
@@ -404,6 +409,38 @@ def test_each_kind_of_answers_has_its_way(data_type: Any, encoding: Any, values:
     assert expected == column.to_pylist()
     assert data_type == column.type
     assert [] == missed
+
+
+@pytest.mark.parametrize(
+    ("data_type", "encoding", "values"),
+    [
+        (STRING, "python", pa.array(["a", None], pa.large_string())),
+        (INT, "python", pa.array([1, None], pa.int64())),
+        (STRING, "json", pa.array(['"a"', None])),
+        (INT, "text", pa.array([b"1", None])),
+        (pa.list_(INT), "python", pa.array([[1], None], pa.list_(INT))),
+        (USER, "python", pa.array([{"name": "Ann", "tier": 1}, None], USER)),
+        (VARIANT, "python", pa.array([{"value": b"\x00", "metadata": b""}, None], VARIANT)),
+    ],
+    ids=str,
+)
+def test_an_array_of_another_form_is_decoded_as_a_list_is(data_type: Any, encoding: Any, values: Any) -> None:
+    keys = (1, 2)
+    from_array, _ = reader(data_type, encoding)(Answers(keys, values), keys)
+    from_list, _ = reader(data_type, encoding)(Answers(keys, values.to_pylist()), keys)
+    assert_same_column(from_list, from_array)
+
+
+def test_an_array_of_the_declared_type_stays_as_it_is() -> None:
+    array = pa.array(["a", None, "b"])
+    column, _ = column_reader(STRING, "python")(Answers((1, 2, 3), array), (1, 2, 3))
+    assert column[:].buffers()[2].address == array.buffers()[2].address
+
+
+def test_an_array_of_text_that_is_no_utf_8_is_no_column() -> None:
+    array = pa.array([b"a", b"\xff"]).view(STRING)
+    with pytest.raises(pa.ArrowInvalid):
+        column_reader(STRING, "python")(Answers((1, 2), array), (1, 2))
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
