@@ -24,11 +24,13 @@ class Column:
         name: As the catalog spells it.
         type: Its type.
         exact: False when its collation finds different texts equal.
+        indexed: True when a B-tree of all rows begins with it.
     """
 
     name: str
     type: PgType
     exact: bool = True
+    indexed: bool = False
 
 
 _TABLE = """
@@ -44,7 +46,12 @@ ORDER BY n.nspname <> $1, 1, 2 LIMIT 2000
 """
 
 _COLUMNS = """
-SELECT a.attname::text, a.atttypid, a.atttypmod, coalesce(c.collisdeterministic, true)
+SELECT a.attname::text, a.atttypid, a.atttypmod, coalesce(c.collisdeterministic, true), EXISTS (
+    SELECT FROM pg_catalog.pg_index i
+    JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid JOIN pg_catalog.pg_am m ON m.oid = x.relam
+    WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum AND i.indisvalid AND i.indpred IS NULL
+        AND m.amname = 'btree'
+)
 FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -84,8 +91,8 @@ async def columns_of_table(connection: Any, config: PostgresConfig) -> dict[str,
         here = [name for where, name in names if where == schema]
         raise no_table(config, table, f"the schema {schema!r}", here, hint)
     rows = await connection.fetch(_COLUMNS, found[0][0])
-    types = await _types(connection, [(oid, typmod) for _, oid, typmod, _ in rows])
-    return {name: Column(name, type_, exact) for (name, _, _, exact), type_ in zip(rows, types, strict=True)}
+    types = await _types(connection, [(oid, typmod) for _, oid, typmod, *_ in rows])
+    return {name: Column(name, type_, *told) for (name, _, _, *told), type_ in zip(rows, types, strict=True)}
 
 
 async def columns_of_query(connection: Any, query: str) -> tuple[list[Column], list[PgType | None]]:

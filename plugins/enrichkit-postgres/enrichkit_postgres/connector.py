@@ -28,11 +28,11 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Lookup]):
     rejected without being sent. Sessions are read-only, and the server itself stops a statement a tenth before
     ``call.timeout``.
 
-    CPU per key through Spark, a million keys, one value column, 4 calls in flight, worker and server: 0.55 + 0.60 us
-    with 2,000 keys a call, 0.57 + 0.46 with 4,000, 0.55 + 0.42 with 5,000; without Spark the worker takes 0.43, and
-    bare `connection.fetch` of 1,000 keys a call 0.57. The server takes 2 to 3 us for a key whose call has others from
-    all over a table of a million rows, and half a microsecond for one among its neighbours, as in a long job: see
-    docs/decisions/0036-calls-of-neighbours.md. Why a call returns arrays: docs/decisions/0034-columns-from-postgres.md.
+    CPU per key through Spark, a million int keys, one column of texts, 4 calls in flight, worker and server: 0.41 +
+    0.48 us with 4,000 keys a call; with 2,000 the server takes 0.6. Without Spark the worker takes 0.35, and bare
+    `connection.fetch` of 1,000 keys a call 0.57. The server takes 2 to 3 us for a key whose call has others from all
+    over a table of a million rows, and half a microsecond for one among its neighbours, as in a long job: see
+    docs/decisions/0036-calls-of-neighbours.md. How columns come without objects: `gathered.py`.
     A call of 4,000 keys stays within `timeout` where each has to be read from a disk that takes 2 ms.
     """
 

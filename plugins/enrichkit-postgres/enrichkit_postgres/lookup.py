@@ -7,24 +7,27 @@ noticed. Where it is not (citext, char(n), uuid as text, a collation without cas
 columns, the server says itself which of our keys a row belongs to: the keys are joined `WITH ORDINALITY`, and the
 numbers of two calls never overlap, so that a foreign row is noticed too.
 
-The server sends one row, with an array for each column: see docs/decisions/0034-columns-from-postgres.md.
+The server sends one row, in which each column comes as one: see `gathered.py`.
 """
 
 from __future__ import annotations
 
 import secrets
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from enrichkit.connector import Answers, Failure, Key, Keys, Value
 from enrichkit.errors import FatalError, PermanentError, TransientError
 
 from .ddl import ddl_of
+from .gathered import objects_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from enrichkit.sql import Source
 
+    from .gathered import Gathered
     from .pgtypes import Kept, Taken
 
 __all__ = ["Asked", "Lookup"]
@@ -63,7 +66,7 @@ class Lookup:
         kept: The value columns by name.
         width: How many columns before the values identify the row's key.
         numbered: True when the row begins with the key's number instead of the key.
-        gathered: True when the statement returns one row, with an array for each column.
+        gathered: How each column comes as one, keys first; empty when the statement returns rows.
         foreign: Makes the error for a row that was not asked for.
 
     Attributes:
@@ -80,7 +83,7 @@ class Lookup:
         kept: Mapping[str, Kept],
         width: int,
         numbered: bool,
-        gathered: bool,
+        gathered: Sequence[Gathered],
         foreign: Callable[[], FatalError | TransientError],
     ) -> None:
         self.source = source
@@ -93,7 +96,7 @@ class Lookup:
         self._same = [column.key.same for column in taken]
         self._refuses = any(column.refused for column in kept.values())
         self._foreign = foreign
-        self._gathered = gathered
+        self._gathered = tuple(gathered)
         self._width = width
 
     def ask(self, keys: Sequence[Key]) -> Asked:
@@ -111,20 +114,21 @@ class Lookup:
         elif any(self._same):
             self._find_twins(asked)
             columns = self._columns(asked.keys)
-        columns = [column.objects() if isinstance(column, Keys) else column for column in columns]
         encoded = (taken.encode(column) for taken, column in zip(self._taken, columns, strict=True))
         asked.arguments = (*encoded, *asked.arguments)
         return asked
 
     def read(self, rows: Sequence[Any], asked: Asked, many: bool) -> Mapping[Key, Value | Failure]:
         """Return the answers that *rows* hold, and those that were known before."""
-        columns: Sequence[Any] = rows[0] if self._gathered else list(zip(*rows, strict=True))
-        if not columns or columns[0] is None:  # the array of no rows is NULL
+        columns = self._columns_of(rows)
+        if not columns:
             return asked.answers
-        keys: Sequence[Key] = columns[0] if self._width == 1 else list(zip(*columns[: self._width], strict=True))
+        keys: Any = columns[0]
+        if self._width > 1:
+            keys = list(zip(*map(objects_of, columns[: self._width]), strict=True))
         if asked.by is not None:
             try:
-                keys = list(map(asked.by.__getitem__, keys))
+                keys = list(map(asked.by.__getitem__, objects_of(keys)))
             except KeyError:
                 raise self._foreign() from None
         each_once = _each_once(keys, asked.keys)
@@ -132,6 +136,7 @@ class Lookup:
         if each_once is not None:
             keys = each_once
         else:
+            keys = objects_of(keys)
             distinct = set(keys)
             one_each = len(distinct) == len(keys)
             if asked.by is None and not distinct.issubset(asked.keys):
@@ -139,7 +144,7 @@ class Lookup:
         values = columns[self._width : self._width + len(self.names)]
         refused = columns[-1] if self._refuses and any(columns[-1]) else None
         if many or refused or not one_each:
-            found = self._matches(keys, values, refused or (None,) * len(keys), many)
+            found = self._matches(keys, list(map(objects_of, values)), refused or (None,) * len(keys), many)
         else:
             answers = Answers(keys, values[0] if len(values) == 1 else dict(zip(self.names, values, strict=True)))
             if not (asked.twins or asked.answers):
@@ -149,6 +154,16 @@ class Lookup:
             if key in found:
                 found[twin] = found[key]
         return found | asked.answers
+
+    def _columns_of(self, rows: Sequence[Any]) -> list[Any]:
+        """Return the columns of *rows*; none when there is no row."""
+        if not self._gathered:
+            return list(zip(*rows, strict=True))
+        (row,) = rows
+        if row[0] is None:  # an aggregate of no rows
+            return []
+        fields = iter(row)
+        return [column.read(*islice(fields, len(column.aggregates))) for column in self._gathered]
 
     def _matches(
         self, keys: Sequence[Key], columns: Sequence[Any], refusals: Sequence[int | None], many: bool
@@ -217,9 +232,10 @@ class Lookup:
         )
 
 
-def _each_once(found: Sequence[Key], asked: Sequence[Key]) -> Sequence[Key] | None:
+def _each_once(found: Any, asked: Sequence[Key]) -> Sequence[Key] | None:
     """Return *found* when a quick look shows that each of these keys was asked for and comes once."""
     if not isinstance(asked, Keys) or len(asked.columns) > 1:
+        found = objects_of(found)
         return found if tuple(found) == asked else None  # as an index gives them when it has them all
     import pyarrow as pa  # here: a driver program that only plans has no use for it
     import pyarrow.compute as pc
@@ -228,12 +244,12 @@ def _each_once(found: Sequence[Key], asked: Sequence[Key]) -> Sequence[Key] | No
     if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
         return None
     try:
-        array = pa.array(found, column.type)
+        array = found.cast(column.type) if isinstance(found, pa.Array) else pa.array(found, column.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return None
     if pc.is_in(column, array).true_count < len(array):
         return None
-    return asked if array.equals(column) else Keys([array], list(found))
+    return asked if array.equals(column) else Keys([array], array.to_pylist)
 
 
 def _takes(taken: Taken, keys: Sequence[Any]) -> bool:

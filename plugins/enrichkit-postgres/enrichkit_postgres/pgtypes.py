@@ -16,6 +16,7 @@ from decimal import Decimal
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
+from enrichkit.connector import Keys
 from enrichkit.sql import quote
 
 if TYPE_CHECKING:
@@ -94,11 +95,13 @@ class Kept:
         ddl: Its Spark type.
         select: SQL of the value, NULL where it is refused.
         refused: SQL that is true where Spark cannot hold the value; None when it always can.
+        is_text: True when `select` is text or varchar to the server.
     """
 
     ddl: str
     select: str
     refused: str | None = None
+    is_text: bool = False
 
 
 def value_type(type_: PgType, column: str) -> Kept:
@@ -109,13 +112,15 @@ def value_type(type_: PgType, column: str) -> Kept:
         return (
             Kept("array<string>", f"{column}::pg_catalog.text[]")
             if is_array
-            else Kept("string", f"{column}::pg_catalog.text")
+            else Kept("string", f"{column}::pg_catalog.text", is_text=True)
         )
     ddl = _decimal(type_.typmod) if name == "numeric" else _DDL[name]
     if is_array:
         ddl = f"array<{ddl}>"
+    elif name in ("json", "jsonb"):
+        return Kept(ddl, f"{column}::pg_catalog.text", is_text=True)
     if name not in _LIMITS:
-        return Kept(ddl, column)
+        return Kept(ddl, column, is_text=not is_array and name in ("text", "varchar"))  # char(n) would lose its spaces
     low, high = (f"{limit}::pg_catalog.{name}" for limit in _LIMITS[name])
     # IS FALSE: a NULL, or an array with one, is unknown and is kept.
     inside = (
@@ -153,6 +158,7 @@ class KeyType:
         holds: Given a list of keys of these types, True when the column can hold each. Called once for a whole group.
         exact: True when the column's `=` is Python's `==`, so that a key can be found again by what is sent back.
         as_text: True when keys are sent as text and cast by the server.
+        joined: True when they are sent as one text, with commas between them, which the driver need not look through.
         same: What the server sends back for a key, when that is another object; None for the key itself, or unknown.
     """
 
@@ -161,6 +167,7 @@ class KeyType:
     holds: Callable[[Sequence[Any]], bool] = lambda keys: True
     exact: bool = True
     as_text: bool = False
+    joined: bool = False
     same: Callable[[Any], Any] | None = None
 
 
@@ -185,10 +192,15 @@ class Taken:
 
     def parameter(self, number: int) -> str:
         """Return the SQL of parameter *number*, an array of keys."""
+        if self.key.joined:
+            return f"pg_catalog.string_to_array(${number}::pg_catalog.text, ',')::{self.array}"
         return f"${number}::pg_catalog.text[]::{self.array}" if self.key.as_text else f"${number}::{self.array}"
 
-    def encode(self, keys: Sequence[Any]) -> Sequence[Any]:
+    def encode(self, keys: Sequence[Any]) -> Any:
         """Return *keys* as the driver takes them."""
+        if self.key.joined:
+            return _joined(keys)
+        keys = keys.objects() if isinstance(keys, Keys) else keys
         # str() of a date or datetime is ISO 8601 with a four-digit year; the text goes around the driver's infinity.
         return list(map(str, keys)) if self.key.as_text else keys
 
@@ -216,7 +228,20 @@ def equality(type_: PgType) -> str:
 
 def _integer(bits: int) -> KeyType:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    return KeyType((int,), f"int from {low} to {high}", lambda keys: low <= min(keys) and max(keys) <= high)
+    allowed = f"int from {low} to {high}"
+    return KeyType((int,), allowed, lambda keys: low <= min(keys) and max(keys) <= high, joined=True)
+
+
+def _joined(keys: Sequence[int]) -> str:
+    if isinstance(keys, Keys):
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        (column,) = keys.columns
+        if pa.types.is_integer(column.type):
+            every = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column.cast(pa.string()))
+            return str(pc.binary_join(every, ",")[0])
+    return ",".join(map(str, keys))
 
 
 def _is_text(keys: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ import pickle
 import random
 import signal
 import socket
+import struct
 import threading
 import time
 import zoneinfo
@@ -202,10 +203,11 @@ def test_a_row_that_was_not_asked_for_is_never_an_answer(sql, users):
     sql("CREATE TABLE pairs (a int, b int, v text)")
 
     async def run(**config: Any) -> str:
+        row = (struct.pack(">i", 3) if config["key"] == "id" else struct.pack(">q", 3), struct.pack(">i", 5), b"name3")
         async with opened(users, **config) as connector:
             asked = connector._lookup.ask([1, 2] if config["key"] == "id" else [(1, 1), (2, 2)])
             with pytest.raises(TransientError) as caught:
-                connector._lookup.read([([3], ["name3"])], asked, False)
+                connector._lookup.read([row], asked, False)
             return str(caught.value)
 
     expected = "A row of the table public.{} came back that was not asked for; the connection was closed."
@@ -827,9 +829,10 @@ def test_a_query_of_another_shape_is_refused_at_open(users, query, message):
     assert message == str(caught.value)
 
 
-def test_a_query_that_returns_other_keys_is_refused(users):
+@pytest.mark.parametrize("key", ["id + 1", "nullif(id, 2)", "nullif(id, id)"])
+def test_a_query_that_returns_other_keys_is_refused(users, key):
     with pytest.raises(FatalError) as caught:
-        lookup(users, [1, 2], query="SELECT id + 1 AS id, name FROM users WHERE id = ANY($1)")
+        lookup(users, [1, 2], query=f"SELECT {key} AS id, name FROM users WHERE id = ANY($1)")
     assert str(caught.value) == (
         "PostgresConfig.query returned a key in 'id' that it was not asked for. It must return the keys as they were "
         "given, for example by joining the table to unnest($1)."

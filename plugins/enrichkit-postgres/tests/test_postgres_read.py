@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from enrichkit_postgres import PostgresConfig
+from enrichkit_postgres.gathered import Gathered, as_array, as_integers, as_texts
 from enrichkit_postgres.lookup import Lookup, _each_once, _takes
 from enrichkit_postgres.pgtypes import Kept, PgType, Taken, key_type
 from hypothesis import assume, example, given, settings
@@ -25,6 +27,7 @@ def type_of(name: str, category: str = "N") -> PgType:
 INT4 = type_of("int4")
 PLAIN, REFUSED = Kept("string", "t.v"), Kept("date", "t.d", "t.d > '9999-12-31'")
 Row = tuple[Any, ...]
+NUMBER = {"int2": ">h", "int4": ">i", "int8": ">q"}
 
 
 def column_of_key(type_: PgType) -> Taken:
@@ -34,7 +37,12 @@ def column_of_key(type_: PgType) -> Taken:
 
 
 def lookup(
-    width: int, kept: dict[str, Kept], *, gathered: bool, type_: PgType = INT4, numbered: bool = False
+    width: int,
+    kept: dict[str, Kept],
+    *,
+    gathered: list[Gathered] | None = None,
+    type_: PgType = INT4,
+    numbered: bool = False,
 ) -> Lookup:
     taken = [column_of_key(type_)] * width
     return Lookup(
@@ -44,9 +52,21 @@ def lookup(
         kept=kept,
         width=1 if numbered else width,
         numbered=numbered,
-        gathered=gathered,
+        gathered=gathered if gathered is not None else [as_array("")] * (width + len(kept) + 1),
         foreign=lambda: TransientError("foreign"),
     )
+
+
+def in_binary(numbers: list[int], pg: str) -> bytes:
+    """*numbers* as string_agg() of int4send() gives them."""
+    return b"".join(struct.pack(NUMBER[pg], number) for number in numbers)
+
+
+def in_one_text(texts: list[str | None]) -> tuple[bytes, bytes | None]:
+    """*texts* as the aggregates of `as_texts` give them."""
+    present = [text.encode() for text in texts if text is not None]
+    lengths = [-1 if text is None else len(text.encode()) for text in texts]
+    return in_binary(lengths, "int4"), b"".join(present) if present else None
 
 
 def one_by_one(rows: list[Row], width: int, names: list[str], refuses: bool, many: bool) -> dict[Any, Any]:
@@ -89,19 +109,33 @@ def test_columns_are_read_as_their_rows_are(
     rows: list[Row] = data.draw(st.lists(row, max_size=8))
     asked = [(a, b) if width == 2 else a for a in range(6) for b in range(6 if width == 2 else 1)]
     expected = one_by_one(rows, width, names, refuses, many)
-    columns = [list(column) for column in zip(*rows, strict=True)] or [None] * (width + len(names) + refuses)
-    for gathered, answer in ((True, [columns]), (False, rows)):
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    in_bytes: list[Any] = [in_binary(column, "int4") for column in columns[:width]]
+    for column in columns[width : width + len(names)]:
+        in_bytes += in_one_text(column)
+    in_bytes += columns[width + len(names) :]
+    bytes_of = [as_integers("", "int4")] * width + [as_texts("")] * len(names) + [as_array("")] * refuses
+    nothing = [None] * 9
+    forms = (([as_array("")] * (width + len(names) + refuses), [columns or nothing]), (bytes_of, [in_bytes or nothing]))
+    for gathered, answer in (*forms, ([], rows)):
         made = lookup(width, kept, gathered=gathered)
         found = made.read(answer, made.ask(asked), many)
         assert expected == {key: Failure if isinstance(one, Failure) else one for key, one in found.items()}
 
 
-@pytest.mark.parametrize("gathered", [True, False])
-def test_a_row_of_another_key_makes_the_whole_answer_foreign(gathered: bool) -> None:
-    made = lookup(1, {"v": PLAIN}, gathered=gathered)
-    answer: list[Any] = [([1, 7], ["a", "b"])] if gathered else [(1, "a"), (7, "b")]
-    with pytest.raises(TransientError, match="foreign"):
-        made.read(answer, made.ask([1, 2]), False)
+@pytest.mark.parametrize(
+    ("gathered", "answer"),
+    [
+        ([as_array(""), as_array("")], [([1, 7], ["a", "b"])]),
+        ([as_integers("", "int4"), as_texts("")], [(in_binary([1, 7], "int4"), *in_one_text(["a", "b"]))]),
+        ([], [(1, "a"), (7, "b")]),
+    ],
+)
+def test_a_row_of_another_key_makes_the_whole_answer_foreign(gathered: list[Gathered], answer: list[Any]) -> None:
+    for keys in ([1, 2], encode([pa.array([1, 2])])[0]):
+        made = lookup(1, {"v": PLAIN}, gathered=gathered)
+        with pytest.raises(TransientError, match="foreign"):
+            made.read(answer, made.ask(keys), False)
 
 
 # Keys in columns
@@ -196,7 +230,7 @@ def test_keys_of_which_no_column_speaks_are_left_to_a_look_at_each(columns: list
 def told(made: Lookup, keys: Any, answer: Any, many: bool) -> Any:
     """What is sent for *keys* and what *answer* says of them then, or that it is foreign."""
     asked = made.ask(keys)
-    arguments = [list(argument) if not isinstance(argument, int) else argument for argument in asked.arguments]
+    arguments = [argument if isinstance(argument, int | str) else list(argument) for argument in asked.arguments]
     rejected = {key: str(failure.error) for key, failure in asked.answers.items()}
     try:
         found = made.read([answer], asked, many)
@@ -215,11 +249,22 @@ def test_keys_in_a_column_are_sent_and_read_as_a_tuple_of_them(data: st.DataObje
     asked = data.draw(asked_in_a_column())
     found = data.draw(found_of(asked, of_its_kind(asked)))
     assume(is_utf_8(found))
-    answer = (found, [f"v{n}" for n in range(len(found))]) if found else (None, None)
+    values = [f"v{n}" for n in range(len(found))]
+    answer: Any = (found, values) if found else (None, None)
+    forms = [([as_array(""), as_array("")], answer)]
+    column = type_of(name).name if name in NUMBER and of_its_kind(asked) is numbers else None
+    if column is not None and _takes(column_of_key(type_of(column)), found):
+        forms.append(([as_integers("", column), as_texts("")], (in_binary(found, column), *in_one_text(values))))
+    elif name in ("text", "varchar") and of_its_kind(asked) is texts:
+        forms.append(([as_texts(""), as_texts("")], (*in_one_text(found), *in_one_text(values))))
+    if not found:
+        forms = forms[:1]
     said = [
-        told(lookup(1, {"v": PLAIN}, gathered=True, type_=type_), keys, answer, many) for keys in (asked, tuple(asked))
+        told(lookup(1, {"v": PLAIN}, gathered=gathered, type_=type_), keys, sent, many)
+        for keys in (asked, tuple(asked))
+        for gathered, sent in forms
     ]
-    assert said[1] == said[0]
+    assert all(each == said[0] for each in said)
 
 
 @settings(derandomize=True, deadline=None)
@@ -231,13 +276,14 @@ def test_numbered_keys_in_columns_are_read_as_a_tuple_of_them(data: st.DataObjec
     places = data.draw(st.lists(st.integers(1, len(keys)), max_size=6))
     said = []
     for asked in (keys, tuple(keys)):
-        made = lookup(width, {"v": PLAIN}, gathered=True, numbered=True)
+        made = lookup(width, {"v": PLAIN}, gathered=[as_integers("", "int8"), as_array("")], numbered=True)
         sent = made.ask(asked)
         first = sent.arguments[-1]
-        assert [list(argument) for argument in sent.arguments[:-1]] == [
+        assert [list(map(int, argument.split(","))) for argument in sent.arguments[:-1]] == [
             [row[n] if width > 1 else row for row in keys] for n in range(width)
         ]
-        answer = ([first + place for place in places], [f"v{place}" for place in places]) if places else (None, None)
+        values = [f"v{place}" for place in places]
+        answer = (in_binary([first + place for place in places], "int8"), values) if places else (None, None)
         found = made.read([answer], sent, many)
         said.append({key: str(v.error) if isinstance(v, Failure) else v for key, v in found.items()})
         assert {*found} == {keys[place - 1] for place in places}
@@ -276,10 +322,13 @@ def test_numbers_that_all_came_back_need_no_look_at_each() -> None:
 
 @pytest.mark.parametrize("found", [[1, 2, 3], [3, 1]])
 def test_answers_to_a_column_are_a_column_of_the_keys_that_were_asked(found: list[int]) -> None:
-    made = lookup(1, {"v": PLAIN}, gathered=True)
+    made = lookup(1, {"v": PLAIN}, gathered=[as_integers("", "int4"), as_texts("")])
     keys, _ = encode([pa.array([1, 2, 3], pa.int16())])
-    answers = made.read([(found, ["v"] * len(found))], made.ask(keys), False)
+    sent = (in_binary(found, "int4"), *in_one_text(["v"] * len(found)))
+    answers = made.read([sent], made.ask(keys), False)
     assert isinstance(answers, Answers)
     assert isinstance(answers.found, Keys)
     assert answers.found.columns[0].type == pa.int16()
     assert answers.found == found
+    assert isinstance(answers.columns, pa.Array)
+    assert answers.columns.equals(pa.array(["v"] * len(found)))
