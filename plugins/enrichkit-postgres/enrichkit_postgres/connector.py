@@ -28,11 +28,12 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Lookup]):
     rejected without being sent. Sessions are read-only, and the server itself stops a statement a tenth before
     ``call.timeout``.
 
-    CPU per key through Spark, a million int keys, one column of texts, 4 calls in flight, worker and server: 0.41 +
-    0.48 us with 4,000 keys a call; with 2,000 the server takes 0.6. Without Spark the worker takes 0.35, and bare
-    `connection.fetch` of 1,000 keys a call 0.57. The server takes 2 to 3 us for a key whose call has others from all
-    over a table of a million rows, and half a microsecond for one among its neighbours, as in a long job: see
-    docs/decisions/0036-calls-of-neighbours.md. How columns come without objects: `gathered.py`.
+    CPU per key through Spark, a million int keys, one column of texts, 4 calls in flight, worker and server: 0.4 +
+    0.5 to 0.6 us with 4,000 keys a call; before texts came as bytes the server took 0.60 with 2,000, 0.46 with 4,000.
+    Without Spark the worker takes 0.35 to 0.37, and bare `connection.fetch` of 1,000 keys a call 0.57. The server takes
+    2 to 3 us for a key whose call has others from all over a table of a million rows, and half a microsecond for one
+    among its neighbours, as in a long job: see docs/decisions/0036-calls-of-neighbours.md. How columns come without
+    objects: `gathered.py`.
     A call of 4,000 keys stays within `timeout` where each has to be read from a disk that takes 2 ms.
     """
 
