@@ -16,7 +16,7 @@ from .errors import ContractError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Answers", "Key", "Keys", "Value", "dicts_of"]
+__all__ = ["Answers", "Key", "Keys", "Value", "dicts_of", "objects_of"]
 
 Key: TypeAlias = Any
 """One distinct key: a str, int, float, bytes, bool, date, datetime or Decimal; a tuple of them for several columns."""
@@ -152,9 +152,9 @@ class Answers(Mapping[Key, Value]):
         if self._rows is None:
             values = self.columns
             if isinstance(values, Mapping):
-                values = dicts_of(tuple(values))(zip(*map(_objects_of, values.values()), strict=True))
+                values = dicts_of(tuple(values))(zip(*map(objects_of, values.values()), strict=True))
             else:
-                values = _objects_of(values)
+                values = objects_of(values)
             self._rows = dict(zip(self.found, values, strict=True))
         return self._rows
 
@@ -171,8 +171,9 @@ class Answers(Mapping[Key, Value]):
         return f"<Answers to {len(self.found):,} keys>"
 
 
-def _objects_of(column: Any) -> Sequence[Value]:
-    return column.to_pylist() if hasattr(column, "to_pylist") else column  # type: ignore[no-any-return]
+def objects_of(column: Sequence[Value] | pa.Array[Any]) -> Sequence[Value]:
+    """Return *column* with Python objects; as it is unless it is an Arrow array."""
+    return column.to_pylist() if hasattr(column, "to_pylist") else column
 
 
 @functools.lru_cache(maxsize=64)

@@ -19,7 +19,7 @@ from enrichkit.errors import TransientError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["INTEGERS", "Gathered", "as_array", "as_integers", "as_texts", "objects_of"]
+__all__ = ["INTEGERS", "Gathered", "as_array", "as_integers", "as_texts"]
 
 INTEGERS = {"int2": "h", "int4": "i", "int8": "q"}  # and their codes in `array`, of as many bytes on all machines
 
@@ -55,11 +55,6 @@ def as_texts(sql: str) -> Gathered:
     """Gather *sql*, of type text or varchar, in UTF-8, which is the driver's encoding."""
     length, texts = "coalesce(pg_catalog.octet_length({}), -1)", "pg_catalog.string_agg({}, ''::pg_catalog.bytea)"
     return Gathered(f"pg_catalog.textsend({sql}::pg_catalog.text)", (_in_binary(length, "int4"), texts), _texts)
-
-
-def objects_of(column: Any) -> Any:
-    """Return *column*, as `Gathered.read` gives it, with Python objects."""
-    return column.to_pylist() if hasattr(column, "to_pylist") else column
 
 
 def _in_binary(sql: str, pg: str) -> str:

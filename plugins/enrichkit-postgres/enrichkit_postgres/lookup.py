@@ -16,11 +16,11 @@ import secrets
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from enrichkit.bulk import objects_of
 from enrichkit.connector import Answers, Failure, Key, Keys, Value
 from enrichkit.errors import FatalError, PermanentError, TransientError
 
 from .ddl import ddl_of
-from .gathered import objects_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -30,13 +30,15 @@ REFRESH = 1.0  # seconds between two loads of the map at least
 ASKING = pack(("ASKING",))
 
 
-def slot_of(name: bytes) -> int:
+def slot_of(name: Name) -> int:
     """
     Return the hash slot of the key *name*, 0 to 16383; see https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/.
 
-    >>> slot_of(b"123456789"), slot_of(b"foo{bar}baz") == slot_of(b"bar")
+    >>> slot_of("123456789"), slot_of(b"foo{bar}baz") == slot_of(b"bar")
     (12739, True)
     """
+    if isinstance(name, str):
+        name = name.encode()
     start = name.find(b"{")
     if start >= 0:
         end = name.find(b"}", start + 1)
@@ -76,8 +78,7 @@ class Cluster:
         answers: list[Any] = [None] * len(frames)
         plan: dict[tuple[Address | None, bool], list[int]] = {}
         for n, name in enumerate(names):
-            slot = slot_of(name if isinstance(name, bytes) else name.encode())
-            plan.setdefault((self._map[slot], False), []).append(n)
+            plan.setdefault((self._map[slot_of(name)], False), []).append(n)
         for _ in range(MAX_HOPS):
             asks = (
                 self._ask(node, asking, [frames[n] for n in which], width) for (node, asking), which in plan.items()

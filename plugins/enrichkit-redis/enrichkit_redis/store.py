@@ -72,7 +72,7 @@ class Store:
         """Do as `strings` in a cluster: with one `MGET` for a slot where keys share theirs, as those with a tag do."""
         slots: dict[int, list[int]] = {}
         for n, name in enumerate(names):
-            slots.setdefault(slot_of(name if isinstance(name, bytes) else name.encode()), []).append(n)
+            slots.setdefault(slot_of(name), []).append(n)
         if 2 * len(slots) > len(names):
             return await self._strings_apart(keys, names)
         replies = await self._source.each(
