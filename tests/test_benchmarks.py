@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import pictures, report
+from benchmarks import agreement, pictures, report
 from benchmarks.__main__ import ALL
 from benchmarks.harness import Sample, Table, alternate, at_least, per_item, rates, spread
 
@@ -144,6 +144,55 @@ def test_the_picture_in_the_readme_is_of_the_committed_numbers(name: str, tmp_pa
         assert (tmp_path / f"{name}.svg").read_bytes() == committed.read_bytes()
     else:
         assert not committed.exists()
+
+
+def saved(folder: Path, ratio: str, seconds: str, sources: str = "0123 of counter.py") -> Path:
+    """A folder with a result that has a ratio, a time and a figure without quartiles."""
+    table = Table("N0", "a table", ("way", "keys", "keys/s"), [("ours", "10", seconds), ("theirs", "5", "7")])
+    table.goals.append((f"at least 2 x theirs: {ratio}", True))
+    folder.mkdir()
+    (folder / "n0.md").write_text(f"- date: 2026-01-01 00:00 UTC\n- sources: {sources}\n\n{table.text()}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("ratio", "seconds", "apart", "goals"),
+    [
+        ("2.19 (2.18 .. 2.21)", "1,099 (1,090 .. 1,110)", [], ["ratio agrees: 1 of 1", "in seconds agrees: 1 of 1"]),
+        ("2.30 (1.90 .. 2.40)", "1,300 (999 .. 1,400)", [], ["ratio agrees: 1 of 1", "in seconds agrees: 1 of 1"]),
+        (
+            "2.21 (2.01 .. 2.30)",
+            "800 (700 .. 980)",
+            [
+                "n0, ours, 10, keys/s: 1,000 (990 .. 1,010) and 800 (700 .. 980)",
+                "n0, at least 2 x theirs: 2 (1.99 .. 2) and 2.21 (2.01 .. 2.3)",
+            ],
+            ["ratio agrees: 0 of 1", "in seconds agrees: 0 of 1"],
+        ),
+    ],
+)
+def test_two_runs_agree_within_a_tenth_or_inside_the_quartiles(
+    tmp_path: Path, ratio: str, seconds: str, apart: list[str], goals: list[str]
+) -> None:
+    first = saved(tmp_path / "first", "2.00 (1.99 .. 2.00)", "1,000 (990 .. 1,010)")
+    table = agreement.compare(first, saved(tmp_path / "second", ratio, seconds), ["n0"])
+    assert table.notes == apart
+    assert [goal.removeprefix("every ").removeprefix("figure ") for goal, _ in table.goals] == goals
+    assert [reached for _, reached in table.goals] == [not apart] * 2
+
+
+def test_runs_of_different_sources_are_not_compared(tmp_path: Path) -> None:
+    first = saved(tmp_path / "first", "2.00 (1.99 .. 2.00)", "1,000 (990 .. 1,010)")
+    second = saved(tmp_path / "second", "2.00 (1.99 .. 2.00)", "1,000 (990 .. 1,010)", "4567 of counter.py")
+    message = r"^The two results of n0 are of different sources. Run ./run bench n0 for both.$"
+    with pytest.raises(ValueError, match=message):
+        agreement.compare(first, second, ["n0"])
+
+
+def test_every_figure_with_quartiles_of_a_committed_result_is_compared() -> None:
+    for name in ALL:
+        page = (report.RESULTS / f"{name}.md").read_text(encoding="utf-8")
+        assert len(list(agreement.figures(page))) == page.count(" .. "), name
 
 
 def invented(section: str, printed: str) -> list[str]:
