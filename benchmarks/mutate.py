@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks.harness import ROOT, Table
 from benchmarks.report import fingerprint, save
 
-MODULES = ("queues", "deadlines", "retry", "pending", "dispatch", "calls")
+MODULES = ("queues", "deadlines", "retry", "pending", "dispatch", "calls", "conclude", "at_once", "again")
 FOLDER = "enrichkit/engine"
 SOURCES = [f"{FOLDER}/{module}.py" for module in MODULES]
 TOLERATED = ROOT / "benchmarks" / "tolerated.toml"

@@ -9,7 +9,10 @@ The engine: distinct keys in, outcomes out. It knows neither Spark nor pandas.
     fallback.py   fallbacks that have to be asked: runs behind a run
     queues.py     which finished slice may leave next
     dispatch.py   pending keys -> calls: grouping, slots, limits
-    calls.py      one call: attempts, bisection of a poisoned group, what its end means
+    calls.py      one call: the keys it holds, from its slot to its end
+    conclude.py   what the end of a call means for each of its keys
+    at_once.py    the short ways, where all its keys fare alike
+    again.py      keys that are asked for once more: retries, bisection of a poisoned group
     deadlines.py  one sweeper for all deadlines
     retry.py      back-off and budget
     limits.py     rate and breaker

@@ -15,7 +15,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConnectorError, FatalError, SourceStalledError, TransientError
-from .calls import InFlight, answered_one, conclude, retry_late
+from .again import retry_late
+from .at_once import answered_one
+from .calls import InFlight
+from .conclude import conclude
 from .deadlines import Sweeper
 from .limits import Breaker, Rate
 from .retry import RETRY_AFTER_MAX, Budget

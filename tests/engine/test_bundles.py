@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from enrichkit.columns import column_reader
 from enrichkit.connector import Answers, Keys
-from enrichkit.engine import calls
+from enrichkit.engine import conclude
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.calls import InFlight
 from enrichkit.engine.lookup import Bundle
@@ -132,7 +132,7 @@ def test_bundles_give_what_single_lookups_give(
 ) -> None:
     together = history(seed, slices, limits, options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calls, "_answered_together", lambda call, answers: False)  # so each call is taken apart
+        patch.setattr(conclude, "answered_together", lambda call, answers: False)  # so each call is taken apart
         one_by_one = history(seed, slices, limits, options)
     note(str(together))
     assert one_by_one == together
@@ -169,7 +169,7 @@ async def test_columns_travel_to_the_end_as_they_are(lab: Lab, monkeypatch: pyte
     def looked(*_: object) -> None:
         raise AssertionError("a key of a call in columns was looked at")
 
-    monkeypatch.setattr(calls, "_answered_together", looked)
+    monkeypatch.setattr(conclude, "answered_together", looked)
     monkeypatch.setattr(InFlight, "separate", looked)
     engine = lab.engine(Columnar({7: Step(missing=True)}, otherwise=Step(after=0.1)), batch_size=10)
     task = lab.task(engine, columns=column_of, details=True)

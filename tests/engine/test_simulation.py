@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enrichkit.engine import calls
+from enrichkit.engine import again, conclude
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.deadlines import Deadlines
 from enrichkit.engine.dispatch import Engine
@@ -28,6 +28,8 @@ from .story import draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from enrichkit.engine.calls import InFlight
 
     Patch = pytest.MonkeyPatch
 
@@ -95,7 +97,7 @@ def test_a_seed_tells_the_same_story_each_time(monkeypatch: Patch) -> None:
     asked: list[list[Any]] = [[]]
     original = Engine._end
 
-    def end(engine: Engine, call: calls.InFlight, answers: Any, failure: Any) -> None:
+    def end(engine: Engine, call: InFlight, answers: Any, failure: Any) -> None:
         asked[-1].append((engine.now(), call.keys, repr(answers), repr(failure)))
         original(engine, call, answers, failure)
 
@@ -156,7 +158,8 @@ def no_attaching_to_late_calls(patch: Patch) -> None:
 
 
 def late_calls_that_take_their_rows_down(patch: Patch) -> None:
-    patch.setattr(calls, "_ask_afresh", lambda run, attached: None)
+    for module in (again, conclude):
+        patch.setattr(module, "ask_afresh", lambda run, attached: None)
 
 
 def wake_ups_that_get_lost(patch: Patch) -> None:
