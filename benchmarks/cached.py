@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count as numbers_from
 from typing import Any
 
-from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, per_item, rates, spread
+from benchmarks.harness import COLUMN, SHORT_PAIRS, Sample, Table, alternate, at_least, per_item, rates, spread
 from benchmarks.redis_bulk import calls, seed
 from benchmarks.rivals import arrow_column
 from benchmarks.spark_runs import WARMUP, Meter
@@ -68,7 +68,7 @@ def main(quick: bool) -> list[Table]:
                 full: lambda: run(full, warm),
                 same: lambda: run(same, identity()),
             },
-            rounds=2 if quick else PAIRS,
+            rounds=2 if quick else SHORT_PAIRS,
             warmup=1 if quick else WARMUP // 3,  # each round has three jobs
         )
     for name, found in samples.items():

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -149,6 +151,13 @@ def cached_handover() -> Sample:
     return timed(work)
 
 
+def in_a_new_process(work: Callable[[], Sample]) -> Sample:
+    """Return the second run of *work* in a process of its own: where its memory lies makes a difference, and it stays."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        process.submit(work).result()
+        return process.submit(work).result()
+
+
 def main(quick: bool) -> list[Table]:
     """Measure N6 and N9; a run takes two seconds, so a quick one makes fewer."""
     rounds = 2 if quick else PAIRS
@@ -162,7 +171,9 @@ def main(quick: bool) -> list[Table]:
     per_lookup = median(costs["enrichkit"])
     n6.goals.append((f"at most 6 us CPU per lookup: {per_lookup:.2f}", per_lookup <= 6.0))
 
-    cached = alternate({"cached batches": cached_handover}, rounds)["cached batches"]
+    cached = alternate({"cached batches": lambda: in_a_new_process(cached_handover)}, 2 * rounds, warmup=0)[
+        "cached batches"
+    ]
     n9 = Table(
         "N9", f"hand-over of batches of {CACHED_BATCH:,} cached keys, encoding and assembly included", ("", "M rows/s")
     )

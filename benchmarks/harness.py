@@ -16,6 +16,7 @@ ClientT = TypeVar("ClientT")
 
 ROOT = Path(__file__).parent.parent
 PAIRS = 7
+SHORT_PAIRS = 3 * PAIRS  # of runs of half a second, which what else the machine does changes by a tenth
 COLUMN = (
     "enrichkit/engine",
     *(f"enrichkit/{name}.py" for name in ("carriers", "worker", "plan", "options", "keys", "outcome")),

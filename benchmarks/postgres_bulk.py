@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 import uvloop
 
-from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, drain, per_item, rates, spread
+from benchmarks.harness import COLUMN, SHORT_PAIRS, Sample, Table, alternate, at_least, drain, per_item, rates, spread
 from benchmarks.spark_runs import Meter, warm_up
 from enrichkit import enrich, local
 
@@ -128,7 +128,7 @@ def main(quick: bool) -> list[Table]:
             held: lambda: meter.run(lambda: with_asyncpg(dsn, each, SINGLE_IN_FLIGHT)),
         }
         warm_up(keys.select(column), quick=quick)
-        samples = alternate(runs, rounds=2 if quick else PAIRS)
+        samples = alternate(runs, rounds=2 if quick else SHORT_PAIRS)
     for name, found in samples.items():
         speed = spread(rates(found, asked[name]), digits=0)
         table.rows.append((name, f"{asked[name]:,}", speed, *per_item(found, asked[name]), f"{sent[name]:,}"))

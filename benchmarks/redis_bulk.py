@@ -9,7 +9,19 @@ import redis
 import uvloop
 from redis._parsers import _AsyncRESP3Parser
 
-from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, drain, per_item, rates, spread, times
+from benchmarks.harness import (
+    COLUMN,
+    SHORT_PAIRS,
+    Sample,
+    Table,
+    alternate,
+    at_least,
+    drain,
+    per_item,
+    rates,
+    spread,
+    times,
+)
 from benchmarks.spark_runs import Meter, keys_of, warm_up
 from enrichkit import enrich, local
 
@@ -106,7 +118,7 @@ def main(quick: bool) -> list[Table]:
                 fast: lambda: run(fast, meter.run(lambda: with_redis_py(server.url, groups))),
                 single: lambda: run(single, meter.run(lambda: with_redis_py(server.url, each))),
             },
-            rounds=2 if quick else PAIRS,
+            rounds=2 if quick else SHORT_PAIRS,
         )
         asked = {ours: count, bulk: count, fast: count, single: singles}
         for name, found in samples.items():

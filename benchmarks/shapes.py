@@ -15,7 +15,7 @@ import asyncpg
 import redis
 import uvloop
 
-from benchmarks.harness import COLUMN, PAIRS, Table, alternate, drain, per_item, rates, spread, times
+from benchmarks.harness import COLUMN, SHORT_PAIRS, Table, alternate, drain, per_item, rates, spread, times
 from benchmarks.redis_bulk import GROUP, IN_FLIGHT
 from benchmarks.spark_runs import Meter, keys_of
 from enrichkit import enrich, local
@@ -181,7 +181,7 @@ def main(quick: bool) -> list[Table]:
                         lambda: by_hand(connect, fetch, names)
                     ),
                 },
-                rounds=2 if quick else PAIRS,
+                rounds=2 if quick else SHORT_PAIRS,
             )
             for one in (ours, theirs):
                 table.rows.append((one, spread(rates(samples[one], count), digits=0), *per_item(samples[one], count)))
