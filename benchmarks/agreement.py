@@ -15,7 +15,7 @@ from benchmarks.harness import Table
 
 NAME = "agreement"
 APART = 0.1
-_HEAD = re.compile(r"^- (date|sources): (.+)$", re.MULTILINE)
+_HEAD = re.compile(r"^- (date|pace at the end|sources): (.+)$", re.MULTILINE)
 _SPREAD = re.compile(r"([\d,.]+) \(([\d,.]+) \.\. ([\d,.]+)\)")
 _RATIO = re.compile(r" x |is faster by|share of the floor|enrichkit / ")
 
@@ -34,7 +34,7 @@ def compare(first: Path, second: Path, names: Sequence[str]) -> Table:
     table = Table(
         NAME,
         f"two runs; medians at most {APART:.0%} apart, or one inside the other's quartiles",
-        ("benchmark", "the one ended", "the other", "ratios", "agree", "in seconds", "agree"),
+        ("benchmark", "the one ended", "the other", "pace", "pace", "ratios", "agree", "in seconds", "agree"),
     )
     counts = {(name, is_ratio): [0, 0] for name in names for is_ratio in (True, False)}
     for name in names:
@@ -49,8 +49,10 @@ def compare(first: Path, second: Path, names: Sequence[str]) -> Table:
                 count[1] += 1
             else:
                 table.notes.append(f"{name}, {label}: {_text(one)} and {_text(other)}")
-        cells = (*(head["date"] for head in heads), *map(str, counts[name, True] + counts[name, False]))
-        table.rows.append((name, *cells))
+        dates, paces = (
+            [head.get(what, "").partition(" for ")[0] for head in heads] for what in ("date", "pace at the end")
+        )
+        table.rows.append((name, *dates, *paces, *map(str, counts[name, True] + counts[name, False])))
     for is_ratio, what in ((True, "ratio"), (False, "figure in seconds")):
         of, agreed = map(sum, zip(*(counts[name, is_ratio] for name in names), strict=True))
         table.goals.append((f"every {what} agrees: {agreed} of {of}", agreed == of))

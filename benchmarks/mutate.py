@@ -133,7 +133,7 @@ def everything(tree: Path) -> list[Mutant]:
     """Try all mutants; where *tree* holds an earlier run, those that survived it and those of changed functions."""
     again = (tree / "mutants").exists()
     copy_tree(tree)
-    print("Trying every mutant; this takes about twenty minutes.", flush=True)
+    print("Trying every mutant; this takes about an hour.", flush=True)
     alive = {mutant.name for mutant in results(tree) if mutant.status == "survived"} if again else set()
     mutmut(tree, *RUN)
     if alive := alive & {mutant.name for mutant in results(tree)}:

@@ -118,8 +118,9 @@ def pace() -> float:
 
 
 def summary() -> str:
-    """Return a page of the goals of all results, as each result states them."""
-    lines = ["# Goals", "", "What each result was to reach, and reached; written by `./run bench`."]
+    """Return a page of the goals of all results, as each result states them, and of the results without one."""
+    lines = ["# Goals", "", "What each result was to reach, and reached; written whenever one of them is."]
+    others = []
     for path in sorted(RESULTS.glob("*.md")):
         text = path.read_text(encoding="utf-8")
         goals = [line for line in text.splitlines() if line.removeprefix("- ").startswith(("reached: ", "MISSED: "))]
@@ -131,6 +132,10 @@ def summary() -> str:
                 "",
                 *(f"- {goal.removeprefix('- ')}" for goal in goals),
             ]
+        elif path.name != SUMMARY:
+            others.append(f"[{path.stem}]({path.name})")
+    if others:
+        lines += ["", f"Results without a goal: {', '.join(others)}."]
     return "\n".join([*lines, ""])
 
 

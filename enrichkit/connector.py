@@ -187,11 +187,11 @@ class Connector(Generic[ConfigT]):
         return returns
 
     async def store_many(self, values: Mapping[Key, Value], ttl: float | None) -> None:
-        """Write *values* to the source, to live *ttl* seconds; makes the connector usable as an upper tier."""
+        """Write *values* to the source, to live *ttl* seconds. For a later version; 0.1 does not call it."""
         raise NotImplementedError
 
     def scan(self) -> AsyncIterator[tuple[Key, Value]]:
-        """Iterate over everything that the source holds, for preloading."""
+        """Iterate over everything that the source holds. For a later version; 0.1 does not call it."""
         raise NotImplementedError
 
 

@@ -29,5 +29,5 @@ def enrichkit_task_finished(stats: dict[str, Any]) -> None:
     """
     Observe the statistics of a run that ended.
 
-    Called on the worker, once per Spark task and enrichment, for the observers that the driver listed.
+    Not called yet in 0.1; it will be on the worker, once per Spark task and enrichment.
     """

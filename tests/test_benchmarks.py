@@ -103,8 +103,10 @@ def test_nothing_is_written_when_the_code_changed_during_the_run(repository: Pat
 
 def test_the_summary_repeats_the_goals_of_each_result(repository: Path) -> None:
     report.save("n0", [TABLE], ["counter.py"], report.fingerprint(["counter.py"]), packages=["pytest"])
+    measured = report.fingerprint(["counter.py"])
+    report.save("n1", [Table("N1", "a table", ("",))], ["counter.py"], measured, packages=["pytest"])
     text = (report.RESULTS / report.SUMMARY).read_text()
-    assert text.endswith("- reached: fast enough\n- MISSED: cheap enough\n")
+    assert text.endswith("- reached: fast enough\n- MISSED: cheap enough\n\nResults without a goal: [n1](n1.md).\n")
     assert "## [n0](n0.md), 2" in text
 
 

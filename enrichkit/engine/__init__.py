@@ -8,7 +8,9 @@ The engine: distinct keys in, outcomes out. It knows neither Spark nor pandas.
     policies.py   what a lookup that did not end well means for its rows
     fallback.py   fallbacks that have to be asked: runs behind a run
     queues.py     which finished slice may leave next
-    dispatch.py   pending keys -> calls: grouping, slots, limits
+    apart.py      whether the keys of a slice are in no other one that is under way
+    pending.py    the keys that wait for a slot: which go next, and which go together
+    dispatch.py   pending keys -> calls: slots, limits
     calls.py      one call: the keys it holds, from its slot to its end
     conclude.py   what the end of a call means for each of its keys
     at_once.py    the short ways, where all its keys fare alike

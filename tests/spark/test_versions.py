@@ -1,5 +1,5 @@
 """
-What must work on every supported version of PySpark, classic and Connect: twenty tests.
+What must work on every supported version of PySpark, classic and Connect.
 
 `./run matrix` runs them in one environment for each version. They take the carrier that enrichkit takes there, and the
 pandas carrier, which is there everywhere; so nothing here may be newer than PySpark 3.5.

@@ -95,8 +95,7 @@ class RedisConnector(Connector[RedisConfig]):
         store = self._opened()
         if self.config.kind == "hash":
             raise FatalError(
-                "RedisConfig.kind is 'hash'; only 'string' and 'json' can be written. "
-                "Use one of them for the upper tier."
+                "RedisConfig.kind is 'hash'; only 'string' and 'json' can be written. Use one of them to store values."
             )
         values = {key: value for key, value in values.items() if value is not None}
         for value in values.values():

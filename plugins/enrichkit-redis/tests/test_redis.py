@@ -431,7 +431,7 @@ def test_what_is_stored_is_found_until_it_expires(server, client, connected, kin
             "hash",
             {"a": {"f": b"1"}},
             FatalError,
-            "RedisConfig.kind is 'hash'; only 'string' and 'json' can be written. Use one of them for the upper tier.",
+            "RedisConfig.kind is 'hash'; only 'string' and 'json' can be written. Use one of them to store values.",
         ),
         (
             "string",
