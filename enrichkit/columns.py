@@ -35,6 +35,7 @@ _Read = Callable[[Sequence[Any]], Any]
 """Takes n raw values and returns their array; raises when one is not plainly right."""
 
 _UNNAMABLE = re.compile(r'[\x00-\x1f"\\]')  # msgspec renames no attribute to such a name
+SMALL = 4096  # bytes that Arrow may have allocated beyond those of an array
 _BYTES = frozenset((bytes, type(None)))
 
 
@@ -114,7 +115,8 @@ def _reader(data_type: Any, encoding: Encoding) -> _Read:
     by_values = _reader_of_objects(data_type, encoding)
 
     # A struct may stand for a variant, and in Python a map has another form, which decides what becomes of it.
-    as_it_is = encoding == "python" and not pa.types.is_nested(data_type)
+    # And dates and times may be some that Python and Spark do not have, though Arrow does.
+    as_it_is = encoding == "python" and not (pa.types.is_nested(data_type) or pa.types.is_temporal(data_type))
 
     def read(values: Sequence[Any]) -> Any:
         if not isinstance(values, pa.Array | pa.ChunkedArray):
@@ -125,7 +127,8 @@ def _reader(data_type: Any, encoding: Encoding) -> _Read:
         if isinstance(array, pa.ChunkedArray):  # more than 2 GiB of text
             raise OverflowError
         array.validate(full=True)  # text may be no UTF-8, and Spark would believe it
-        return array
+        # A small part of an array would keep the whole of it alive.
+        return array if array.get_total_buffer_size() <= 2 * array.nbytes + SMALL else pa.concat_arrays([array])
 
     return read
 

@@ -443,6 +443,29 @@ def test_an_array_of_text_that_is_no_utf_8_is_no_column() -> None:
         column_reader(STRING, "python")(Answers((1, 2), array), (1, 2))
 
 
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([0, 2_932_897], pa.date32()),
+        pa.array([0, 253_402_300_800_000_000], pa.timestamp("us")),
+        pa.array([0, 86_400_000_000 * 3_000_000], pa.timestamp("us", "UTC")),
+    ],
+    ids=str,
+)
+def test_an_array_of_dates_that_python_does_not_have_is_no_column(array: Any) -> None:
+    with pytest.raises((OverflowError, ValueError)):
+        column_reader(array.type, "python")(Answers((1, 2), array), (1, 2))
+    column, _ = column_reader(array.type, "python")(Answers((1,), array[:1]), (1,))
+    assert column[:].equals(array[:1])
+
+
+def test_a_part_of_an_array_does_not_keep_the_whole_alive() -> None:
+    array = pa.array([f"a text {number}" for number in range(100_000)])
+    column, _ = column_reader(STRING, "python")(Answers((1, 2), array[7:9]), (1, 2))
+    assert column[:].to_pylist() == ["a text 7", "a text 8"]
+    assert column[:].get_total_buffer_size() < 1000
+
+
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("data_type", [STRING, INT, BINARY, TAGS, pa.list_(STRING), VARIANT, pa.null()], ids=str)
 @pytest.mark.parametrize("name", ["7", b"7"])

@@ -7,11 +7,11 @@ is a miss, it is asked for again (`again.py`), or it has failed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..connector import Answers, Failure
-from ..errors import ContractError, FatalError, TransientError
+from ..errors import ConnectorError, ContractError, FatalError, PermanentError, TransientError
 from ..outcome import ERROR, MISSING, REJECTED
 from .again import ask_afresh, ask_again, asked_elsewhere, failed
 from .at_once import ABSENT_EACH, MARKED, answered_in_columns, answered_together, bytes_of, earn
@@ -83,11 +83,14 @@ def _breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError |
     return None
 
 
-def _in_rows(source: str, answers: Answers) -> tuple[Mapping[Any, Any], ContractError | None]:
-    """Return *answers* as a dict, or how they break the contract."""
+def _in_rows(source: str, answers: Answers) -> tuple[Mapping[Any, Any], ConnectorError | None]:
+    """Return *answers* as a dict, or what is wrong with them."""
     try:
         rows = answers.rows()
-    except TypeError:
+    except Exception as error:  # noqa: BLE001  # of Arrow: text that is no UTF-8, the year 10000
+        if _can_be_hashed(answers.found):
+            name = type(error).__name__
+            return {}, PermanentError(f"the connector returned a column with a value that is none: {name}")
         return {}, ContractError(
             f"{source}: fetch_many returned Answers whose keys cannot be hashed; it must answer under the very keys it "
             "was given. Map the source's answers back to those keys."
@@ -98,6 +101,14 @@ def _in_rows(source: str, answers: Answers) -> tuple[Mapping[Any, Any], Contract
             "Return a list of its values where call.many is set, and a Failure for the key else."
         )
     return rows, None
+
+
+def _can_be_hashed(keys: Iterable[Any]) -> bool:
+    try:
+        set(keys)
+    except TypeError:
+        return False
+    return True
 
 
 def _only_trouble(answers: Mapping[Any, Any]) -> bool:

@@ -227,6 +227,29 @@ async def test_a_column_is_no_matter_of_the_rows_that_wait_for_what_was_cut_from
     assert [len(outcomes.columns) for outcomes in (first, second, third)] == [1, 1, 0], "the 6 that two want is a value"
 
 
+class Mixed(ScriptedConnector):
+    """A scripted source whose texts come as an Arrow array; that of 5 is no UTF-8."""
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
+        await super().fetch_many(keys, call)
+        return Answers(keys, pa.array([b"\xff" if key == 5 else b"v%d" % key for key in keys]).view(pa.string()))
+
+
+@pytest.mark.parametrize("batch_size", [8, 1])
+@pytest.mark.parametrize("options", [{}, {"ordered": False}, {"cache": AnswerCache(60.0, 2**20, None)}], ids=str)
+async def test_a_value_of_a_column_that_python_does_not_have_is_an_error_of_its_key(
+    lab: Lab, options: dict[str, Any], batch_size: int
+) -> None:
+    engine = lab.engine(Mixed(), batch_size=batch_size)
+    task = lab.task(engine, **{"columns": column_reader(pa.string(), "python"), "on_error": "null", **options})
+    task.admit(*range(8))
+    await task.end()
+    assert {row.key: row.value for row in task.left} == {n: None if n == 5 else f"v{n}" for n in range(8)}
+    assert [row.error for row in task.left if row.status == "error"] == [
+        "PermanentError: the connector returned a column with a value that is none: UnicodeDecodeError"
+    ]
+
+
 @pytest.mark.parametrize("bulk", [True, False])
 @pytest.mark.parametrize(
     ("found", "message"),

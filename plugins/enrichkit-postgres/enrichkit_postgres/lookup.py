@@ -108,7 +108,7 @@ class Lookup:
             asked.keys = [key for key in keys if key not in asked.answers]
             columns = self._columns(asked.keys)
         if self._numbered:
-            first = self._next = (self._next + len(keys)) % 2**62
+            first, self._next = self._next, (self._next + len(keys)) % 2**62
             asked.by = dict(zip(range(first + 1, first + 1 + len(asked.keys)), asked.keys, strict=True))
             asked.arguments = (first,)
         elif any(self._same):

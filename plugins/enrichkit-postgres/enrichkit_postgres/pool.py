@@ -158,6 +158,7 @@ class PostgresPool(Pool[PostgresSession]):
             target_session_attrs=address.target_session_attrs or "any",  # not PGTARGETSESSIONATTRS of the worker
             server_settings=settings,
             statement_cache_size=0 if config.pgbouncer else 100,
+            max_cacheable_statement_size=0,  # no limit: a statement for 70 columns of text is longer than the default
             connection_class=self._connection,
             timeout=min(CONNECT_TIMEOUT, limit),
             command_timeout=COMMAND_TIMEOUT,  # for what is asked without a timeout

@@ -215,6 +215,18 @@ def test_a_row_that_was_not_asked_for_is_never_an_answer(sql, users):
     assert expected.format("pairs") == asyncio.run(run(table="pairs", key=("a", "b")))
 
 
+def test_the_numbers_of_two_calls_never_overlap(sql, database):
+    sql("CREATE TABLE pairs (a int, b int, v text)")
+
+    async def run() -> list[set[int]]:
+        async with opened(database, table="pairs", key=("a", "b")) as connector:
+            return [set(connector._lookup.ask([(n, n) for n in range(count)]).by) for count in (4, 2, 1, 3)]
+
+    numbers = asyncio.run(run())
+    assert [4, 2, 1, 3] == [len(some) for some in numbers]
+    assert 10 == len(set().union(*numbers))
+
+
 # Types ------------------------------------------------------------------------------------------------------------
 
 COLUMNS = [  # declaration, literal, Spark type, Python value

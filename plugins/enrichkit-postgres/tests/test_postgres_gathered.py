@@ -429,6 +429,23 @@ def test_a_thousand_columns_of_texts_are_read(sql, database):
     assert dict.fromkeys(columns) | {"c999": "last"} == found[1]
 
 
+def test_a_statement_for_many_columns_is_prepared_once(sql, database):
+    columns = [f"c{n}" for n in range(200)]
+    sql(f"CREATE TABLE t (id int, {' text, '.join(columns)} text); INSERT INTO t (id, c0) VALUES (1, 'first')")
+    prepared = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE $1"
+
+    async def run() -> list[int]:
+        async with opened(database, table="t") as connector:
+            found = []
+            for _ in range(3):
+                await connector.fetch_many([1], Call(timeout=10.0))
+                [session] = connector._pool._idle
+                found.append(await session.connection.fetchval(prepared, '%"c199"%'))
+            return found
+
+    assert [1, 1, 1] == asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("column", "type_"),
     [("id", "int8"), ("small", "int4"), ("small", "int8"), ("big", "int4"), ("v", "varchar(9)"), ("v", "char(5)")],
