@@ -73,7 +73,7 @@ class Answers:
                 raise EchoMismatchError
             return _decoded(body, charset) if as_it_is else self._value_in(document, many)
         except _NOT_JSON:
-            raise _not_json(body) from None
+            raise (_not_framed() if as_it_is and not framed else _not_json(body)) from None
 
     def of_many(self, keys: Mapping[str, Key], body: bytes, *, many: bool, framed: bool) -> dict[Key, Any]:
         """
@@ -141,12 +141,14 @@ class Answers:
         by_name: dict[str, list[Any]] = {}
         for element in elements:
             document = bytes(element)
+            if document == b"null":  # for a key that the service does not hold; it does not say for which
+                continue
             value = self._element(document, many=False)
             by_name.setdefault(self._repeated_key(document), []).extend([] if value is ABSENT else [value])
         if not by_name.keys() <= keys.keys():
             raise _not_asked(sum(name not in keys for name in by_name))
         if many:
-            return {keys[name]: matches for name, matches in by_name.items() if matches}
+            return {keys[name]: _failed(matches) or matches for name, matches in by_name.items() if matches}
         twice = Failure(
             PermanentError("The bulk answer holds this key more than once; many=True takes all its matches.")
         )
@@ -200,11 +202,20 @@ def _checked(body: bytes, framed: bool) -> bytes:
     document = bytes(_whole.decode(body))
     # An object, list or string has an end of its own; half of the number 12 is a number, too.
     if not framed and document[:1] not in (b"{", b"[", b'"'):
-        raise PermanentError(
-            "The answer has neither a Content-Length nor chunks, and is no JSON object, list or string, so a whole one "
-            "looks like one that was cut off. Let the service send a Content-Length."
-        )
+        raise _not_framed()
     return document
+
+
+def _failed(matches: Sequence[Any]) -> Failure | None:
+    """Return the first failure among *matches*: what is wrong with one is wrong with its key."""
+    return next((match for match in matches if isinstance(match, Failure)), None)
+
+
+def _not_framed() -> PermanentError:
+    return PermanentError(
+        "The answer has neither a Content-Length nor chunks, and is no JSON object, list or string, so a whole one "
+        "looks like one that was cut off. Let the service send a Content-Length."
+    )
 
 
 def _not_json(body: bytes) -> PermanentError:
@@ -217,7 +228,7 @@ def _not_json(body: bytes) -> PermanentError:
 def _decoded(body: bytes, charset: str | None) -> str:
     try:
         return body.decode(charset or "utf-8")
-    except (UnicodeDecodeError, LookupError):
+    except (UnicodeError, LookupError):
         raise PermanentError("The answer is not text in the charset that it names, UTF-8 when it names none.") from None
 
 

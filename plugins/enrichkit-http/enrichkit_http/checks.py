@@ -21,6 +21,7 @@ __all__ = [
     "body_text",
     "check_header_value",
     "check_path",
+    "credential_in",
     "header_pairs",
     "holds_credential",
     "is_local",
@@ -40,6 +41,10 @@ _HOST_NAME = re.compile(
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)").fullmatch
 _PATH = re.compile(r"[^.\[\]]+(?:\.[^.\[\]]+)*").fullmatch
 _CREDENTIAL = re.compile(r"auth|cookie|token|secret|password|key|signature|session", re.IGNORECASE).search
+# Of a query parameter; narrower, for `sort_key=name` is none.
+_IN_QUERY = re.compile(
+    r"(?:^key|api_?key|access_?key|auth|token|secret|password|signature|session)$", re.IGNORECASE
+).search
 
 # Framing belongs to the client; a second opinion on it is how requests are smuggled.
 _FRAMING = ("connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
@@ -170,6 +175,17 @@ def holds_credential(header: Header) -> bool:
     """Tell whether a header looks like one that others must not read."""
     name, value = header
     return isinstance(value, Secret) or _CREDENTIAL(name) is not None
+
+
+def credential_in(query: str) -> str | None:
+    """
+    Return the name of the first parameter of *query* that looks like a credential and is no key's.
+
+    >>> credential_in("id={0}&apiKey=abc"), credential_in("key={0}&sort_key=name")
+    ('apiKey', None)
+    """
+    pairs = (pair.partition("=") for pair in query.split("&"))
+    return next((name for name, _, value in pairs if value and "{" not in value and _IN_QUERY(name)), None)
 
 
 def body_text(body: Any) -> str:

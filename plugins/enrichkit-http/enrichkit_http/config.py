@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any, cast
 from enrichkit.connector import ConnectorConfig
 from enrichkit.errors import ConfigError
 
-from .checks import Header, body_text, check_path, header_pairs, holds_credential, is_local, masked, split_url, statuses
+from .checks import (
+    Header,
+    body_text,
+    check_path,
+    credential_in,
+    header_pairs,
+    holds_credential,
+    is_local,
+    masked,
+    split_url,
+    statuses,
+)
 from .template import Body, Url
 
 if TYPE_CHECKING:
@@ -98,7 +109,7 @@ class HttpConfig(ConnectorConfig):
         self._check_placeholders()
         self._check_answer()
         if parts.scheme == "http":
-            self._check_plain_http(parts.hostname or "")
+            self._check_plain_http(parts.hostname or "", parts.query)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # the dataclass is frozen, and this is its constructor
@@ -158,16 +169,18 @@ class HttpConfig(ConnectorConfig):
         """What None stands for: an answer to many keys is larger, and its status speaks for none of them."""
         return {"missing": (), "max_bytes": 2**23} if self.bulk else {"missing": (404,), "max_bytes": 2**20}
 
-    def _check_plain_http(self, host: str) -> None:
+    def _check_plain_http(self, host: str, query: str) -> None:
         if self.tls_ca or self.tls_cert:
             raise ConfigError(
                 "HttpConfig.url starts with 'http://', and TLS files are given, which plain HTTP ignores. Write "
                 "'https://'."
             )
-        secret = [header[0] for header in self.pairs if holds_credential(header)]
+        secret = [f"the header {header[0]!r}" for header in self.pairs if holds_credential(header)]
+        if parameter := credential_in(query):
+            secret.append(f"its parameter {parameter!r}")
         if secret and not self.insecure and not is_local(host):
             raise ConfigError(
-                f"HttpConfig.url starts with 'http://', and the header {secret[0]!r} holds a credential, which "
+                f"HttpConfig.url starts with 'http://', and {secret[0]} holds a credential, which "
                 "everybody on the way could read. Write 'https://', or insecure=True if you know that the network is "
                 "safe."
             )

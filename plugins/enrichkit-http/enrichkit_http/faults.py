@@ -31,14 +31,16 @@ _LONGEST_WAIT = 86_400.0  # the engine clamps it to what the lookup has left
 
 # Causes that the client's libraries (hyper, rustls) give; they are matched, and never shown.
 _NEVER_SENT = "client error (Connect)"
-_UNTRUSTED = re.compile(r"invalid peer certificate|received fatal alert", re.IGNORECASE)
+_UNTRUSTED = re.compile(
+    r"invalid peer certificate|received fatal alert: \w*(?:certificate|unknown_?ca|access_?denied)", re.IGNORECASE
+)
 # "Bytes remaining on stream": a connection of HTTP/2 that ends inside a frame.
 _CUT_OFF = re.compile(r"end of file|\beof\b|reset|closed|broken pipe|bytes remaining on stream", re.IGNORECASE)
 _NO_CONNECTION = {
     re.compile(r"dns error"): "its name has no address",
     re.compile(r"refused"): "refused",
     re.compile(r"deadline has elapsed|timed out"): f"none within {CONNECT_TIMEOUT:g} s",
-    re.compile(r"\btls\b|corrupt message"): (
+    re.compile(r"\btls\b|corrupt message|received fatal alert"): (
         "the TLS handshake broke off. The service may speak no TLS there, none from 1.2 on, or want a certificate"
     ),
 }

@@ -133,7 +133,7 @@ class Url:
         self._segments = [segment for segment in segments if any(isinstance(piece, int) for piece in segment)]
         # Nearly all templates have one placeholder, and filling them is a tenth of what a lookup costs in Python.
         before, _, after = _PLACEHOLDER.sub("\0", template).partition("\0")
-        self._around = None if "\0" in after or not self.numbers else (before, after)
+        self._around = None if "\0" in after or self.numbers != {0} else (before, after)
 
     def fill(self, texts: Sequence[str]) -> str:
         """
@@ -176,13 +176,22 @@ class Body:
 
     def fill(self, parts: Sequence[Any]) -> bytes:
         """
-        Return the body for a key, given as its parts; all of them must have passed `text_of`.
+        Return the body for a key, given as its parts; all of them must have passed `text_of`. With `bulk` the only part
+        is a list of keys.
 
         >>> Body('{"id": "{}", "deep": [true]}').fill(['"}, "admin": true'])
         b'{"id":"\\\\"}, \\\\"admin\\\\": true","deep":[true]}'
         """
-        encoded = [msgspec.json.encode(part) for part in parts]
+        encoded = [
+            msgspec.json.encode(list(map(_as_json, part)) if isinstance(part, list) else _as_json(part))
+            for part in parts
+        ]
         return b"".join([encoded[piece] if isinstance(piece, int) else piece for piece in self._pieces])
+
+
+def _as_json(part: Any) -> Any:
+    """Return a key part as what it is in a body: text, or a number. A date, say, has one text, wherever it stands."""
+    return part if type(part) is str or type(part) is int else text_of(part)
 
 
 def _pieces_of_json(node: Any) -> Iterator[bytes | int | None]:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import socket
 import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -121,6 +123,15 @@ def test_several_matches_are_a_list(http_service: HttpService, lookup: Lookup) -
         str(failure(lambda: lookup(url, "one", value="rows", many=True)))
         == "The value is not a list; with many=True it must be one, with an element for each match."
     )
+
+
+def test_the_only_place_in_the_address_may_be_of_any_key_column(http_service: HttpService, lookup: Lookup) -> None:
+    url, post = http_service.url + "/{1}/find", {"method": "POST", "body": {"id": "{0}"}}
+    http_service.script(Fault(body=b'"x"'))
+    assert lookup(url, ("..", "b"), **post) == {("..", "b"): '"x"'}
+    [request] = http_service.log()
+    assert (request["path"], json.loads(request["body"])) == ("/b/find", {"id": ".."})
+    assert lookup(url, ("a", ".."), **post)["a", ".."].rejected
 
 
 def test_two_key_columns_fill_two_places(http_service: HttpService, lookup: Lookup) -> None:
@@ -393,6 +404,41 @@ def test_a_bulk_answer_is_matched_by_the_key_that_it_repeats(http_service: HttpS
         http_service.url + "/", "a", "b", 7, bulk=True, value="found.rows[].n", key_field="id.v", returns="int"
     )
     assert found == {"b": b"2", 7: None}
+
+
+def test_null_among_elements_that_repeat_their_keys_is_a_miss(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.script(Fault(body=b'[{"k": "a", "v": 1}, null, {"k": "c", "v": 3}]'))
+    found = lookup(http_service.url + "/", "a", "b", "c", bulk=True, key_field="k", value="v", returns="int")
+    assert found == {"a": b"1", "c": b"3"}
+
+
+def test_a_match_that_cannot_be_read_is_an_error_of_its_key(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.script(Fault(body=b'[{"k": "a", "v": {"n": 1}}, {"k": "b", "v": {"n": 1}}, {"k": "b", "v": 2}]'))
+    found = lookup(http_service.url + "/", "a", "b", bulk=True, key_field="k", value="v.n", returns="int", many=True)
+    assert found["a"] == [b"1"]
+    text = "The answer has no object on the way to 'v.n', but something else."
+    assert told(found["b"]) == (PermanentError, text, False)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (datetime(2024, 2, 29, 1, 2, 3, tzinfo=UTC), "2024-02-29T01:02:03+00:00"),
+        (datetime(2024, 2, 29, 1, 2, 3, 4), "2024-02-29T01:02:03.000004"),
+        (date(2024, 2, 29), "2024-02-29"),
+        (Decimal("0E-18"), "0.000000000000000000"),
+        (Decimal("1.50"), "1.50"),
+    ],
+    ids=str,
+)
+def test_a_key_has_one_text_wherever_it_stands(http_service: HttpService, lookup: Lookup, key: Any, text: str) -> None:
+    answer = json.dumps([{"k": text, "v": "found"}]).encode()
+    http_service.script(Fault(body=answer))
+    assert lookup(http_service.url + "/", key, bulk=True, key_field="k", value="v") == {key: "found"}
+    http_service.script(Fault(body=b'{"k": "%s", "v": "found"}' % text.encode()))
+    post = {"method": "POST", "body": {"id": "{0}"}, "key_field": "k", "value": "v"}
+    assert lookup(http_service.url + "/", key, **post) == {key: "found"}
+    assert [json.loads(request["body"]) for request in http_service.log()] == [[text], {"id": text}]
 
 
 def test_a_bulk_body_may_wrap_the_keys(http_service: HttpService, lookup: Lookup) -> None:

@@ -288,6 +288,13 @@ URL = "https://api.example/users/{0}"
             ),
         ),
         (
+            {"url": "http://api.example/{0}?v=2&apiKey=S3cret"},
+            (
+                "HttpConfig.url starts with 'http://', and its parameter 'apiKey' holds a credential, which everybody "
+                "on the way could read. Write 'https://', or insecure=True if you know that the network is safe."
+            ),
+        ),
+        (
             {"url": "http://api.example/{0}", "tls_ca": "ca.pem"},
             (
                 "HttpConfig.url starts with 'http://', and TLS files are given, which plain HTTP ignores. Write "

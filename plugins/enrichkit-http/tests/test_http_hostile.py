@@ -7,12 +7,13 @@ import gzip
 import json
 import resource
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from enrichkit_http.faults import of_client
 
 from enrichkit.connector import Call
-from enrichkit.errors import ConnectorError, PermanentError, TransientError
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
 from enrichkit.local import Fault, HttpService
 
 if TYPE_CHECKING:
@@ -93,8 +94,7 @@ def test_half_a_document_that_ends_with_its_connection_is_no_value(answered: Cal
 
 
 def test_text_that_ends_with_its_connection_is_no_value(answered: Callable[..., Any]) -> None:
-    kind, _ = error_of(lambda: answered(OK + b"\r\nhello", then="close"))
-    assert kind is PermanentError
+    assert error_of(lambda: answered(OK + b"\r\nhello", then="close")) == (PermanentError, UNFRAMED)
 
 
 # --- more than one meaning
@@ -325,6 +325,8 @@ def test_text_is_decoded_with_the_charset_that_it_names(
         ("text/plain; charset=rot13", b"a"),
         ("text/plain; charset=no-such", b"a"),
         ("a/b; charset=hex", b"61"),
+        ("text/plain; charset=undefined", b"a"),
+        ("text/plain; charset=idna", b"xn--\xff"),
     ],
 )
 def test_text_that_is_not_in_its_charset_is_no_value(
@@ -380,3 +382,30 @@ def test_doubled_names_and_long_numbers_are_left_to_the_declared_type(
 ) -> None:
     for body in (b'{"a":1,"a":2}', b"1" * 5000):
         assert answered(http(body), returns="bigint") == {"k": body}
+
+
+# --- alerts of TLS
+
+
+@pytest.mark.parametrize(
+    ("alert", "kind"),
+    [
+        ("UnknownCA", FatalError),
+        ("BadCertificate", FatalError),
+        ("CertificateRequired", FatalError),
+        ("CertificateUnknown", FatalError),
+        ("AccessDenied", FatalError),
+        ("InternalError", TransientError),
+        ("HandshakeFailure", TransientError),
+        ("UserCanceled", TransientError),
+    ],
+)
+def test_only_an_alert_about_certificates_is_about_certificates(alert: str, kind: type[Exception]) -> None:
+    class Broken(Exception):
+        details: ClassVar = {
+            "causes": [{"message": "client error (Connect)"}, {"message": f"received fatal alert: {alert}"}]
+        }
+
+    error, unsent = of_client(Broken(), "https://api.example", 1.0)
+    assert (type(error), unsent) == (kind, True)
+    assert ("tls_ca" in str(error)) == (kind is FatalError)
