@@ -34,7 +34,7 @@ CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and login together
 # for warnings and logs them, and a warning quotes keys.
 SETTINGS = (
     "SET NAMES utf8mb4",
-    "SET sql_mode = '', time_zone = '+00:00', max_error_count = 0, sql_select_limit = DEFAULT",
+    "SET sql_mode = '', time_zone = '+00:00', max_error_count = 0, sql_select_limit = 18446744073709551615",
     "SET SESSION TRANSACTION READ ONLY",
 )
 

@@ -371,7 +371,7 @@ def test_keepalive_is_set_on_the_socket(users: str, ask: Ask) -> None:
 def test_a_session_is_read_only_and_nothing_of_the_server_changes_what_it_means(users: str, sql: Sql, ask: Ask) -> None:
     sql(
         "SET GLOBAL sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES,PAD_CHAR_TO_FULL_LENGTH';"
-        "SET GLOBAL time_zone = '+05:00'"
+        "SET GLOBAL time_zone = '+05:00'; SET GLOBAL sql_select_limit = 1"
     )
     sql("CREATE TABLE t (k varchar(20) PRIMARY KEY, c char(5), at timestamp)")
     try:
@@ -393,7 +393,7 @@ def test_a_session_is_read_only_and_nothing_of_the_server_changes_what_it_means(
         (found,) = ask.lookup(users, ["\\"], table="t", key="k", columns=("at",)).values()
         assert found.isoformat() == "2024-01-01T00:00:00+00:00"
     finally:
-        sql("SET GLOBAL sql_mode = DEFAULT; SET GLOBAL time_zone = DEFAULT")
+        sql("SET GLOBAL sql_mode = DEFAULT; SET GLOBAL time_zone = DEFAULT; SET GLOBAL sql_select_limit = DEFAULT")
 
 
 def test_a_view_that_writes_fails_the_task(users: str, sql: Sql, ask: Ask) -> None:

@@ -82,8 +82,9 @@ class Lookup:
         self._taken = [taken_by(column) for column in keys]
         self._names = [column.name for column in kept]
         where = " AND ".join(taken.condition(n) for n, taken in enumerate(self._taken, 1))
-        values = ", ".join(quote(name) for name in self._names)
-        self._sql = f"SELECT {values} FROM {quote(table)} WHERE {where}"  # noqa: S608 - names of the schema, quoted
+        # Of t: alone, a name in quotes that is a column no more would be a text (https://www.sqlite.org/quirks.html#dblquote).
+        values = ", ".join(f"t.{quote(name)}" for name in self._names)
+        self._sql = f"SELECT {values} FROM {quote(table)} AS t WHERE {where}"  # noqa: S608 - names of the schema, quoted
         self._describe(kept)
         connection.execute(self._sql, [None] * len(keys))  # finds what only execution finds
 

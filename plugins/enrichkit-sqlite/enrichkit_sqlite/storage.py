@@ -79,8 +79,8 @@ class Taken:
         return " or ".join(kind.__name__ for kind in self.types)
 
     def condition(self, number: int) -> str:
-        """Return the SQL that compares it with parameter *number*."""
-        name = quote(self.name)
+        """Return the SQL that compares it, in the table t, with parameter *number*."""
+        name = f"t.{quote(self.name)}"
         if self.affinity not in ("NUMERIC", "ANY"):
             return f"{name} = ?{number}"
         # Or the text '12' would find the number 12.

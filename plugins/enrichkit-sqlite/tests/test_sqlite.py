@@ -14,6 +14,7 @@ import pytest
 from enrichkit_sqlite import SqliteConfig, SqliteConnector, database
 
 from enrichkit import Call, Failure, FatalError, PermanentError, TransientError, enrich
+from enrichkit.errors import ConnectorError
 from enrichkit.testing import open_connector
 
 if TYPE_CHECKING:
@@ -430,6 +431,24 @@ def test_the_keys_of_a_call_see_one_state_of_the_file(path: str, monkeypatch: py
             return await connector.fetch_many((1, 2), call), await connector.fetch_many((1, 2), call)
 
     assert ({1: "a", 2: "a"}, {1: "b", 2: "b"}) == asyncio.run(scene())
+
+
+@pytest.mark.parametrize("column", ["id", "v", "w"])
+@pytest.mark.parametrize("change", ["ALTER TABLE t RENAME COLUMN {} TO other", "ALTER TABLE t DROP COLUMN {}"])
+def test_a_column_that_is_gone_is_no_text(path: str, column: str, change: str) -> None:
+    """SQLite takes a name in double quotes that is no column for a text."""
+    execute(path, "CREATE TABLE t (id TEXT, v TEXT, w TEXT); INSERT INTO t VALUES ('id', 'a', 'b')")
+
+    async def scene() -> str:
+        async with open_connector(SqliteConfig(path=path, table="t", key="id")) as connector:
+            call = Call(timeout=10.0)
+            assert {"id": {"v": "a", "w": "b"}} == await connector.fetch_many(("id",), call)
+            execute(path, change.format(column))
+            with pytest.raises(ConnectorError) as caught:
+                await connector.fetch_many(("id",), call)
+            return str(caught.value)
+
+    assert f"no such column: t.{column}" in asyncio.run(scene())
 
 
 # --- locks and cancellation
