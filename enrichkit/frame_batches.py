@@ -44,7 +44,7 @@ def enrich_batches(task: FrameTask, batches: Iterable[pa.RecordBatch]) -> Iterat
     first = next(filled, None)
     if first is None:
         return  # an empty partition: nothing is opened
-    handover, process = begin(plan, ordered=task.ordered)
+    handover, process = begin(plan, [first.column(n) for n in task.keys], ordered=task.ordered)
     if task.ordered:
         for part in process(ordered(task, plan, handover, chain((first,), filled))):
             # A call that goes on after its rows have timed out keeps their outcomes, but need not keep the input.
@@ -145,7 +145,11 @@ def _rows(
     if not task.explode:
         yield _widened(task, plan.value_type, batch, outcomes, codes)
         return
-    matches, pairs = exploded(outcomes, codes, max(1, min(ROWS, BYTES * batch.num_rows // max(1, batch.nbytes))))
+    size = max(1, min(ROWS, BYTES * batch.num_rows // max(1, batch.nbytes)))
+    longest = max((len(value) for value in outcomes.values if value), default=1)
+    # One row may be much wider than the others, and is copied for each of its matches. To look at it takes 2 us.
+    width = None if longest * batch.nbytes <= BYTES else lambda row: batch.slice(row, 1).nbytes
+    matches, pairs = exploded(outcomes, codes, size, BYTES, width)
     for rows, chosen in pairs:
         places = {number: place for place, number in enumerate(dict.fromkeys(n for n in chosen if n is not None))}
         yield _widened(

@@ -27,7 +27,7 @@ from .types import spark_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["encode", "meet", "no_key", "out_of_years"]
+__all__ = ["encode", "kinds_of", "meet", "no_key", "out_of_years"]
 
 _REFUSED = (
     pa.types.is_nested,
@@ -89,6 +89,24 @@ def encode(columns: Sequence[pa.Array[Any]], *, in_order: bool = False) -> tuple
     ]
     whole = [column.dictionary.take(part) for column, part in zip(encoded, parts, strict=True)]
     return Keys(whole, list(zip(*columns_of_objects, strict=True))), codes.cast(pa.int32())
+
+
+def kinds_of(columns: Sequence[pa.Array[Any]]) -> str:
+    """
+    Return what tells keys of *columns* from those of others that Python holds for equal: `1`, `1.0`, `1.00` and `True`.
+
+    >>> kinds_of([pa.array([1]), pa.array([1.0]), pa.array(["a"])]) == kinds_of([pa.array([1])] * 3)
+    False
+    """
+    return ",".join(map(_kind, columns))
+
+
+def _kind(column: pa.Array[Any]) -> str:
+    data_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_decimal(data_type):
+        return f"decimal {data_type.scale}"
+    kinds = {"integer": pa.types.is_integer, "float": pa.types.is_floating, "boolean": pa.types.is_boolean}
+    return next((kind for kind, is_of in kinds.items() if is_of(data_type)), "")
 
 
 def meet(column: pa.Array[Any], others: Sequence[pa.Array[Any]]) -> bool:

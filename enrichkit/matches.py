@@ -6,7 +6,7 @@ The matches of all keys of a call are decoded as one column, because a decoder's
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +84,7 @@ def picked(outcomes: Outcomes, indices: Sequence[int], rows: int) -> Outcomes:
 
 
 def exploded(
-    outcomes: Outcomes, codes: Any, size: int
+    outcomes: Outcomes, codes: Any, size: int, most: int = 0, width: Callable[[int], int] | None = None
 ) -> tuple[Outcomes, Iterator[tuple[list[int], list[int | None]]]]:
     """
     Turn each match into an outcome of its own.
@@ -93,6 +93,8 @@ def exploded(
         outcomes: Settled; a value is a list of matches, or None.
         codes: One number of a key per row, null where the key is null.
         size: Most rows at once: thousands of rows with thousands of matches each would be millions.
+        most: Bytes that rows with several matches may have at once, where there is a *width*.
+        width: Bytes of the row of a number; None: *size* alone is enough.
 
     Returns:
         The outcomes, one per match, or one without a value for a key without a match; and for each row that comes of
@@ -112,20 +114,34 @@ def exploded(
     owners = list(chain.from_iterable([key] * len(matches) for key, matches in enumerate(lists)))
     matches = picked(outcomes, owners, outcomes.rows)
     matches.values = list(chain.from_iterable(lists))
-    return matches, _pairs(numbers_of, codes.to_pylist(), size)
+    return matches, _pairs(numbers_of, codes.to_pylist(), size, most, width)
 
 
 def _pairs(
-    numbers_of: Sequence[range], codes: Sequence[int | None], size: int
+    numbers_of: Sequence[range],
+    codes: Sequence[int | None],
+    size: int,
+    most: int,
+    width: Callable[[int], int] | None,
 ) -> Iterator[tuple[list[int], list[int | None]]]:
     rows: list[int] = []
     numbers: list[int | None] = []
+    taken = 0
     for row, code in enumerate(codes):
         found: Sequence[int | None] = (None,) if code is None else numbers_of[code]
+        at_once = size
+        if width is not None and len(found) > 1:
+            each = width(row)
+            if rows and taken + each * len(found) > most:
+                yield rows, numbers
+                rows, numbers, taken = [], [], 0
+            taken += each * len(found)
+            if taken > most:
+                at_once = max(1, min(size, most // each))
         rows += [row] * len(found)
         numbers += found
-        while len(rows) >= size:
-            yield rows[:size], numbers[:size]
-            del rows[:size], numbers[:size]
+        while len(rows) >= at_once:
+            yield rows[:at_once], numbers[:at_once]
+            del rows[:at_once], numbers[:at_once]
     if rows:
         yield rows, numbers

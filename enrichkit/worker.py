@@ -23,7 +23,7 @@ from .engine.loop import loop_thread
 from .engine.run import Run
 from .errors import ConfigError
 from .key_function import KeyFunction
-from .keys import encode, meet
+from .keys import encode, kinds_of, meet
 from .matches import decoder_of_matches
 from .outcome import Outcomes
 from .plan import Plan, secrets_of
@@ -91,7 +91,7 @@ def _enrich(plan: Plan, batches: Iterable[Sequence[pa.Array[Any]]]) -> Iterator[
     first = next(iter(batches), None)
     if first is None:
         return  # an empty partition: nothing is opened
-    handover, process = begin(plan)
+    handover, process = begin(plan, first)
 
     def slices() -> Iterator[Outcomes]:
         for batch in _chain(first, batches):
@@ -125,11 +125,16 @@ def keys_of(
 
 
 def begin(
-    plan: Plan, *, ordered: bool = True
+    plan: Plan, columns: Sequence[pa.Array[Any]], *, ordered: bool = True
 ) -> tuple[Handover, Callable[[Iterable[Outcomes | Mark]], Iterator[Part]]]:
-    """Return the run of a task, and what takes its slices and gives its parts."""
+    """
+    Return the run of a task, and what takes its slices and gives its parts.
+
+    *columns* are keys, of the types that all keys of the task have.
+    """
     digest = _secrets_digest(plan)
-    handover = _handover(plan, digest, ordered=ordered)
+    # The cache of a source finds an answer by the key as Python has it, where 1 is 1.0, though to the source it is not.
+    handover = _handover(plan, f"{digest} {kinds_of(columns)}", ordered=ordered)
     return handover, lambda slices: handover.process(slices, plan.engine_key + digest, lambda: _engine(plan))
 
 
@@ -138,13 +143,13 @@ def _chain(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def _handover(plan: Plan, digest: str, *, ordered: bool) -> Handover:
+def _handover(plan: Plan, cached_by: str, *, ordered: bool) -> Handover:
     loop, options = loop_thread(), plan.options
     cache = None
     if options.cache is not None:
         settings = options.cache
         cache = loop.cache(
-            plan.cache_key + digest, lambda: AnswerCache(settings.ttl, settings.max_bytes, settings.missing_ttl)
+            plan.cache_key + cached_by, lambda: AnswerCache(settings.ttl, settings.max_bytes, settings.missing_ttl)
         )
     task = _task_info()
     return Handover(

@@ -472,6 +472,23 @@ def test_wide_rows_with_many_matches_leave_a_few_at_a_time(
 
 
 @pytest.mark.parametrize("ordered", [True, False])
+def test_one_wide_row_with_many_matches_leaves_a_few_at_a_time(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    monkeypatch.setattr(frame_batches, "BYTES", 20_000)
+    server = ScriptedConnector({key: Step(value=[str(n) for n in range(50)]) for key in (1, 2, 3)})
+    given_task = task(server, many=True, explode=True, ordered=ordered)
+    wide = {500: (1, 1000), 501: (2, 300), 502: (3, 300), 600: (1, 50_000), 700: (2, 10)}
+    rows = [(n, wide.get(n, (None, 0))[0], "x" * wide.get(n, (0, 10))[1]) for n in range(1000)]
+    made = list(enrich_batches(given_task, iter([batch(rows)])))
+    expected = [(n, str(match)) for n in sorted(wide) for match in range(50)]
+    found = [(row[0], row[3]) for row in rows_of(iter(made)) if row[0] in wide]
+    assert expected == sorted(found, key=lambda pair: (pair[0], int(pair[1])))
+    assert 1000 - 5 + 250 == sum(map(len, made))
+    assert max(part.nbytes for part in made if len(part) > 1) < 60_000
+
+
+@pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("none", [[], (), None])
 def test_a_list_or_tuple_without_a_match_is_a_miss(thread: LoopThread, ordered: bool, none: Any) -> None:
     server = ScriptedConnector({1: Step(value=none) if none is not None else Step(missing=True), 2: Step(value=("x",))})

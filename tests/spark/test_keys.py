@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from enrichkit import Call, Connector, ConnectorConfig, enrich
+from enrichkit import Cache, Call, Connector, ConnectorConfig, enrich
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,6 +81,21 @@ def test_a_key_arrives_as_it_is(spark: SparkSession, carrier: str, ddl: str) -> 
     frame = spark.createDataFrame(list(enumerate(keys)), f"n int, k {ddl}").coalesce(1)
     rows = frame.select("n", enrich(EchoConfig(), "k", carrier=carrier)).collect()
     assert {n: None if key is None else repr(key) for n, key in enumerate(keys)} == {row.n: row.echo for row in rows}
+
+
+def test_a_cache_does_not_take_a_key_for_one_of_another_type(spark: SparkSession, carrier: str) -> None:
+    """To Python 1, 1.0, 1.00 and True are one key; to the source they are four."""
+    columns = ["k", "cast(k as double)", "cast(k as decimal(10,2))", "cast(k as decimal(10,1))", "k = 1", "smallint(k)"]
+    texts = ["1", "1.0", "Decimal('1.00')", "Decimal('1.0')", "True", "1"]
+    frame = spark.createDataFrame([(1,)] * 8, "k int").repartition(2)
+    cache = Cache(ttl=60)
+    echoes = [enrich(EchoConfig(), F.expr(key), cache=cache, carrier=carrier) for key in columns]
+    named = [echo.alias(f"e{n}") for n, echo in enumerate(echoes[:3])]
+    assert {tuple(texts[:3])} == {tuple(row) for row in frame.select(*named).collect()}
+    for echo, text in zip(echoes, texts, strict=True):
+        assert {text} == {row[0] for row in frame.select(echo).collect()}
+    pairs = [enrich(EchoConfig(), F.expr(key), F.lit("a"), cache=cache, carrier=carrier) for key in columns[:2]]
+    assert {("(1, 'a')", "(1.0, 'a')")} == {tuple(row) for row in frame.select(*pairs).collect()}
 
 
 @pytest.mark.parametrize("size", [1, 3, 10_000])
