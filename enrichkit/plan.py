@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
     from .connector import Connector, ConnectorConfig, Returns
 
-__all__ = ["Plan", "limits_of", "make_plan", "pack", "secrets_of"]
+__all__ = ["Plan", "limits_of", "make_plan", "pack", "secrets_of", "without_secrets"]
 
 DESCRIBE_TIMEOUT = 30.0
+SECRET_MIN = 4  # characters; to blot out each "a" would hide the message and no secret
 WINDOW_MIN = 20_000
 # Rounds of calls. What waits has to stay in the processor's cache: on a busy machine a Redis key took 0.9 us CPU in a
 # window of 20,000 rows and 1.3 in one of 80,000. A source with neighbours gains more by a choice among many keys:
@@ -164,6 +166,15 @@ def secrets_of(config: Any) -> list[Secret]:
     return []
 
 
+def without_secrets(text: str, config: ConnectorConfig) -> str:
+    """Return *text* without what *config* refers to as secrets, and without what it hides from its `repr`."""
+    known = [getattr(config, field.name) for field in fields(config) if not field.repr]
+    for secret in secrets_of(config):
+        with contextlib.suppress(ConfigError):
+            known.append(secret.resolve())
+    return redact(text, *(value for value in known if isinstance(value, str) and len(value) >= SECRET_MIN))
+
+
 def pack(plan: Plan) -> bytes:
     """
     Pickle *plan* for the workers.
@@ -198,15 +209,14 @@ def _described(name: str, connector: Connector[Any]) -> str:
     if isinstance(described, str):
         return described
     how = f"Declare it, for example enrich({name!r}, ..., returns='string')."
-    if isinstance(described, ConnectorError | ConfigError):
-        raise ConfigError(f"The type of the values of {name!r} could not be asked: {described} {how}") from described
+    # Not from *described*: its text, or that of what it came from, may hold secrets, and a traceback shows them all.
     if isinstance(described, TimeoutError):
         raise ConfigError(
             f"The type of the values of {name!r} could not be asked within {DESCRIBE_TIMEOUT:g} s. {how}"
-        ) from described
+        ) from None
     if isinstance(described, BaseException):
-        raise ConfigError(
-            f"The type of the values of {name!r} could not be asked: {type(described).__name__}: "
-            f"{redact(str(described))}. {how}"
-        ) from described
+        said = without_secrets(str(described), connector.config)
+        if not isinstance(described, ConnectorError | ConfigError):
+            said = f"{type(described).__name__}: {said}."
+        raise ConfigError(f"The type of the values of {name!r} could not be asked: {said} {how}") from None
     raise ConfigError(f"The type of the values of {name!r} is not known: the source cannot tell it. {how}")

@@ -7,7 +7,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ..engine.dispatch import Engine
@@ -17,9 +16,8 @@ from ..engine.run import Run
 from ..errors import ConfigError, EnrichkitError
 from ..options import Options
 from ..outcome import Outcomes
-from ..plan import limits_of, secrets_of
+from ..plan import limits_of, without_secrets
 from ..registry import require_driver
-from ..secrets import redact
 
 if TYPE_CHECKING:
     from ..connector import Connector, ConnectorConfig
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["OPEN_TIMEOUT", "TOLD", "Probe", "SourceError", "describe", "without_secrets"]
 
 OPEN_TIMEOUT = 30.0
-SECRET_MIN = 4  # characters; to blot out each "a" would hide the message and no secret
 TOLD: dict[str, Any] = {
     "on_timeout": "null",
     "on_error": "null",
@@ -154,15 +151,6 @@ def _told_apart(config: ConnectorConfig) -> Iterator[None]:
         raise
     except Exception as error:
         raise SourceError(f"{type(error).__name__}: {without_secrets(str(error), config)}") from error
-
-
-def without_secrets(text: str, config: ConnectorConfig) -> str:
-    """Return *text* without what *config* refers to as secrets, and without what it hides from its `repr`."""
-    known = [getattr(config, field.name) for field in fields(config) if not field.repr]
-    for secret in secrets_of(config):
-        with contextlib.suppress(ConfigError):
-            known.append(secret.resolve())
-    return redact(text, *(value for value in known if isinstance(value, str) and len(value) >= SECRET_MIN))
 
 
 def _timed(connector: Connector[Any], seconds: list[float]) -> Connector[Any]:

@@ -6,6 +6,8 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+import traceback
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +18,7 @@ from pyspark.sql import functions as F
 
 from enrichkit import ConfigError, Connector, ConnectorConfig, UnknownConnectorError, default, enrich
 from enrichkit.errors import FatalError, MissingDriverError, UnknownOptionError
+from enrichkit.secrets import Secret
 
 from ..installed import listed
 
@@ -51,6 +54,24 @@ class ClosedConnector(SilentConnector):
 
     async def open(self) -> None:
         raise OSError("cannot reach redis://user:hunter2@host")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TellingConfig(ConnectorConfig):
+    """The source tells its secret when it is opened."""
+
+    token: Secret
+
+
+class TellingConnector(SilentConnector):
+    name = "telling"
+    config_class = TellingConfig
+
+    async def open(self) -> None:
+        try:
+            raise OSError(f"login of redis://user:hunter2@host with {self.config.token.resolve()}")
+        except OSError as error:
+            raise RuntimeError(f"refused for {self.config.token.resolve()}") from error
 
 
 class RefusedConfig(ConnectorConfig):
@@ -300,6 +321,18 @@ def test_a_source_that_cannot_be_asked_says_why_and_shows_no_secret() -> None:
         "The type of the values of 'postgres' could not be asked: PostgreSQL at 127.0.0.1:1 cannot be reached: Connect "
         "call failed ('127.0.0.1', 1). Declare it, for example enrich('postgres', ..., returns='string')."
     )
+
+
+def test_no_secret_is_in_the_traceback_of_a_source_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TELLING_TOKEN", "t0ken")
+    with pytest.raises(ConfigError) as caught:
+        enrich(TellingConfig(token=Secret.env("TELLING_TOKEN")), "k")
+    assert str(caught.value).startswith(
+        "The type of the values of 'telling' could not be asked: RuntimeError: refused for ***."
+    )
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "t0ken" not in shown
+    assert "hunter2" not in shown
 
 
 def test_a_source_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
