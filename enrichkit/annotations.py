@@ -92,9 +92,9 @@ class _Walk:
             others = [argument for argument in arguments if argument is not type(None)]
             if len(others) == 1:
                 return self.type_of(others[0], path, inside)
-        elif origin in _ARRAYS or (origin is tuple and arguments[1:] == (...,)):
+        elif (origin in _ARRAYS and arguments) or (origin is tuple and arguments[1:] == (...,)):
             return t.ArrayType(self.type_of(arguments[0], f"{path}[]", inside))
-        elif origin in _MAPS:
+        elif origin in _MAPS and len(arguments) == 2:  # typing.Dict has none, and dict[str] is not refused by Python
             key, value = (
                 self.type_of(part, path + name, inside)
                 for part, name in zip(arguments, ("{key}", "{value}"), strict=True)
@@ -140,11 +140,16 @@ class _Walk:
 
     def _refused(self, hint: Any, path: str) -> ConfigError:
         shown = hint.__qualname__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
-        hints = {list: " Say of what, as in list[str].", dict: " Say of what, as in dict[str, int]."}
-        time = " PySpark has a time type from 4.1 on." if hint is dt.time else ""
+        kind, more = typing.get_origin(hint) or hint, ""
+        if kind in _ARRAYS:
+            more = " Say of what, as in list[str]."
+        elif kind in _MAPS:
+            more = " Say of what, as in dict[str, int]."
+        elif hint is dt.time:
+            more = " PySpark has a time type from 4.1 on."
         return ConfigError(
             f"{self._where(path)} is annotated as {shown}, which has no Spark type; allowed are {_ALLOWED}."
-            f"{hints.get(hint, time)} Change it, or write the type as DDL."
+            f"{more} Change it, or write the type as DDL."
         )
 
     def _where(self, path: str) -> str:

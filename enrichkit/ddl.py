@@ -6,6 +6,10 @@ import re
 
 __all__ = ["fields_of"]
 
+_NAME = re.compile(r"`((?:[^`]|``)*)`:|(\w+):")
+# A name in backticks is one step, because it may hold brackets and commas.
+_STEP = re.compile(r"`(?:[^`]|``)*`|.", re.DOTALL)
+
 
 def fields_of(ddl: str) -> dict[str, str]:
     """
@@ -19,14 +23,14 @@ def fields_of(ddl: str) -> dict[str, str]:
         return found
     rest = ddl[len("struct<") : -1]
     while rest:
-        matched = re.match(r"`((?:[^`]|``)*)`:|(\w+):", rest)
+        matched = _NAME.match(rest)
         if matched is None:
             return {}
         start = end = matched.end()
         depth = 0
-        while end < len(rest) and (depth or rest[end] != ","):
-            depth += (rest[end] in "<(") - (rest[end] in ">)")
-            end += 1
+        while (step := _STEP.match(rest, end)) and (depth or step[0] != ","):
+            depth += (step[0] in "<(") - (step[0] in ">)")
+            end = step.end()
         name = matched[2] if matched[1] is None else matched[1].replace("``", "`")
         found[name] = rest[start:end]
         rest = rest[end + 1 :]

@@ -50,7 +50,7 @@ class Explanation(Report):
         task_slots: Tasks that run at a time; None: not given, and the numbers are those of one.
         expressions: Enrich expressions in the stage.
         fallbacks: For each source or function that is asked when this one has no answer, its calls in flight per
-            worker process.
+            worker process; those of the same name together.
         attempts: The attempts of a key, also those that start after `timeout`, which are never made.
         hard_limit: Seconds after which a call is cancelled.
         estimate: For the keys or rows that were given; None: neither was.

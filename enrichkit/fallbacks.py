@@ -8,7 +8,7 @@ limits of its own behind the first one. Options that name the same one share a s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from .config import find_source, source_names
@@ -175,8 +175,14 @@ def _known(name: str, policy: str) -> None:
 
 
 def capacities(options: Options) -> dict[str, int]:
-    """Return for each fallback that has to be asked, by its name, how many calls it has in flight. For `explain`."""
+    """
+    Return for each name of fallbacks that have to be asked how many calls these have in flight. For `explain`.
+
+    One that several options name counts once. It is told by its config or function; `plan_stages` compares what
+    travels, for which PySpark has to be there. Different ones of one name, as lambdas have, are added up.
+    """
     found: dict[str, int] = {}
+    seen: list[Any] = []
     for name in POLICIES:
         policy = options.policy(name)
         if isinstance(policy, Default) or policy in ("fail", "null"):
@@ -185,9 +191,15 @@ def capacities(options: Options) -> dict[str, int]:
             if isinstance(policy, str):
                 _known(name, policy)
             source, connector, config = find_source(policy)
-            found[repr(source)] = connector(config).capacity
+            shown = repr(source)
         else:
-            found[f"the function {name_of(policy)}"] = KeyFunction(KeyFunctionConfig(function=policy)).capacity
+            connector, config = KeyFunction, KeyFunctionConfig(function=policy)
+            shown = f"the function {name_of(policy)}"
+        # Without the type, because all fallbacks get that of the column.
+        asked = (connector, {f.name: getattr(config, f.name) for f in fields(config) if f.name != "returns"})
+        if asked not in seen:
+            seen.append(asked)
+            found[shown] = found.get(shown, 0) + connector(config).capacity
     return found
 
 

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import sys
 import sysconfig
+import threading
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from types import ModuleType
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from .connector import Connector, ConnectorConfig
 
 __all__ = ["canonical", "digest", "functions_of", "identity_of", "pickled"]
+
+# cloudpickle has one list for the process, also for threads. Reentrant: what is pickled may come back here.
+_listing = threading.RLock()
 
 
 def pickled(value: Any, *parts: Any) -> bytes:
@@ -32,14 +36,18 @@ def pickled(value: Any, *parts: Any) -> bytes:
     cloudpickle: Any = _cloudpickle  # it has no types
     # What __main__ defines travels by value anyway.
     modules = {module for module in map(_module_of, parts) if module is not None and module.__name__ != "__main__"}
-    by_value = [module for module in modules if not _is_installed(module)]
-    for module in by_value:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        return bytes(cloudpickle.dumps(value))
-    finally:
-        for module in by_value:
-            cloudpickle.unregister_pickle_by_value(module)
+    by_value = {module.__name__: module for module in modules if not _is_installed(module)}
+    with _listing:
+        # One that is listed already stays so: the user listed it, or the call around this one, which takes it back.
+        listed = cloudpickle.list_registry_pickle_by_value()
+        added = [module for name, module in by_value.items() if name not in listed]
+        for module in added:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            return bytes(cloudpickle.dumps(value))
+        finally:
+            for module in added:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def functions_of(config: ConnectorConfig) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import pickle
+import types
 import typing
 import uuid
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,8 @@ ALLOWED = (
     "allowed are str, bytes, bool, int, float, Decimal, UUID, date, datetime, time, timedelta, list[T], dict[K, V], "
     "T | None, Annotated[T, 'DDL'], and dataclasses, TypedDicts and NamedTuples of such fields."
 )
+
+OF_WHAT, MAP_OF_WHAT = " Say of what, as in list[str].", " Say of what, as in dict[str, int]."
 
 
 @dataclasses.dataclass
@@ -95,6 +98,16 @@ class Wrong:
 @dataclasses.dataclass
 class Unbuildable:
     balance: Annotated[str, t.VarcharType(3)]
+
+
+@dataclasses.dataclass
+class Bare:
+    name: str
+    tags: typing.List  # type: ignore[type-arg]  # noqa: UP006  # what the test is about
+
+
+class BareInside(TypedDict):
+    scores: list[Mapping]  # type: ignore[type-arg]  # likewise
 
 
 class Typed(TypedDict):
@@ -158,12 +171,21 @@ def test_an_annotation_has_a_spark_type(annotation: Any, expected: str) -> None:
     [
         (set[str], "returns", "set[str]", ""),
         (object, "returns", "object", ""),
-        (list, "returns", "list", " Say of what, as in list[str]."),
-        (dict, "returns", "dict", " Say of what, as in dict[str, int]."),
+        (list, "returns", "list", OF_WHAT),
+        (dict, "returns", "dict", MAP_OF_WHAT),
         (Wrong, "The field 'inner.parts{value}[]' of returns", "set[int]", ""),
         (dict[str, int | str], "The field '{value}' of returns", "int | str", ""),
         (Page[int], "returns", str(Page[int]), ""),
         (tuple[int, str], "returns", "tuple[int, str]", ""),
+        (typing.List, "returns", "typing.List", OF_WHAT),  # noqa: UP006  # the old spelling is still about
+        (typing.Sequence, "returns", "typing.Sequence", OF_WHAT),
+        (Sequence, "returns", "Sequence", OF_WHAT),
+        (typing.Dict, "returns", "typing.Dict", MAP_OF_WHAT),  # noqa: UP006  # likewise
+        (typing.Mapping, "returns", "typing.Mapping", MAP_OF_WHAT),
+        (types.GenericAlias(dict, (str,)), "returns", "dict[str]", MAP_OF_WHAT),
+        (typing.Tuple, "returns", "typing.Tuple", ""),  # noqa: UP006  # likewise
+        (Bare, "The field 'tags' of returns", "typing.List", OF_WHAT),
+        (BareInside, "The field 'scores[]' of returns", "Mapping", MAP_OF_WHAT),
     ],
 )
 def test_an_annotation_without_a_spark_type_is_refused_by_its_place(

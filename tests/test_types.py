@@ -278,6 +278,12 @@ def test_importing_enrichkit_loads_no_heavy_package() -> None:
         ("bigint", {}),
         ("struct<>", {}),
         ("struct<no struct>", {}),
+        ("struct<a:struct<`x<y`:int>,b:int>", {"a": "struct<`x<y`:int>", "b": "int"}),
+        ("struct<a:struct<`x)`:int,y:int>,b:int>", {"a": "struct<`x)`:int,y:int>", "b": "int"}),
+        (
+            "struct<a:array<struct<b:struct<```<,``(`:int>>>,c:int>",
+            {"a": "array<struct<b:struct<```<,``(`:int>>>", "c": "int"},
+        ),
     ],
 )
 def test_the_fields_of_a_struct_are_read(ddl: str, fields: dict[str, str]) -> None:
