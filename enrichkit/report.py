@@ -9,6 +9,7 @@ __all__ = ["WIDTH", "Report", "count", "paragraph", "plural", "seconds", "table"
 
 WIDTH = 80
 GAP = 2
+LAST_MIN = 20
 
 
 class Report:
@@ -19,16 +20,25 @@ class Report:
 
 
 def table(rows: Sequence[Sequence[str]], indent: int = GAP) -> list[str]:
-    """Return *rows* as lines with their cells aligned; the last cell of a row is wrapped inside its column."""
-    if not rows:
-        return []
-    widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
-    left = indent + sum(widths) + GAP * len(widths)
+    """
+    Return *rows* as lines with their cells aligned; the last cell of a row is wrapped inside its column.
+
+    It is below the others where these leave it less than 20 columns, as long names of fields do.
+    """
+    wide = [indent + sum(len(cell) + GAP for cell in row[:-1]) > WIDTH - LAST_MIN for row in rows]
+    aligned = [row[:-1] for row, is_wide in zip(rows, wide, strict=True) if not is_wide]
+    widths = [max(map(len, cells)) for cells in zip(*aligned, strict=True)]
+    left = indent + (sum(widths) + GAP * len(widths) if aligned else GAP)
     lines = []
-    for row in rows:
-        start = " " * indent + "".join(cell.ljust(width + GAP) for cell, width in zip(row, widths, strict=False))
-        last = textwrap.wrap(row[-1], WIDTH - left, break_on_hyphens=False) or [""]
-        lines += [(start + last[0]).rstrip(), *(" " * left + line for line in last[1:])]
+    for row, is_wide in zip(rows, wide, strict=True):
+        # Several columns may be too wide together, each for the sake of another row.
+        first, *more = textwrap.wrap(row[-1], max(WIDTH - left, LAST_MIN), break_on_hyphens=False) or [""]
+        if is_wide:
+            lines += [" " * indent + (" " * GAP).join(row[:-1]), (" " * left + first).rstrip()]
+        else:
+            start = "".join(cell.ljust(width + GAP) for cell, width in zip(row, widths, strict=False))
+            lines.append((" " * indent + start + first).rstrip())
+        lines += [" " * left + line for line in more]
     return lines
 
 

@@ -18,8 +18,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import enrichkit
-from enrichkit import Connector, ConnectorConfig, FatalError, cli, explain, local, register
+from enrichkit import ConfigError, Connector, ConnectorConfig, FatalError, cli, explain, local, register
 from enrichkit.cli import bench, probe
+from enrichkit.cli.arguments import MOST_CAPACITY
 from enrichkit.cli.commands import enrichkit as commands
 
 from .test_imports import HEAVY, PLUGINS, loaded_by
@@ -75,7 +76,7 @@ TELLING = """
 """A plugin that breaks its contract: it says its secrets."""
 
 
-def run(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:
+def run(*arguments: str, code: int = 0, stdin: str | bytes | None = None) -> Result:
     result = CliRunner().invoke(commands, arguments, prog_name="enrichkit", input=stdin)
     assert code == result.exit_code, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
@@ -190,6 +191,12 @@ def test_without_a_command_it_helps_and_ends_with_two() -> None:
     assert run(code=2).stderr == run("--help").stdout
 
 
+NO_UTF_8 = (
+    "is no UTF-8, which a key must be. Choose a locale of UTF-8 for the terminal, or convert the file, for example "
+    "with iconv -f latin1 -t utf-8."
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -240,6 +247,16 @@ def test_without_a_command_it_helps_and_ends_with_two() -> None:
         (
             ["check", "pairs", "u1", "-t", "string"],
             "1 key type given; RedisConfig needs 2, one for each key column. For example --type string,bigint.",
+        ),
+        (["check", "redis", "u1", "caf\udce9"], f"The key 'caf\\udce9' {NO_UTF_8}"),
+        (["check", "pairs", "caf\udce9,7"], f"The key 'caf\\udce9,7' {NO_UTF_8}"),
+        (
+            ["check", "pairs", "u1,a\nb"],
+            (
+                "The key 'u1,a\\nb' is no line of CSV; a line break must stand in double quotes, and a part must have "
+                "at most 131,072 characters. Put quotes around the part, for example $'\"a\\nb\",c', or leave the key "
+                "out."
+            ),
         ),
         (["lint"], "There is no enrichkit.toml here, and ENRICHKIT_CONFIG is not set. Name a file."),
     ],
@@ -537,6 +554,30 @@ def test_bench_reads_keys_from_stdin(redis_source: str) -> None:
     settings = ["--seconds", "0.1", "--capacity", "1", "--json"]
     found = json.loads(run("bench", "users", "--keys-from", "-", *settings, stdin="a\nb\n\n").stdout)
     assert found["distinct_keys"] == 2
+
+
+def test_bench_refuses_a_file_of_keys_that_is_no_utf_8(folder: Path) -> None:
+    (folder / "keys").write_bytes("u1\ncafé\n".encode("latin-1"))
+    for name in ("keys", "-"):
+        result = run("bench", "redis", "--keys-from", name, code=2, stdin=(folder / "keys").read_bytes())
+        assert f"The key 'caf\\udce9' {NO_UTF_8}" in unfolded(result.stderr)
+
+
+def test_bench_measures_no_capacity_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fast(ConnectorConfig): ...
+
+    class FastConnector(Connector[Fast]):
+        name, config_class = "fast", Fast
+
+        async def fetch_many(self, keys: Any, call: Any) -> Any:
+            return dict.fromkeys(keys, 1)
+
+    register("fast", Fast(returns="int"))
+    monkeypatch.setattr(bench, "_until", lambda end, keys, size: iter([keys]))
+    measures = document("bench", "fast", "a", "-o", f"capacity={MOST_CAPACITY}")["measures"]
+    assert [*(2**power for power in range(14)), MOST_CAPACITY] == [measure["capacity"] for measure in measures]
+    with pytest.raises(ConfigError, match="capacity"):
+        enrichkit.Options(capacity=MOST_CAPACITY + 1)
 
 
 def test_bench_of_one_key_asks_for_it_again_instead_of_waiting_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:

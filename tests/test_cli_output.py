@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import fcntl
+import json
+import math
 import os
 import pty
 import re
@@ -27,6 +30,14 @@ ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 HOSTILE = "[bold]x[/] [/nothing] :smile: \x1b]0;owned\x07\x1b[2J\r\b\x9b31m \u202eright \ud800 \t|"
 SHOWN = r"[bold]x[/] [/nothing] :smile: \x1b]0;owned\x07\x1b[2J\r\x08\x9b31m \u202eright \ud800 \t|"
 
+OBJECTS = {
+    "name": "名",
+    "photo": b"\x00\xff",
+    "share": [math.nan, -math.inf, 0.5],
+    7: dt.date(2000, 2, 29),
+    None: 1 + 2j,
+}
+
 
 class Harm(ConnectorConfig):
     """Of a source whose values are written by others."""
@@ -36,7 +47,7 @@ class HarmConnector(Connector[Harm]):
     name, config_class = "harm", Harm
 
     async def fetch_many(self, keys: Any, call: Any) -> Any:
-        answers = {"value": HOSTILE, "long": "0123456789" * 50, "lines": "one\ntwo"}
+        answers = {"value": HOSTILE, "long": "0123456789" * 50, "lines": "one\ntwo", "objects": OBJECTS}
         return {key: answers.get(key) or Failure(PermanentError(HOSTILE)) for key in keys}
 
 
@@ -122,10 +133,13 @@ def test_a_pipe_gets_plain_text_in_eighty_columns_whatever_terminal_is_behind_it
     assert 60 < max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_who_stops_reading_gets_no_complaint() -> None:
+@pytest.mark.parametrize("arguments", [["connectors"], ["connectors", "--json"]])
+def test_who_stops_reading_gets_no_complaint(arguments: list[str]) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
-    done = subprocess.run([sys.executable, "-m", "enrichkit", "connectors"], stdout=theirs, stderr=subprocess.PIPE)
+    command = [sys.executable, "-m", "enrichkit", *arguments]
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # without a buffer it is noticed in time by whoever writes
+    done = subprocess.run(command, env=buffered, stdout=theirs, stderr=subprocess.PIPE)
     os.close(theirs)
     assert (1, b"") == (done.returncode, done.stderr)
 
@@ -183,3 +197,22 @@ def test_json_has_no_colours_and_its_values_are_whole() -> None:
     printed = run("check", "harm", "long", "--json")
     assert "\x1b" not in printed
     assert f'"value": "{"0123456789" * 50}"' in printed
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "ascii"])
+def test_json_is_the_same_whatever_the_output_can_show(charset: str) -> None:
+    result = CliRunner(charset=charset).invoke(commands, ["check", "harm", "objects", "--json"])
+    assert (0, "") == (result.exit_code, result.stderr)
+    [answer] = json.loads(result.stdout)["answers"]
+    assert answer["value"] == {
+        "name": "名",
+        "photo": "AP8=",
+        "share": [None, None, 0.5],
+        "7": "2000-02-29",
+        "None": "(1+2j)",
+    }
+
+
+def test_json_takes_half_a_character() -> None:
+    value, other = json.loads(run("check", "harm", "value", "other", "--json"))["answers"]
+    assert (HOSTILE, f"PermanentError: {HOSTILE}") == (value["value"], other["error"])

@@ -303,6 +303,29 @@ def test_what_is_asked_in_place_of_the_source_comes_on_top(fresh_registry: None)
     )
 
 
+def test_fallbacks_of_one_name_are_counted_together(fresh_registry: None) -> None:
+    assert {"the function <lambda>": 16} == explain(
+        StockConfig(), on_timeout=lambda key: 1, on_error=lambda key: 2, on_missing="null"
+    ).fallbacks
+    one, other = StockConfig(url="stock://one"), StockConfig(url="stock://other")
+    options: Any = {"on_timeout": one, "on_error": other, "on_missing": lambda key: 1, "task_slots": 2}
+    assert {"'stock'": 8, "the function <lambda>": 8} == explain(OneShotConfig(), **options).fallbacks
+    assert "up to 16 = 8 x 2 task slots x 1 expression of the stage, of 'stock'," in " ".join(
+        section("In flight", OneShotConfig(), **options).split()
+    )
+
+
+def test_a_fallback_that_several_options_name_is_counted_once_as_it_is_asked_once(fresh_registry: None) -> None:
+    def last_word(key: Any) -> Any:
+        return key
+
+    register("archive", StockConfig(url="stock://archive"))
+    same: Any = StockConfig(url="stock://archive", returns="string")  # all fallbacks have the type of the column
+    explained = explain(OneShotConfig(), on_timeout="archive", on_error=same, on_missing=last_word)
+    assert {"'archive'": 4, "the function last_word": 8} == explained.fallbacks
+    assert {"the function last_word": 8} == explain(OneShotConfig(), on_error=last_word, on_missing=last_word).fallbacks
+
+
 # --- explain: the numbers
 
 
@@ -445,6 +468,31 @@ def test_a_source_is_described_without_its_secrets() -> None:
                        days   array<struct<d0:date, d1:date, d2:date, d3:date, d4:date,
                               d5:date, d6:date, d7:date, d8:date>>
     """)
+
+
+def test_a_name_that_leaves_no_room_has_its_type_below() -> None:
+    from pyspark.sql import types as t
+
+    def shown(*names: str) -> str:
+        value = t.StructType([t.StructField(name, t.DecimalType(10, 2)) for name in names])
+        return textwrap.dedent(str(describe(OneShotConfig(), returns=value)).partition("returns=:\n")[2])
+
+    long, longer = "b" * 44, "c" * 99
+    assert (
+        shown("name", long, longer)
+        == f"name  decimal(10, 2)\n{long}\n      decimal(10, 2)\n{longer}\n      decimal(10, 2)"
+    )
+    assert shown(long) == f"{long}\n  decimal(10, 2)"
+
+
+@pytest.mark.parametrize("length", [1, 43, 44, 55, 62, 63, 64, 65, 130])
+def test_a_type_has_room_whatever_the_length_of_its_name(length: int) -> None:
+    from pyspark.sql import types as t
+
+    value = t.StructType([t.StructField("n" * length, t.TimestampNTZType()), t.StructField("m", t.DateType())])
+    described = str(describe(OneShotConfig(), returns=value))
+    assert "timestamp_ntz" in described, "it is on one line"
+    assert max(map(len, described.splitlines())) <= max(80, 15 + length)
 
 
 def test_a_plain_value_is_one_line() -> None:

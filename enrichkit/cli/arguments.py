@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import reprlib
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
     from ..connector import ConnectorConfig, Key
 
-__all__ = ["ArgumentError", "keys_of", "options_of", "types_of"]
+__all__ = ["MOST_CAPACITY", "ArgumentError", "keys_of", "options_of", "types_of"]
+
+MOST_CAPACITY = 10_000
+"""The most calls in flight that `Options` takes."""
 
 
 class ArgumentError(ConfigError):
@@ -93,7 +97,7 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
         config: Of the source.
 
     Raises:
-        ArgumentError: A type is unknown, or a text is no key of that type or number of parts.
+        ArgumentError: A type is unknown, or a text is no UTF-8, or no key of that type or number of parts.
 
     >>> from enrichkit import ConnectorConfig
     >>> keys_of(["7", "7", "8"], "bigint", ConnectorConfig())
@@ -110,7 +114,7 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
 
     names = types_of(types, config)
     columns = [_arrow_type(name) for name in names]
-    rows = [[text] if len(names) == 1 else next(csv.reader([text]), []) for text in texts]
+    rows = [_parts_of(text, len(names)) for text in texts]
     for text, row in zip(texts, rows, strict=True):
         if len(row) != len(names):
             raise ArgumentError(
@@ -127,6 +131,24 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
                 "--type bigint."
             ) from error
     return encode(arrays)[0].objects()
+
+
+def _parts_of(text: str, count: int) -> list[str]:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # Python has put surrogates in the place of bytes that are no UTF-8
+        raise ArgumentError(
+            f"The key {text!r} is no UTF-8, which a key must be. Choose a locale of UTF-8 for the terminal, or convert "
+            "the file, for example with iconv -f latin1 -t utf-8."
+        ) from error
+    try:
+        return [text] if count == 1 else next(csv.reader([text]), [])
+    except csv.Error as error:
+        raise ArgumentError(
+            f"The key {reprlib.repr(text)} is no line of CSV; a line break must stand in double quotes, and a part "
+            f"must have at most {csv.field_size_limit():,} characters. Put quotes around the part, for example "
+            "$'\"a\\nb\",c', or leave the key out."
+        ) from error
 
 
 def types_of(types: str | None, config: ConnectorConfig) -> list[str]:

@@ -22,7 +22,7 @@ from ..options import Options
 from ..outcome import STATUSES
 from ..plan import limits_of
 from ..report import plural
-from .arguments import keys_of
+from .arguments import MOST_CAPACITY, keys_of
 from .output import Part, colour, columns, heading, indented
 from .probe import Probe, describe, without_secrets
 
@@ -116,7 +116,7 @@ def bench(
     seconds: float = 2.0,
 ) -> Bench:
     """
-    Look keys up for *seconds* with each of *capacities*; by default 1, 2, 4 ... up to twice the connector's.
+    Look keys up for *seconds* with each of *capacities*; by default 1, 2, 4 ... up to twice the usual one.
 
     Args:
         name: Of the source.
@@ -137,7 +137,8 @@ def bench(
     describe(connector, config)  # whether it opens at all
     options = {"retry": None, "cache": None, **options}
     usual, batch_size, _ = limits_of(name, connector(config), Options.of(options))
-    wanted = capacities or [2**power for power in range((2 * usual).bit_length())]
+    doubled = (min(2**power, MOST_CAPACITY) for power in range((2 * usual).bit_length()))
+    wanted = capacities or list(dict.fromkeys(doubled))
     measures = []
     for capacity in wanted:
         # What was admitted has to be answered when the time is up, so not much more than can be in flight; the rest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from ..errors import ConfigError, EnrichkitError
 from ..local.process import LocalServerError
 from ..report import plural
 from ..secrets import redact
-from .arguments import ArgumentError, options_of
+from .arguments import MOST_CAPACITY, ArgumentError, options_of
 
 __all__ = ["enrichkit"]
 
@@ -206,10 +207,19 @@ def lint(config: Path | None, no_secrets: bool, as_json: bool) -> None:
 @enrichkit.command(short_help="Measure how fast a source answers.")
 @_with_source
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option("--keys-from", type=click.File(), metavar="FILE", help="A file with one key in each line; - is stdin.")
+@click.option(
+    "--keys-from",
+    type=click.File(errors="surrogateescape"),  # as Python reads arguments; keys_of says which key is no UTF-8
+    metavar="FILE",
+    help="A file with one key in each line; - is stdin.",
+)
 @_with_type
 @click.option(
-    "--capacity", "capacities", type=click.IntRange(1, 10_000), multiple=True, help="Measure this one; several times."
+    "--capacity",
+    "capacities",
+    type=click.IntRange(1, MOST_CAPACITY),
+    multiple=True,
+    help="Measure this one; several times.",
 )
 @click.option("--seconds", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, help="For each capacity.")
 @_with_options
@@ -276,7 +286,19 @@ def _print(report: Any, as_json: bool) -> None:
 
 
 def _print_json(document: Any) -> None:
+    import json
+
     import msgspec
 
-    text = msgspec.json.format(msgspec.json.encode(document, enc_hook=repr), indent=2)
-    sys.stdout.write(text.decode() + "\n")
+    # In ASCII, which every output takes; msgspec writes UTF-8, which has no lone surrogates. click ends well when who
+    # reads has gone.
+    click.echo(json.dumps(_plain(msgspec.to_builtins(document, enc_hook=repr)), indent=2))
+
+
+def _plain(value: Any) -> Any:
+    """Return *value* with what JSON lacks as msgspec writes it: a key that is no text, NaN and infinity."""
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -177,12 +177,15 @@ class FaultProxy:
 
     def heal(self) -> None:
         """End all faults."""
-        self._delay = self._cut = None
-        self._black = False
+        self._call(self._forget)
         self.thaw()
         self.accept()
 
     # the rest runs on the proxy's thread
+
+    def _forget(self) -> None:
+        self._delay = self._cut = None
+        self._black = False
 
     def _start(self) -> None:
         self._thread.start()
