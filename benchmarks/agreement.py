@@ -17,7 +17,7 @@ NAME = "agreement"
 APART = 0.1
 _HEAD = re.compile(r"^- (date|pace at the end|sources): (.+)$", re.MULTILINE)
 _SPREAD = re.compile(r"([\d,.]+) \(([\d,.]+) \.\. ([\d,.]+)\)")
-_RATIO = re.compile(r" x |is faster by|share of the floor|enrichkit / ")
+_RATIO = re.compile(r"\bx\b|is faster by|share of the floor|enrichkit / ")
 
 Figure = tuple[float, float, float]
 """Median, lower quartile, upper quartile."""
