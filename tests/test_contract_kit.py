@@ -8,6 +8,8 @@ import sys
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -17,6 +19,7 @@ import pytest
 
 from enrichkit import Answers, Call, ConfigError, Connector, ConnectorConfig, Keys
 from enrichkit.testing import ConnectorContract
+from enrichkit.testing.bench import decoded
 
 from .contract.bugs import BUGS
 from .contract.sample import SampleConfig, SampleConnector, SampleContract, server
@@ -102,6 +105,75 @@ class TestKeysOfBytesOnly(SampleContract):
     @pytest.fixture
     def missing_key(self) -> Any:
         return b"nobody"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypedConfig(SampleConfig):
+    """Of a connector whose values are no texts."""
+
+
+class TypedConnector(SampleConnector):
+    config_class = TypedConfig
+    encoding = "json"
+    store_many = Connector.store_many
+    scan = Connector.scan
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Mapping[Any, Any]:
+        found = await super().fetch_many(keys, call)
+        return {
+            key: value.encode() if isinstance(value, str) else [part.encode() for part in value] if call.many else value
+            for key, value in found.items()
+        }
+
+    async def describe(self) -> str | None:
+        return self.config.returns or "at timestamp, day date, price decimal(10,2), ok boolean, days array<date>"
+
+
+class TestValuesOfManyTypes(SampleContract):
+    kind = TypedConnector
+
+    @pytest.fixture
+    def known(self, server: SampleServer) -> dict[Any, Any]:
+        server.fill(
+            {
+                key: f'{{"at": "2024-02-29T0{n}:00:00Z", "day": "2024-02-29", "price": "{n}.50", "ok": true, '
+                f'"days": ["2024-03-0{n + 1}"]}}'
+                for n, key in enumerate(("a'b", "\N{SNOWMAN}", "c"))
+            }
+        )
+        return {
+            key: {
+                "at": datetime(2024, 2, 29, n, tzinfo=UTC),
+                "day": date(2024, 2, 29),
+                "price": Decimal(f"{n}.50"),
+                "ok": True,
+                "days": [date(2024, 3, n + 1)],
+            }
+            for n, key in enumerate(("a'b", "\N{SNOWMAN}", "c"))
+        }
+
+
+@pytest.mark.parametrize(
+    ("answer", "like", "encoding", "value"),
+    [
+        (b"1", True, "text", True),
+        ("false", True, "text", False),
+        (b"12", True, "text", "12"),
+        (b"7", 1, "text", 7),
+        ("1.50", Decimal(0), "text", Decimal("1.50")),
+        ("2024-02-29", date.min, "text", date(2024, 2, 29)),
+        ("no date", date.min, "text", "no date"),
+        ({"n": b"7", "s": "7"}, {"n": 1, "s": "x"}, "text", {"n": 7, "s": "7"}),
+        (b'["2024-02-29", null, "x"]', [date.min], "json", [date(2024, 2, 29), None, "x"]),
+        (b"[]", [1], "json", []),
+        (b"7", "7", "json", "7"),
+        (b"\xff", b"", "text", b"\xff"),
+        (None, 7, "text", None),
+    ],
+)
+def test_an_answer_is_compared_as_what_is_known(answer: Any, like: Any, encoding: str, value: Any) -> None:
+    found = decoded(answer, like, encoding)
+    assert (type(found), found) == (type(value), value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .process import LocalServerError, announce, nobody, start, start_on_free_port, stop, tail, temp_dir
+from .process import LocalServerError, announce, nobody, run, start, start_on_free_port, stop, tail, temp_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,9 +112,7 @@ def mariadb(certificate: tuple[Path, Path] | None = None) -> Iterator[MariadbSer
         log, data = folder / "log", folder / "data"
         # Without --skip-test-db it lets anybody in without a name, and takes that entry before one with a name.
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        code = start(
-            [install, "--no-defaults", f"--datadir={data}", *options], log=log, env=env, ids=ids, cwd=folder
-        ).wait()
+        code = run([install, "--no-defaults", f"--datadir={data}", *options], log=log, env=env, ids=ids, cwd=folder)
         if code:
             raise LocalServerError(f"mariadb-install-db ended with code {code}: {tail(log)}")
         settings = dict(SETTINGS)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .process import LocalServerError, announce, nobody, start, start_on_free_port, stop, temp_dir
+from .process import LocalServerError, announce, nobody, run, start, start_on_free_port, stop, temp_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,7 +146,7 @@ def postgres(kind: str | None = None) -> Iterator[PostgresServer]:
             "--locale=C",
             "--no-sync",
         ]
-        code = start(initdb, log=log, ids=ids, cwd=folder).wait()
+        code = run(initdb, log=log, ids=ids, cwd=folder)
         if code:
             raise LocalServerError(f"initdb ended with code {code}: {log.read_text(errors='replace')}")
         (data / "pg_hba.conf").write_text(HBA)

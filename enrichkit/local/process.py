@@ -20,7 +20,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,6 +70,16 @@ def start(
             env=None if env is None else dict(env),
             cwd=cwd,
         )
+
+
+def run(command: Sequence[str | Path], **settings: Any) -> int:
+    """Start *command*, as `start` does with *settings*, and return its exit code; a Ctrl-C ends it, too."""
+    process = start(command, **settings)
+    try:
+        return process.wait()
+    except BaseException:
+        stop(process, signal.SIGKILL)
+        raise
 
 
 def stop(process: subprocess.Popen[bytes], sig: int = signal.SIGTERM, grace: float = 5.0) -> None:

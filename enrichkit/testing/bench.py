@@ -10,13 +10,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import itertools
 import json
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
 
 from ..connector import Call, Connector, ConnectorConfig, Failure, Key, connector_of
 from ..engine.loop import _new_loop
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Bench", "decoded", "is_transient", "open_connector", "wait_until"]
 
 T = TypeVar("T")
+
+_TYPED = (bool, int, float, Decimal, date, datetime)
 
 
 @contextlib.asynccontextmanager
@@ -238,7 +245,7 @@ def decoded(answer: Any, like: Any, encoding: str) -> Any:
 
     Args:
         answer: What the connector returned for one key.
-        like: The known value; text gets its type.
+        like: The known value; texts and numbers get its type, as the declared type would give it to them.
         encoding: Of the connector.
 
     >>> decoded(b'{"tier": 1}', {"tier": 1}, "json"), decoded({"tier": b"1"}, {"tier": 1}, "text")
@@ -252,9 +259,22 @@ def decoded(answer: Any, like: Any, encoding: str) -> Any:
     if encoding == "json":
         value = json.loads(answer)
         # A declared string is the text of any document.
-        return bytes(answer).decode() if isinstance(like, str) and not isinstance(value, str) else value
-    text = answer.decode() if isinstance(answer, bytes) and not isinstance(like, bytes) else answer
-    return type(like)(text) if isinstance(like, int | float) and not isinstance(like, bool) else text
+        return bytes(answer).decode() if isinstance(like, str) and not isinstance(value, str) else _typed(value, like)
+    return _typed(answer.decode() if isinstance(answer, bytes) and not isinstance(like, bytes) else answer, like)
+
+
+def _typed(value: Any, like: Any) -> Any:
+    """Return *value* as what *like* is, at any depth; as it is where it cannot be that."""
+    if isinstance(value, Mapping) and isinstance(like, Mapping):
+        return {name: _typed(part, like.get(name)) for name, part in value.items()}
+    if isinstance(value, list) and isinstance(like, list):
+        return [_typed(part, other) for part, other in itertools.zip_longest(value, like[: len(value)])]
+    if not isinstance(like, _TYPED) or value is None:
+        return value
+    try:
+        return msgspec.convert(value, type(like), strict=False)
+    except msgspec.ValidationError:
+        return value
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:

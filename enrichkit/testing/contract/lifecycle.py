@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -182,6 +183,8 @@ def in_a_fork(function: Callable[[], bool], seconds: float) -> bool:
         code = 1
         try:
             code = 0 if function() else 1
+        except BaseException:  # noqa: BLE001  # nobody else would ever see it
+            traceback.print_exc()
         finally:
             os._exit(code)  # no clean-up of what belongs to the parent
     ends = time.monotonic() + seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -69,6 +70,8 @@ def plain(value: Any, like: Any) -> Any:
         return {name: plain(part, like.get(name)) for name, part in value.asDict().items()}
     if isinstance(value, bytearray):
         return bytes(value)
+    if isinstance(value, datetime) and isinstance(like, datetime) and like.tzinfo and not value.tzinfo:
+        return value.astimezone(like.tzinfo)  # Spark collects an instant in the zone of this machine
     if isinstance(value, list) and isinstance(like, list):
         return [plain(part, other) for part, other in itertools.zip_longest(value, like)]
     return value
