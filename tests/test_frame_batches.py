@@ -485,7 +485,8 @@ def test_one_wide_row_with_many_matches_leaves_a_few_at_a_time(
     found = [(row[0], row[3]) for row in rows_of(iter(made)) if row[0] in wide]
     assert expected == sorted(found, key=lambda pair: (pair[0], int(pair[1])))
     assert 1000 - 5 + 250 == sum(map(len, made))
-    assert max(part.nbytes for part in made if len(part) > 1) < 60_000
+    # The widest row alone has 50,000 bytes; unordered, it may leave with what had gathered before it.
+    assert max(part.nbytes for part in made if len(part) > 1) < 50_000 + 20_000 + 5_000
 
 
 @pytest.mark.parametrize("ordered", [True, False])
