@@ -152,7 +152,7 @@ def cached_handover() -> Sample:
 
 
 def in_a_new_process(work: Callable[[], Sample]) -> Sample:
-    """Return the second run of *work* in a process of its own: where its memory lies makes a difference, and it stays."""
+    """Return the second run of *work* in a process of its own, which what ran here before cannot slow down."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         process.submit(work).result()
         return process.submit(work).result()
