@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType
 
-__all__ = ["StagePlan", "capacities", "default_values", "plan_stages"]
+__all__ = ["StagePlan", "as_shipped", "capacities", "default_values", "plan_stages"]
 
 POLICIES = ("on_timeout", "on_error", "on_missing")
 
@@ -58,7 +58,7 @@ class StagePlan:
     @property
     def shipped(self) -> list[Any]:
         """The classes and functions that may have to travel by value."""
-        return [self.connector, *functions_of(self.config)]
+        return [self.connector, type(self.config), *functions_of(self.config)]
 
 
 def plan_stages(options: Options, keys: int | None, spark_type: DataType) -> tuple[StagePlan, ...]:
@@ -107,7 +107,7 @@ def _of_source(
         )
     if config.returns not in (None, type(config).__dataclass_fields__["returns"].default):  # somebody has declared it
         declared, _ = arrow_type_of(config.returns)
-        if declared != spark_type:
+        if ddl_of(declared) != ddl_of(spark_type):  # comments aside
             raise ConfigError(
                 f"{name} is the source {source!r}, whose values are declared as {declared.simpleString()}; they must "
                 f"be of the column's type, {spark_type.simpleString()}. Leave returns= out of the fallback's config, "
@@ -143,6 +143,23 @@ def _of_function(name: str, function: Callable[[Any], Any], options: Options) ->
         options=_of_a_stage(replace(options, retry=None), repeatable=False),
         engine_key=digest(*identity),
     )
+
+
+def as_shipped(options: Options) -> Options:
+    """
+    Return *options* for the workers: of a fallback only whether it is a value.
+
+    Values travel decoded, and what has to be asked as a stage; what the user wrote may be of a class or function that
+    workers do not have.
+    """
+    kinds: dict[str, Any] = {}
+    for name in POLICIES:
+        policy = options.policy(name)
+        if isinstance(policy, Default):
+            kinds[name] = Default(None)
+        elif policy not in ("fail", "null"):
+            kinds[name] = "null"
+    return replace(options, **kinds)
 
 
 def _of_a_stage(options: Options, *, repeatable: bool) -> Options:
@@ -212,7 +229,7 @@ def default_values(options: Options, value_type: pa.DataType) -> dict[str, Any]:
     for name in POLICIES:
         policy = options.policy(name)
         if isinstance(policy, Default):
-            _check_fields(name, policy.value, value_type)
+            _check_fields(f"{name} is default({policy.value!r})", policy.value, value_type)
             decoded, errors = decode([policy.value])
             if errors:
                 reason = str(errors[0]).replace("Change the source", f"Change {name}")
@@ -221,15 +238,25 @@ def default_values(options: Options, value_type: pa.DataType) -> dict[str, Any]:
     return values
 
 
-def _check_fields(name: str, value: Any, value_type: Any) -> None:
+def _check_fields(what: str, value: Any, value_type: Any) -> None:
     """Refuse a field that is not declared: a source may have more than what is asked for, a default may not."""
+    import pyarrow as pa
+
     from .types import is_variant
 
-    if isinstance(value, Mapping) and hasattr(value_type, "names") and not is_variant(value_type):
-        for field in value:
+    if is_variant(value_type):
+        return
+    if pa.types.is_list(value_type) and isinstance(value, list | tuple):
+        for part in value:
+            _check_fields(what, part, value_type.value_type)
+    elif pa.types.is_map(value_type) and isinstance(value, Mapping):
+        for part in value.values():
+            _check_fields(what, part, value_type.item_type)
+    elif pa.types.is_struct(value_type) and isinstance(value, Mapping):
+        for field, part in value.items():
             if field not in value_type.names:
                 raise ConfigError(
-                    f"{name} is default({value!r}), whose field {field!r} is not declared."
-                    f"{did_you_mean(str(field), value_type.names)} Declared are: {', '.join(value_type.names)}. "
-                    "Rename it, or declare it with returns=."
+                    f"{what}, whose field {field!r} is not declared.{did_you_mean(str(field), value_type.names)} "
+                    f"Declared are: {', '.join(value_type.names)}. Rename it, or declare it with returns=."
                 )
+            _check_fields(what, part, value_type.field(field).type)

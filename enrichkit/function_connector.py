@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from .connector import Call, Connector, ConnectorConfig, Key, Returns
 from .errors import ConfigError
 from .key_function import AT_ONCE, THREADS, Caller, is_async, name_of, not_of_one_argument
+from .options import MOST_BATCH_SIZE, MOST_CAPACITY
 from .registry import register
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ __all__ = ["FunctionConfig", "FunctionConnector", "connector"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MOST = 1_000_000
 # What a parameter is called or annotated as that stands for one key, and for several. A key is never a list.
 _ONE = {"key", "str", "int", "float", "bytes", "bool", "date", "datetime", "Decimal", "tuple", "Tuple"}
 _MANY = {"keys", "list", "List", "Sequence", "Collection", "Iterable", "set", "Set", "frozenset", "FrozenSet"}
@@ -68,7 +68,7 @@ def connector(
             f"@connector was given {name!r}; its first argument is the name of the source, a str, as in "
             "@enrichkit.connector('geo', returns='string'). Add the name."
         )
-    for option, value, most in (("batch_size", batch_size, MOST), ("capacity", capacity, 10_000)):
+    for option, value, most in (("batch_size", batch_size, MOST_BATCH_SIZE), ("capacity", capacity, MOST_CAPACITY)):
         if value is not None and not (type(value) is int and 1 <= value <= most):
             raise ConfigError(
                 f"@connector({name!r}) was given {option}={value!r}; it must be a whole number from 1 to {most:,}. "

@@ -12,7 +12,20 @@ from .connector import Connector, ConnectorConfig
 from .errors import ConfigError, UnknownOptionError
 from .key_function import not_of_one_argument
 
-__all__ = ["Cache", "Default", "Options", "OptionsDict", "Policy", "Retry", "default", "did_you_mean"]
+__all__ = [
+    "MOST_BATCH_SIZE",
+    "MOST_CAPACITY",
+    "Cache",
+    "Default",
+    "Options",
+    "OptionsDict",
+    "Policy",
+    "Retry",
+    "default",
+    "did_you_mean",
+]
+
+MOST_CAPACITY, MOST_BATCH_SIZE = 10_000, 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +205,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.capacity is not None:
-            _whole("capacity", self.capacity, 1, 10_000)
+            _whole("capacity", self.capacity, 1, MOST_CAPACITY)
         if self.batch_size is not None:
-            _whole("batch_size", self.batch_size, 1, 1_000_000)
+            _whole("batch_size", self.batch_size, 1, MOST_BATCH_SIZE)
         if self.window is not None:
             _whole("window", self.window, 1, 100_000_000)
         _whole("window_bytes", self.window_bytes, 1024, 2**40)

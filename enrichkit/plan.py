@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config import find_source
 from .errors import ConfigError, ConnectorError
-from .fallbacks import StagePlan, default_values, plan_stages
+from .fallbacks import StagePlan, as_shipped, default_values, plan_stages
 from .options import Options
 from .registry import require_driver
 from .secrets import Secret, redact
@@ -46,7 +46,7 @@ class Plan:
         capacity: Calls in flight per worker process.
         batch_size: Keys per call.
         window: Rows admitted and not yet emitted, per task.
-        options: Flow control.
+        options: Flow control; of a fallback only whether it is a value, see `as_shipped`.
         value_type: Arrow type of one value.
         fallbacks: Decoded `default(...)` values by option name.
         engine_key: Fingerprint of what an engine depends on; a worker adds a digest of the resolved secrets.
@@ -73,7 +73,7 @@ class Plan:
     def shipped(self) -> list[Any]:
         """The classes and functions that may have to travel by value."""
         of_stages = [part for stage in self.stages for part in stage.shipped]
-        return [self.connector, *functions_of(self.config), *of_stages]
+        return [self.connector, type(self.config), *functions_of(self.config), *of_stages]
 
 
 def make_plan(
@@ -124,7 +124,7 @@ def make_plan(
         capacity=capacity,
         batch_size=batch_size,
         window=window,
-        options=checked,
+        options=as_shipped(checked),
         value_type=value_type,
         fallbacks=default_values(checked, value_type),
         engine_key=digest(*identity, capacity, batch_size, checked.rate),

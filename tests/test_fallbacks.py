@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +15,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
 
-from enrichkit import Call, ConfigError, Connector, ConnectorConfig, Options, Retry, UnknownConnectorError, register
+from enrichkit import (
+    Call,
+    ConfigError,
+    Connector,
+    ConnectorConfig,
+    Options,
+    Retry,
+    UnknownConnectorError,
+    default,
+    register,
+)
 from enrichkit.errors import MissingDriverError
 from enrichkit.fallbacks import plan_stages
 from enrichkit.key_function import KeyFunction, KeyFunctionConfig
@@ -30,6 +43,33 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("fresh_registry")
 
 STRING = StringType()
+
+
+BESIDE_A_SCRIPT = """
+from dataclasses import dataclass
+
+from enrichkit_redis import RedisConfig
+
+
+@dataclass
+class User:
+    name: str
+
+
+class Ours(RedisConfig):
+    pass
+
+
+def nobody(key):
+    return {"name": key}
+"""
+
+AS_ON_A_WORKER = """
+import pickle, sys
+
+plan = pickle.load(sys.stdin.buffer)
+print(plan.fallbacks, [type(stage.config).__name__ for stage in plan.stages], plan.stages[-1].config)
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,3 +273,52 @@ def test_the_fingerprint_of_a_source_does_not_depend_on_its_fallbacks() -> None:
     assert 1 == len({plan.engine_key for plan in plans})
     functions = [make_plan(config, 1, STRING, {"on_error": shout})[0] for _ in range(2)]
     assert functions[0].stages[0].engine_key == functions[1].stages[0].engine_key
+
+
+def test_what_a_fallback_is_made_of_need_not_be_on_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside_a_script.py").write_text(BESIDE_A_SCRIPT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    beside = importlib.import_module("beside_a_script")
+    plan, _ = make_plan(
+        RedisConfig(kind="json"),
+        1,
+        beside.User,
+        {
+            "on_timeout": default(beside.User("nobody")),
+            "on_error": beside.Ours(kind="json", returns=beside.User),
+            "on_missing": beside.nobody,
+        },
+    )
+    # Isolated, or Python would look for modules in the current folder, too.
+    worker = subprocess.run([sys.executable, "-I", "-c", AS_ON_A_WORKER], input=pack(plan), capture_output=True)
+    assert worker.returncode == 0, worker.stderr.decode()
+    assert worker.stdout.decode().startswith("{'on_timeout': {'name': 'nobody'}} ['Ours', 'KeyFunctionConfig'] ")
+    assert plan.options.policy("on_timeout") == default(None)
+    assert [plan.options.policy(name) for name in ("on_error", "on_missing")] == ["null", "null"]
+
+
+@pytest.mark.parametrize(
+    ("returns", "value", "field", "declared"),
+    [
+        (ArrayType(StructType().add("item", STRING)), [{"item": "a"}, {"itme": "b"}], "itme", "item"),
+        (StructType().add("user", StructType().add("name", STRING)), {"user": {"nmae": "a"}}, "nmae", "name"),
+        (MapType(STRING, StructType().add("n", LongType())), {"a": {"n": 1}, "b": {"nn": 1}}, "nn", "n"),
+    ],
+    ids=["list", "struct", "map"],
+)
+def test_a_default_has_no_field_that_is_not_declared_at_any_depth(
+    returns: Any, value: Any, field: str, declared: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_plan(RedisConfig(kind="json"), 1, returns, {"on_missing": default(value)})
+    assert str(caught.value) == (
+        f"on_missing is default({value!r}), whose field {field!r} is not declared. Did you mean {declared!r}? Declared "
+        f"are: {declared}. Rename it, or declare it with returns=."
+    )
+
+
+def test_a_comment_does_not_make_another_type() -> None:
+    commented = StructType().add("name", STRING, metadata={"comment": "as in the passport"})
+    backup = RedisConfig(kind="json", url="redis://backup", returns=StructType().add("name", STRING))
+    plan, _ = make_plan(RedisConfig(kind="json"), 1, commented, {"on_error": backup})
+    assert len(plan.stages) == 1

@@ -195,7 +195,11 @@ def test_a_policy_is_fail_null_a_default_a_function_or_a_source(name: str) -> No
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("value", ["", 0, True, [], default, Default, ConnectorConfig, Connector], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    ["", 0, True, [], default, Default, ConnectorConfig, Connector],
+    ids=lambda value: getattr(value, "__name__", repr(value)),
+)
 def test_a_policy_is_nothing_else(name: str, value: Any) -> None:
     assert refusal(**{name: value}) == (
         f"{name} is {value!r}; it must be 'fail', 'null', default(value), a function of the key, or a source: its "

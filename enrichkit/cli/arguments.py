@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
     from ..connector import ConnectorConfig, Key
 
-__all__ = ["MOST_CAPACITY", "ArgumentError", "keys_of", "options_of", "types_of"]
-
-MOST_CAPACITY = 10_000
-"""The most calls in flight that `Options` takes."""
+__all__ = ["ArgumentError", "keys_of", "options_of", "types_of"]
 
 
 class ArgumentError(ConfigError):
@@ -130,7 +127,10 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
                 f"A key is no {name}: {error}. Give keys of that type, or their type with --type, for example "
                 "--type bigint."
             ) from error
-    return encode(arrays)[0].objects()
+    keys, codes = encode(arrays)
+    if codes.null_count:
+        raise ArgumentError("A key is NaN, which is no key: a row with it asks nobody and gets a null. Leave it out.")
+    return keys.objects()
 
 
 def _parts_of(text: str, count: int) -> list[str]:

@@ -13,9 +13,10 @@ import click
 from .. import __version__
 from ..errors import ConfigError, EnrichkitError
 from ..local.process import LocalServerError
+from ..options import MOST_CAPACITY
 from ..report import plural
 from ..secrets import redact
-from .arguments import MOST_CAPACITY, ArgumentError, options_of
+from .arguments import ArgumentError, options_of
 
 __all__ = ["enrichkit"]
 
