@@ -255,6 +255,11 @@ def _both(data_type: DataType, path: str) -> tuple[DataType, pa.DataType]:
             )
         return t.MapType(spark_key, spark_item, True), pa.map_(key, item)
     if isinstance(data_type, t.DecimalType):
+        if not (1 <= data_type.precision <= 38 and data_type.scale <= data_type.precision):
+            raise ConfigError(
+                f"returns declares {data_type.simpleString()}{_at(path)}; a decimal has 1 to 38 digits, and at most as "
+                "many after the point. Declare fewer digits, or a string."
+            )
         return data_type, pa.decimal128(data_type.precision, data_type.scale)
     if isinstance(data_type, t.UserDefinedType):
         name = "udt"

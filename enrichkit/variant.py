@@ -29,6 +29,7 @@ _DECIMALS = ((9, 4, 8), (18, 8, 9), (38, 16, 10))  # digits, bytes, type
 _SHORT_STRING, _OBJECT, _ARRAY = 1, 2, 3
 _BYTE = [bytes([number]) for number in range(256)]
 _EPOCH = dt.datetime(1970, 1, 1)
+_LONG = f"it takes more than {SIZE_MAX:,} bytes"
 _DIGITS = "it holds a number of more than 38 digits"
 _MICROSECOND = dt.timedelta(microseconds=1)
 _TAKES = {
@@ -51,6 +52,8 @@ def variant_rule(encoding: Encoding) -> Rule:
         names: dict[str, int] = {}
         try:
             encoded = _encode(value, names, 0)
+            if len(encoded) > SIZE_MAX:
+                raise Refused(_LONG)
             return {"value": encoded, "metadata": _metadata(names)}
         except Refused as refused:
             problem = refused.problem
@@ -94,7 +97,7 @@ def _sized(ids: bytes, parts: Sequence[bytes], basic: int, id_size: int) -> byte
     """An object or array: header, number of parts, ids, offsets, parts."""
     size = sum(map(len, parts))
     if size > SIZE_MAX:
-        raise Refused(f"it takes more than {SIZE_MAX:,} bytes")
+        raise Refused(_LONG)
     large = len(parts) > 255
     offset_size = _width(size)
     # An array has no id_size, and what comes before it in the header moves down.
@@ -106,9 +109,9 @@ def _sized(ids: bytes, parts: Sequence[bytes], basic: int, id_size: int) -> byte
 def _metadata(names: Mapping[str, int]) -> bytes:
     texts = [name.encode() for name in names]
     size = sum(map(len, texts))
-    if size > SIZE_MAX:
-        raise Refused(f"the names of its fields take more than {SIZE_MAX:,} bytes")
     width = _width(max(size, len(texts)))
+    if 1 + width * (len(texts) + 2) + size > SIZE_MAX:
+        raise Refused(f"the names of its fields take more than {SIZE_MAX:,} bytes")
     offsets = [len(texts), *accumulate(map(len, texts), initial=0)]
     version = 1
     return _BYTE[version | (width - 1) << 6] + _numbers(offsets, width) + b"".join(texts)

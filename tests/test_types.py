@@ -114,6 +114,25 @@ def test_the_types_survive_spark(spark: SparkSession) -> None:
     assert (first.at, first.n, second.n) == (1706659200_000_000, False, True)
 
 
+@pytest.mark.parametrize(
+    ("declared", "name"),
+    [
+        (t.DecimalType(50, 2), "decimal(50,2)"),
+        (pa.decimal256(39, 0), "decimal(39,0)"),
+        (t.DecimalType(2, 5), "decimal(2,5)"),
+    ],
+    ids=["decimal 50", "decimal256", "scale"],
+)
+def test_a_decimal_of_too_many_digits_is_refused(declared: Any, name: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        arrow_type_of(declared)
+
+    assert str(error.value) == (
+        f"returns declares {name}; a decimal has 1 to 38 digits, and at most as many after the point. Declare fewer "
+        "digits, or a string."
+    )
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("ddl", "name", "instead"),
