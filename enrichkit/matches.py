@@ -129,7 +129,7 @@ def _pairs(
     taken = 0
     for row, code in enumerate(codes):
         found: Sequence[int | None] = (None,) if code is None else numbers_of[code]
-        at_once = size
+        at_once, each = size, 0
         if width is not None and len(found) > 1:
             each = width(row)
             if rows and taken + each * len(found) > most:
@@ -143,5 +143,6 @@ def _pairs(
         while len(rows) >= at_once:
             yield rows[:at_once], numbers[:at_once]
             del rows[:at_once], numbers[:at_once]
+            taken = each * len(rows)  # what is left is of this row
     if rows:
         yield rows, numbers

@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,7 @@ from enrichkit.engine.loop import LoopThread
 from enrichkit.errors import LookupFailedError, PermanentError
 from enrichkit.frame_batches import enrich_batches
 from enrichkit.frame_slices import FrameTask
+from enrichkit.matches import exploded
 from enrichkit.options import Options, default
 from enrichkit.outcome import Outcomes
 from enrichkit.plan import Plan, make_plan
@@ -471,6 +473,39 @@ def test_wide_rows_with_many_matches_leave_a_few_at_a_time(
     assert max(map(len, made)) <= 40
 
 
+def pairs_of(rows: Sequence[tuple[int, int]], size: int, most: int) -> list[list[tuple[int, int | None]]]:
+    """What leaves at once of *rows*, of which each has so many matches and so many bytes: rows and their matches."""
+    outcomes = Outcomes([f"k{row}" for row in range(len(rows))], len(rows))
+    outcomes.values = [["m"] * matches for matches, _ in rows]
+    codes = pa.array(range(len(rows)), pa.int32())
+    _, pairs = exploded(outcomes, codes, size, most, lambda row: rows[row][1])
+    return [list(zip(*pair, strict=True)) for pair in pairs]
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 30, 400])), max_size=30),
+    size=st.integers(1, 12),
+    most=st.sampled_from([1, 60, 1000]),
+)
+def test_what_leaves_at_once_is_neither_too_many_rows_nor_too_many_bytes(
+    rows: list[tuple[int, int]], size: int, most: int
+) -> None:
+    made = pairs_of(rows, size, most)
+    assert [row for pairs in made for row, _ in pairs] == [
+        row for row, (matches, _) in enumerate(rows) for _ in range(matches)
+    ]
+    assert [number for pairs in made for _, number in pairs] == list(range(sum(matches for matches, _ in rows)))
+    for pairs in made:
+        assert 1 <= len(pairs) <= size
+        assert len(pairs) == 1 or sum(rows[row][1] for row, _ in pairs if rows[row][0] > 1) <= most
+
+
+def test_what_a_wide_row_took_is_no_part_of_what_comes_behind_it() -> None:
+    wide, narrow = (3, 60), (2, 1)
+    assert [len(pairs) for pairs in pairs_of([wide, *[narrow] * 4], size=4, most=100)] == [1, 1, 1, 4, 4]
+    assert [len(pairs) for pairs in pairs_of([(2, 40)] * 6, size=2, most=100)] == [2] * 6
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_one_wide_row_with_many_matches_leaves_a_few_at_a_time(
     thread: LoopThread, monkeypatch: pytest.MonkeyPatch, ordered: bool
@@ -500,7 +535,8 @@ def test_a_list_or_tuple_without_a_match_is_a_miss(thread: LoopThread, ordered: 
 
 
 def test_a_source_that_answers_no_list_is_told_so(thread: LoopThread) -> None:
-    server = ScriptedConnector({1: Step(value="Ann"), 2: Step(value=[7]), 3: Step(value=None), 4: Step(value=("x",))})
+    steps = {1: "Ann", 2: [7], 3: None, 4: ("x",), 5: np.array(["x", "y"])}
+    server = ScriptedConnector({key: Step(value=value) for key, value in steps.items()})
     given_task = task(
         server,
         many=True,
@@ -509,8 +545,9 @@ def test_a_source_that_answers_no_list_is_told_so(thread: LoopThread) -> None:
         names=("value", "status", "error", "attempts", "latency", "origin"),
         spread=True,
     )
-    rows = rows_of(enrich_batches(given_task, iter([batch([(n, n, "") for n in range(1, 5)])])))
-    assert [(None, "error"), (None, "error"), (None, "ok"), ("x", "ok")] == [row[3:5] for row in rows]
+    rows = rows_of(enrich_batches(given_task, iter([batch([(n, n, "") for n in range(1, 6)])])))
+    assert [(None, "error"), (None, "error"), (None, "ok"), ("x", "ok"), (None, "error")] == [row[3:5] for row in rows]
+    assert rows[4][5] == rows[0][5].replace("is a str", "is a ndarray")
     assert (
         "PermanentError: The value is a str; with many=True it must be a list, with an element for each match. "
         "Mend the connector."

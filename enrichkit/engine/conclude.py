@@ -43,7 +43,7 @@ def conclude(call: InFlight, answers: Any, error: BaseException | None) -> bool:
         answers, error = _in_rows(run.source, answers)
     if run.first_call.many and isinstance(answers, Mapping):
         # A list without a match says what an absent key says.
-        answers = {key: answer for key, answer in answers.items() if answer or type(answer) not in _LISTS}
+        answers = {key: answer for key, answer in answers.items() if type(answer) not in _LISTS or answer}
     if call.bundles:
         if error is None and answered_together(call, answers):
             return True
