@@ -73,8 +73,9 @@ def estimate(
     """
     Return what it costs to look *keys* distinct keys on *rows* rows up.
 
-    At the least each key is asked for once. At the most it is once per row, or with a cache once per worker process:
-    a task does not know what other tasks asked, nor, without a cache, what it asked some window ago.
+    At the least each key is asked for once. At the most it is once per row, or, while a cache keeps what it has, once
+    per worker process: a task does not know what other tasks asked, nor, without a cache, what it asked some window
+    ago.
 
     >>> from enrichkit import Options
     >>> estimate(1000, 5000, 2, Options(), 8, 500).calls

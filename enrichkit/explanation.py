@@ -253,7 +253,8 @@ def _calls(of: Explanation) -> list[str]:
     if most is None:
         lines += paragraph("It is more when a key is on rows of several tasks, or of several windows of one task.")
     elif least < most:
-        who = "every row asks" if most == job.rows else "every worker process asks for every key, once (cache)"
+        by_process = "every worker process asks for every key, once as long as its cache keeps it"
+        who = "every row asks" if most == job.rows else by_process
         lines += paragraph(
             "The least is when no key is on rows of several tasks, or of several windows of one task; the most is when "
             f"{who}."

@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import enrichkit
-from enrichkit import ConfigError, Connector, ConnectorConfig, FatalError, cli, explain, local, register
+from enrichkit import ConfigError, Connector, ConnectorConfig, FatalError, PermanentError, cli, explain, local, register
 from enrichkit.cli import bench, probe
-from enrichkit.cli.arguments import MOST_CAPACITY
 from enrichkit.cli.commands import enrichkit as commands
+from enrichkit.options import MOST_CAPACITY
 
 from .test_imports import HEAVY, PLUGINS, loaded_by
 
@@ -475,6 +475,22 @@ def test_check_without_a_key_opens_the_source_and_says_what_that_is_worth(redis_
     assert_readable(printed)
 
 
+def test_check_says_that_nobody_told_the_type_of_a_value() -> None:
+    class Quiet(ConnectorConfig): ...
+
+    class QuietConnector(Connector[Quiet]):
+        name, config_class = "quiet", Quiet
+
+        async def fetch_many(self, keys: Any, call: Any) -> Any:
+            return {}
+
+    register("quiet", Quiet())
+    facts, _, rest = run("check", "quiet").stdout.partition("\n\n")
+    assert facts.endswith("\n  value      not known: neither declared with returns nor told by the source")
+    assert unfolded(rest) == "Name a KEY to see an answer; some connectors connect with the first one only."
+    assert document("check", "quiet")["value_type"] is None
+
+
 def test_check_tells_why_a_source_cannot_be_reached_and_no_secret(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -605,6 +621,43 @@ def test_bench_of_a_source_that_is_away_ends_with_one(folder: Path) -> None:
     assert found["suggested"] is None
     assert {"error"} == found["measures"][0]["outcomes"].keys()
     assert "127.0.0.1:1 cannot be reached" in found["measures"][0]["error"]
+
+
+def test_bench_suggests_no_capacity_at_which_keys_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Busy(ConnectorConfig): ...
+
+    class BusyConnector(Connector[Busy]):
+        name, config_class = "busy", Busy
+
+        async def fetch_many(self, keys: Any, call: Any) -> Any:
+            """Refuses all keys but one at once, where it is asked by more than two calls at a time."""
+            if self.capacity > 2 and keys[0] != 1:
+                raise PermanentError("too many")
+            await asyncio.sleep(0.005 if self.capacity <= 2 else 0.1)
+            return dict.fromkeys(keys, 1)
+
+    register("busy", Busy(returns="int"))
+    keys = [str(number) for number in range(1, 401)]
+    found = document("bench", "busy", *keys, "--type", "int", "--seconds", "0.2", "--capacity", "2", "--capacity", "64")
+    few, many = found["measures"]
+    assert many["keys_per_second"] > few["keys_per_second"], "refusals are fast"
+    assert many["outcomes"]["error"] > 10 * many["outcomes"]["ok"]
+    assert found["suggested"] == 2
+
+
+def test_nan_is_no_key() -> None:
+    class Doubles(ConnectorConfig): ...
+
+    class DoublesConnector(Connector[Doubles]):
+        name, config_class = "doubles", Doubles
+
+        async def fetch_many(self, keys: Any, call: Any) -> Any:
+            return dict.fromkeys(keys, 1)
+
+    register("doubles", Doubles(returns="int"))
+    assert refusal("check", "doubles", "1.5", "nan", "--type", "double", code=2) == (
+        "A key is NaN, which is no key: a row with it asks nobody and gets a null. Leave it out."
+    )
 
 
 def test_bench_needs_keys() -> None:

@@ -188,6 +188,15 @@ def test_a_secret_that_is_not_here_is_a_finding_unless_it_need_not_be(
     assert (4, True) == (line, "The secret Secret.file('absent') is not here" in said)
 
 
+def test_a_secret_without_a_name_is_a_finding_beside_the_others(fake: Any, lint: Any) -> None:
+    text = "[sources.a]\ntype = 'fake'\nurl = 'x'\nsecret = {env = ''}\n[sources.b]\ntype = 'fail'\n"
+    (line, said), (other, _) = lint(text)
+    assert (line, other) == (4, 6)
+    assert said == (
+        "[sources.a]: Secret name is ''; it must name an environment variable or a file, as in Secret.env('PGPASS')."
+    )
+
+
 def test_a_driver_that_is_not_installed_is_a_finding(install: Any, lint: Any) -> None:
     install(
         "checked",

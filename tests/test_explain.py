@@ -188,8 +188,8 @@ def test_with_numbers_it_says_what_the_job_comes_to(fresh_registry: None) -> Non
           calls          200 to 3,200, if each has 500 keys
           time           at least 1.25 s with calls of 0.02 s, because of rate
           The least is when no key is on rows of several tasks, or of several windows of
-          one task; the most is when every worker process asks for every key, once
-          (cache).
+          one task; the most is when every worker process asks for every key, once as
+          long as its cache keeps it.
           What a worker's cache holds from before is not asked for again.
           Retries come on top: in the long run at most one for five calls.
     """)

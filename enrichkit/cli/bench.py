@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import find_source
 from ..errors import ConfigError
-from ..options import Options
+from ..options import MOST_CAPACITY, Options
 from ..outcome import STATUSES
 from ..plan import limits_of
 from ..report import plural
-from .arguments import MOST_CAPACITY, keys_of
+from .arguments import keys_of
 from .output import Part, colour, columns, heading, indented
 from .probe import Probe, describe, without_secrets
 
@@ -148,10 +148,14 @@ def bench(
             measured = _measure(probe, keys, seconds)
         error = None if measured.error is None else without_secrets(measured.error, config)
         measures.append(replace(measured, error=error))
-    answered = [each for each in measures if each.outcomes.get("ok") or each.outcomes.get("missing")]
-    best = max((each.keys_per_second for each in answered), default=0.0)
-    near = [each.capacity for each in answered if each.keys_per_second >= ENOUGH * best]
+    # What is refused at once is no answer, or the capacity that a source cannot bear would be the fastest.
+    rates = {each.capacity: _answered(each) / each.seconds for each in measures if _answered(each)}
+    near = [capacity for capacity, rate in rates.items() if rate >= ENOUGH * max(rates.values())]
     return Bench(name, connector.name, batch_size, len(keys), tuple(measures), min(near, default=None))
+
+
+def _answered(each: Measure) -> int:
+    return each.outcomes.get("ok", 0) + each.outcomes.get("missing", 0)
 
 
 def _measure(probe: Probe, keys: list[Any], seconds: float) -> Measure:

@@ -116,7 +116,12 @@ def _of_source(table: dict[str, Any], *, secrets: bool) -> Iterator[tuple[str | 
     for field in settings_of(cls):
         if is_required(field) and field.name not in settings:
             yield field.name, f"There is no {field.name!r}, which the connector {kind!r} requires. Add it."
-    given = {name: from_toml(value) for name, value in settings.items() if name in known}
+    given: dict[str, Any] = {}
+    for name, value in settings.items():
+        try:
+            given |= {name: from_toml(value)} if name in known else {}
+        except ConfigError as error:
+            yield name, str(error)
     yield from _of_values(connector, given)
     if secrets:
         for setting, value in given.items():
