@@ -134,3 +134,9 @@ tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
                 "PostgresConfig names certificates, but the connection may be made without them: its sslmode is "
                 f"{mode}. Say sslmode=verify-full in the dsn, or remove tls_ca, tls_cert and tls_key."
             )
+        if self.tls_ca is not None and mode == "require":
+            raise ConfigError(
+                "PostgresConfig.tls_ca names the certificates to trust, but sslmode=require in the dsn does not look "
+                "at the server's. Say sslmode=verify-full, or verify-ca, which leaves out the host name; or remove "
+                "tls_ca."
+            )

@@ -60,6 +60,11 @@ def translate(error: Exception, driver: ModuleType, where: str, *secrets: str | 
         return kind(said.rstrip())
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         reason = getattr(error, "verify_message", None) or str(error.reason) or type(error).__name__
+        if "_ALERT_" in reason:  # of the other end
+            return FatalError(
+                f"PostgreSQL at {where} refused the TLS connection: {reason}. If it asks for a certificate of the "
+                "client, name one that it trusts with PostgresConfig.tls_cert and tls_key."
+            )
         return FatalError(
             f"The TLS connection to PostgreSQL at {where} was refused by us: {reason.rstrip('.')}. It must show a "
             "valid certificate for this host name. Name the certificates to trust with PostgresConfig.tls_ca."
@@ -74,7 +79,8 @@ def translate(error: Exception, driver: ModuleType, where: str, *secrets: str | 
             f"PostgreSQL at {where} did not answer in time. Raise the option timeout, or look at the server."
         )
     if isinstance(error, OSError):
-        return TransientError(redact(f"PostgreSQL at {where} cannot be reached: {error.strerror or error}.", *secrets))
+        reason = str(error.strerror or error) or type(error).__name__
+        return TransientError(redact(f"PostgreSQL at {where} cannot be reached: {reason}.", *secrets))
     if isinstance(error, driver.ClientConfigurationError | driver.UnsupportedServerFeatureError):
         return FatalError(redact(f"asyncpg cannot connect to PostgreSQL at {where}: {error}", *secrets))
     if isinstance(error, driver.InterfaceError | driver.InternalClientError):

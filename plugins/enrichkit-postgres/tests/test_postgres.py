@@ -1020,17 +1020,25 @@ def test_an_unreadable_certificate_is_named(users, tmp_path):
 # Faults -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_server_stops_a_slow_statement_and_the_connection_survives(users):
+@pytest.fixture
+def patient(monkeypatch):
+    """Every other limit of time is a minute, so that half a minute tells whether the right one held."""
+    monkeypatch.setattr("enrichkit_postgres.pool.CONNECT_TIMEOUT", 60.0)
+    monkeypatch.setattr("enrichkit_postgres.pool.COMMAND_TIMEOUT", 60.0)
+
+
+@pytest.mark.timeout(90)
+def test_the_server_stops_a_slow_statement_and_the_connection_survives(users, patient):
     query = "SELECT id, CASE WHEN id = 1 THEN pg_sleep(60)::text ELSE name END AS name FROM users WHERE id = ANY($1)"
 
     async def run() -> tuple[str, float, set[int], dict[int, str]]:
         async with opened(users, query=query) as connector:
             began = time.monotonic()
             with pytest.raises(TransientError) as caught:
-                await connector.fetch_many([1], Call(timeout=0.4))
+                await connector.fetch_many([1], Call(timeout=1.0))
             elapsed = time.monotonic() - began
             pids = {s.connection.get_server_pid() for s in connector._pool._idle}
-            answers = await connector.fetch_many([2], Call(timeout=5))
+            answers = await connector.fetch_many([2], Call(timeout=60))
             pids |= {s.connection.get_server_pid() for s in connector._pool._idle}
             return str(caught.value), elapsed, pids, dict(answers)
 
@@ -1039,7 +1047,7 @@ def test_the_server_stops_a_slow_statement_and_the_connection_survives(users):
         "says: canceling statement due to statement timeout, QueryCanceledError, SQLSTATE 57014. The statement ran "
         "longer than the lookup may take: give the key an index, or raise the option timeout."
     )
-    assert elapsed < 2
+    assert elapsed < 30
     assert len(pids) == 1
     assert answers == {2: "name2"}
 
@@ -1064,27 +1072,33 @@ def test_the_statement_timeout_is_set_again_only_when_the_timeout_changes(users)
     assert limits[4] == limits[5]
 
 
-def test_a_frozen_backend_is_left_within_the_bound_and_replaced(users):
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("first", ["setting", "lookup"])
+def test_a_frozen_backend_is_left_within_the_bound_and_replaced(users, patient, first):
     async def run() -> tuple[str, float, dict[int, str]]:
         async with opened(users, capacity=1, table="users", columns=("name",)) as connector:
-            pid = connector._pool._idle[0].connection.get_server_pid()
+            session = connector._pool._idle[0]
+            if first == "lookup":
+                session.limit = 0.25  # as if the timeout were that of the call before
+            pid = session.connection.get_server_pid()
             os.kill(pid, signal.SIGSTOP)
             try:
                 began = time.monotonic()
                 with pytest.raises(TransientError) as caught:
                     await connector.fetch_many([1], Call(timeout=0.3))
                 elapsed = time.monotonic() - began
-                return str(caught.value), elapsed, dict(await connector.fetch_many([2], Call(timeout=5)))
+                return str(caught.value), elapsed, dict(await connector.fetch_many([2], Call(timeout=60)))
             finally:
                 os.kill(pid, signal.SIGCONT)
 
     message, elapsed, answers = asyncio.run(run())
     assert message.endswith(" did not answer in time. Raise the option timeout, or look at the server.")
-    assert elapsed < 1.0
+    assert elapsed < 30
     assert answers == {2: "name2"}
 
 
-def test_a_server_that_accepts_and_never_answers_costs_the_timeout_and_no_more(users):
+@pytest.mark.timeout(90)
+def test_a_server_that_accepts_and_never_answers_costs_the_timeout_and_no_more(users, patient):
     async def run() -> float:
         async with opened(users, table="users") as connector:
             with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -1097,10 +1111,13 @@ def test_a_server_that_accepts_and_never_answers_costs_the_timeout_and_no_more(u
                     await connector.fetch_many([1], Call(timeout=0.3))
                 return time.monotonic() - began
 
-    assert asyncio.run(run()) < 1.0
+    assert asyncio.run(run()) < 30
 
 
-def test_close_does_not_wait_for_a_frozen_backend(users):
+@pytest.mark.timeout(90)
+def test_close_does_not_wait_for_a_frozen_backend(users, patient, monkeypatch):
+    monkeypatch.setattr("enrichkit_postgres.pool.DISPOSE", 60.0)
+
     async def run() -> float:
         connector = PostgresConnector(PostgresConfig(dsn=users, table="users"))
         await connector.open()
@@ -1120,7 +1137,7 @@ def test_close_does_not_wait_for_a_frozen_backend(users):
             os.kill(pid, signal.SIGCONT)
         return elapsed
 
-    assert asyncio.run(run()) < 0.5
+    assert asyncio.run(run()) < 30
 
 
 def test_a_connection_that_is_made_while_the_connector_closes_is_not_left_open(users, sql):

@@ -291,3 +291,7 @@ def test_certificates_that_would_not_be_used_are_refused():
         "PostgresConfig names certificates, but the connection may be made without them: its sslmode is prefer. "
         "Say sslmode=verify-full in the dsn, or remove tls_ca, tls_cert and tls_key."
     )
+    assert message(dsn="postgresql://u@localhost/d?sslmode=require", table="t", tls_ca="ca.pem") == (
+        "PostgresConfig.tls_ca names the certificates to trust, but sslmode=require in the dsn does not look at the "
+        "server's. Say sslmode=verify-full, or verify-ca, which leaves out the host name; or remove tls_ca."
+    )

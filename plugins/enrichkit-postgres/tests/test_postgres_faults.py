@@ -1,0 +1,152 @@
+"""What an error of the server or of the driver becomes: its class, its whole text, and what must not be in that."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import asyncpg
+import pytest
+from enrichkit_postgres.faults import translate
+
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+
+PGBOUNCER = "Behind PgBouncer, set PostgresConfig.pgbouncer=True."
+LOGIN = "Check the user of PostgresConfig.dsn and set the password, for example password=Secret.env('PGPASSWORD')."
+READ_ONLY = "The session is read-only; the query must be a SELECT that writes nothing."
+ONE_SELECT = "PostgresConfig.query must be one SELECT statement, without a semicolon inside."
+FEWER = "Lower capacity, which counts per worker process, or raise max_connections of the server."
+SLOW = "The statement ran longer than the lookup may take: give the key an index, or raise the option timeout."
+
+
+def told(error: Exception, *secrets: str | None) -> tuple[type[ConnectorError], str]:
+    ours = translate(error, asyncpg, "db:5432", *secrets)
+    return type(ours), str(ours)
+
+
+def of_server(state: str, text: str = "words of the server", **fields: Any) -> asyncpg.PostgresError:
+    """The exception that the driver makes of what the server sends; *fields* by their letters in the protocol."""
+    return asyncpg.PostgresError.new({"C": state, "M": text, **fields})
+
+
+OF_ITSELF = {
+    "08006": ("ConnectionFailureError", TransientError, ""),
+    "08P01": ("ProtocolViolationError", FatalError, PGBOUNCER),
+    "0A000": ("FeatureNotSupportedError", FatalError, ""),
+    "25006": ("ReadOnlySQLTransactionError", FatalError, READ_ONLY),
+    "25P02": ("InFailedSQLTransactionError", FatalError, ""),
+    "25P03": ("IdleInTransactionSessionTimeoutError", TransientError, ""),
+    "25P04": ("TransactionTimeoutError", TransientError, ""),
+    "26000": ("InvalidSQLStatementNameError", FatalError, PGBOUNCER),
+    "28000": ("InvalidAuthorizationSpecificationError", FatalError, LOGIN),
+    "28P01": ("InvalidPasswordError", FatalError, LOGIN),
+    "3D000": ("InvalidCatalogNameError", FatalError, "Name an existing database at the end of PostgresConfig.dsn."),
+    "40001": ("SerializationError", TransientError, ""),
+    "42501": ("InsufficientPrivilegeError", FatalError, "Grant SELECT on it to this user."),
+    "42601": ("PostgresSyntaxError", FatalError, ONE_SELECT),
+    "42P01": ("UndefinedTableError", FatalError, ""),
+    "42P05": ("DuplicatePreparedStatementError", FatalError, PGBOUNCER),
+    "53200": ("OutOfMemoryError", TransientError, ""),
+    "53300": ("TooManyConnectionsError", TransientError, FEWER),
+    "57014": ("QueryCanceledError", TransientError, SLOW),
+    "57P01": ("AdminShutdownError", TransientError, ""),
+    "57P04": ("DatabaseDroppedError", FatalError, ""),
+}
+
+
+@pytest.mark.parametrize("state", OF_ITSELF)
+def test_what_the_server_says_of_itself_is_told_with_advice(state: str) -> None:
+    name, kind, advice = OF_ITSELF[state]
+    expected = f"PostgreSQL at db:5432 says: words of the server, {name}, SQLSTATE {state}. {advice}".rstrip()
+    assert (kind, expected) == told(of_server(state))
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [
+        ("22P02", "InvalidTextRepresentationError"),
+        ("P0001", "RaiseError"),
+        ("XX000", "InternalServerError"),
+        ("ZZ999", "UnknownPostgresError"),
+    ],
+)
+def test_what_the_server_may_say_of_a_key_is_not_passed_on(state: str, name: str) -> None:
+    expected = f"PostgreSQL at db:5432 says: {name}, SQLSTATE {state}."
+    assert (PermanentError, expected) == told(of_server(state, "S3cret"))
+
+
+def test_the_words_of_the_server_end_once_and_hold_no_secret() -> None:
+    text = "ended S3cret by password=other, for good."
+    expected = "PostgreSQL at db:5432 says: ended *** by password=***, for good, AdminShutdownError, SQLSTATE 57P01."
+    assert (TransientError, expected) == told(of_server("57P01", text), None, "S3cret")
+
+
+def test_the_words_of_a_function_are_not_passed_on() -> None:
+    expected = "PostgreSQL at db:5432 says: AdminShutdownError, SQLSTATE 57P01."
+    assert (TransientError, expected) == told(of_server("57P01", "S3cret", W="PL/pgSQL function tell(text)"))
+
+
+OF_THE_DRIVER = [
+    (
+        asyncpg.ClientConfigurationError("no file of S3cret"),
+        FatalError,
+        "asyncpg cannot connect to PostgreSQL at db:5432: no file of ***",
+    ),
+    (
+        asyncpg.UnsupportedServerFeatureError("no such feature"),
+        FatalError,
+        "asyncpg cannot connect to PostgreSQL at db:5432: no such feature",
+    ),
+    (
+        asyncpg.InterfaceError("S3cret"),
+        TransientError,
+        "The connection to PostgreSQL at db:5432 broke: InterfaceError.",
+    ),
+    (
+        asyncpg.InternalClientError("S3cret"),
+        TransientError,
+        "The connection to PostgreSQL at db:5432 broke: InternalClientError.",
+    ),
+    (
+        asyncpg.ProtocolError("S3cret"),
+        TransientError,
+        "The connection to PostgreSQL at db:5432 broke: ProtocolError.",
+    ),
+    (
+        UnicodeDecodeError("utf-8", b"S3cret", 0, 1, "S3cret"),
+        PermanentError,
+        "A value from PostgreSQL at db:5432 cannot be read: UnicodeDecodeError.",
+    ),
+    (
+        OverflowError("S3cret"),
+        PermanentError,
+        "A value from PostgreSQL at db:5432 cannot be read: OverflowError.",
+    ),
+    (
+        TimeoutError(),
+        TransientError,
+        "PostgreSQL at db:5432 did not answer in time. Raise the option timeout, or look at the server.",
+    ),
+    (
+        socket.gaierror(-2, "Name or service not known"),
+        TransientError,
+        "PostgreSQL at db:5432 cannot be reached: Name or service not known.",
+    ),
+    (
+        ConnectionError("unexpected connection_lost() call to S3cret"),
+        TransientError,
+        "PostgreSQL at db:5432 cannot be reached: unexpected connection_lost() call to ***.",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"), OF_THE_DRIVER, ids=[type(case[0]).__name__ for case in OF_THE_DRIVER]
+)
+def test_what_the_driver_says_is_told_without_a_value(error: Exception, kind: type[ConnectorError], text: str) -> None:
+    assert (kind, text) == told(error, "S3cret")
+
+
+def test_an_error_of_ours_stays_as_it_is() -> None:
+    ours = TransientError("ours", retry_after=1.0)
+    assert translate(ours, asyncpg, "db:5432") is ours
