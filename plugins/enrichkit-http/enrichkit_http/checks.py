@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -86,13 +86,18 @@ def split_url(url: Any) -> SplitResult:
             "HttpConfig.url has a path segment '.' or '..', which clients resolve differently. Write the path it "
             "leads to."
         )
-    for pair in parts.query.split("&"):
-        if "{" in pair.partition("=")[0]:
+    for name, _, _ in _parameters(parts.query):
+        if "{" in name:
             raise ConfigError(
                 "HttpConfig.url holds a placeholder in the name of a query parameter; a key may be its value. Write "
                 "'?id={0}'."
             )
     return parts
+
+
+def _parameters(query: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, sign and value of each parameter."""
+    return (pair.partition("=") for pair in query.split("&"))
 
 
 def _parts(url: str, authority: str) -> SplitResult:
@@ -184,8 +189,7 @@ def credential_in(query: str) -> str | None:
     >>> credential_in("id={0}&apiKey=abc"), credential_in("key={0}&sort_key=name")
     ('apiKey', None)
     """
-    pairs = (pair.partition("=") for pair in query.split("&"))
-    return next((name for name, _, value in pairs if value and "{" not in value and _IN_QUERY(name)), None)
+    return next((name for name, _, value in _parameters(query) if value and "{" not in value and _IN_QUERY(name)), None)
 
 
 def body_text(body: Any) -> str:
@@ -233,8 +237,7 @@ def masked(url: str) -> str:
     'https://api.example/u/{0}?in={1}&token=***'
     """
     address, mark, query = url.partition("?")
-    pairs = (pair.partition("=") for pair in query.split("&"))
-    shown = (f"{name}{sign}{value if '{' in value or not value else '***'}" for name, sign, value in pairs)
+    shown = (f"{name}{sign}{value if '{' in value or not value else '***'}" for name, sign, value in _parameters(query))
     return address + mark + "&".join(shown)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,7 @@ from enrichkit.connector import Call
 from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 UNTRUSTED = (
     "failed: its certificate is not trusted here, or ours not there. Set HttpConfig.tls_ca, or tls_cert and tls_key."
@@ -101,8 +104,48 @@ def test_a_client_certificate_is_shown(asked: Callable[..., Any], trusted: Any, 
     both.write_text(Path(certificate).read_text() + Path(key).read_text())
     assert asked(strict, tls_ca=trusted.file, tls_cert=certificate, tls_key=key)[0] == {"S3cret": "v"}
     assert asked(strict, tls_ca=trusted.file, tls_cert=str(both))[0] == {"S3cret": "v"}
-    (kind, _), heads = asked(strict, tls_ca=trusted.file)
-    assert (issubclass(kind, TransientError | FatalError), heads) == (True, [])
+
+
+@contextlib.contextmanager
+def one_handshake(tls: ssl.SSLContext) -> Iterator[int]:
+    """The port of a service that says why it refuses a handshake; asyncio's hangs up without an alert."""
+
+    def serve() -> None:
+        plain, _ = listener.accept()
+        secured = tls.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+        secured.settimeout(10)
+        with pytest.raises(ssl.SSLError):
+            secured.do_handshake()
+        with socket.socket(fileno=secured.detach()) as raw:
+            raw.settimeout(10)
+            while raw.recv(65536):  # a socket that is closed before would reset the connection, and lose the alert
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        listener.settimeout(10)
+        served = pool.submit(serve)
+        yield listener.getsockname()[1]
+        served.result()
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "said"),
+    [
+        (ssl.TLSVersion.TLSv1_3, FatalError, f"The TLS handshake with https://host {UNTRUSTED}"),
+        # Its alert is the one for every handshake that fails.
+        (ssl.TLSVersion.TLSv1_2, TransientError, f"No connection to https://host: {BROKE_OFF}"),
+    ],
+    ids=["1.3", "1.2"],
+)
+def test_a_service_that_misses_a_client_certificate_gets_no_request(
+    lookup: Callable[..., Any], trusted: Any, version: ssl.TLSVersion, error: type[ConnectorError], said: str
+) -> None:
+    strict = context(trusted.issue("good"))
+    strict.verify_mode = ssl.CERT_REQUIRED
+    strict.maximum_version = version
+    with one_handshake(strict) as port, pytest.raises(ConnectorError) as caught:
+        lookup(f"https://127.0.0.1:{port}/{{}}", "S3cret", tls_ca=trusted.file)
+    assert (error, said) == (type(caught.value), str(caught.value).replace(f"//127.0.0.1:{port}", "//host"))
 
 
 def test_a_file_that_is_absent_or_wrong_fails_the_task(
@@ -209,14 +252,31 @@ def test_http2_is_spoken_when_told(connected: Callable[..., Any], trusted: Any, 
                 # Text without a Content-Length: a frame says where it ends.
                 assert found == [{key: "v"} for key in keys]
                 assert len(made) == 1, "requests at a time do not share a connection"
-            if secure:
-                async with connected(url, **fields) as connector:
-                    with pytest.raises((PermanentError, TransientError)):
-                        await connector.fetch_many(["k"], Call(timeout=1.0))
         finally:
             listener.close()
             for each in made:
                 each.transport.abort()
             await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_http2_is_not_offered_unless_told(asked: Callable[..., Any], trusted: Any) -> None:
+    both = context(trusted.issue("good"))
+    both.set_alpn_protocols(["h2", "http/1.1"])
+    assert asked(both, tls_ca=trusted.file) == ({"S3cret": "v"}, [b"GET /S3cret HTTP/1.1"])
+
+
+def test_a_service_that_speaks_only_http2_is_not_understood_unless_told(
+    serving: Callable[..., Any], connected: Callable[..., Any]
+) -> None:
+    async def scenario() -> None:
+        goodbye = frame(7, 0, 0, bytes(4) + (13).to_bytes(4, "big"))  # GOAWAY: HTTP_1_1_REQUIRED
+        async with serving((frame(4, 0, 0) + goodbye, "close")) as server, connected(server.url + "/{}") as connector:
+            with pytest.raises(PermanentError) as caught:
+                await connector.fetch_many(["k"], Call(timeout=5.0))
+            assert str(caught.value) == (
+                f"The answer from {server.url} is not valid HTTP: its head, length or chunks are malformed or too long."
+            )
 
     asyncio.run(scenario())

@@ -298,18 +298,24 @@ def test_the_server_never_has_more_connections_than_capacity(users: str, sql: Sq
         sql("DROP USER three")
 
 
-def test_too_many_connections_are_transient_and_named(users: str, sql: Sql, ask: Ask) -> None:
+def test_too_many_connections_are_transient_and_named(
+    users: str, sql: Sql, mariadb_server: local.MariadbServer, ask: Ask
+) -> None:
     sql("CREATE USER few WITH MAX_USER_CONNECTIONS 1; GRANT SELECT ON *.* TO few")
     url = users.replace("root@", "few@")
 
-    async def run() -> None:
+    async def run() -> str:
         async with ask.opened(url, table="users"):
-            with pytest.raises(TransientError, match=r"error 1226\.$|max_user_connections"):
+            with pytest.raises(TransientError) as caught:
                 async with ask.opened(url, table="users"):
                     pass
+            return str(caught.value)
 
     try:
-        asyncio.run(run())
+        assert asyncio.run(run()) == (
+            f"MariaDB at 127.0.0.1:{mariadb_server.port} says: User 'few' has exceeded the 'max_user_connections' "
+            "resource (current value: 1), error 1226."
+        )
     finally:
         sql("DROP USER few")
 
