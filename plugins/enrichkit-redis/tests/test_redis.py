@@ -252,6 +252,85 @@ def test_a_hash_written_between_the_two_questions_is_read_whole(server, client, 
     assert expected == told(asyncio.run(main()))
 
 
+# Answers that are none
+
+
+def instead(proxy: Any, *replies: bytes) -> None:
+    """Let these stand for the server's, exchange by exchange, between the echoes that belong there; then its own."""
+    left = list(replies)
+
+    def on_reply(reply: bytes) -> bytes:
+        echo = b"$24\r\n"
+        return reply[:31] + left.pop(0) + reply[-31:] if left and reply.startswith(echo) else reply
+
+    proxy.on_reply = on_reply
+
+
+QUEUED = b"+OK\r\n+QUEUED\r\n+QUEUED\r\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "replies", "command"),
+    [
+        ({}, [b":1\r\n"], "MGET"),
+        ({}, [b"*1\r\n$1\r\nx\r\n"], "MGET"),
+        ({}, [b"*2\r\n$1\r\nx\r\n:1\r\n"], "MGET"),
+        ({}, [b"*2\r\n$-1\r\n$-1\r\n", b":2\r\n", b"$1\r\nx\r\n:1\r\n"], "GET"),
+        ({"kind": "hash"}, [b"*0\r\n:1\r\n"], "HGETALL"),
+        ({"kind": "hash", "fields": ("f",)}, [b"*1\r\n$1\r\nx\r\n:1\r\n"], "HMGET"),
+        ({"kind": "hash", "fields": ("f",)}, [b"*1\r\n$1\r\nx\r\n*2\r\n$1\r\nx\r\n$1\r\ny\r\n"], "HMGET"),
+        ({"kind": "hash", "fields": ("f",)}, [b"*1\r\n$-1\r\n" * 2, 2 * (QUEUED + b"*1\r\n:1\r\n")], "EXEC"),
+        ({"kind": "hash", "fields": ("f",)}, [b"*1\r\n$-1\r\n" * 2, 2 * (QUEUED + b"*2\r\n:1\r\n:1\r\n")], "HMGET"),
+    ],
+)
+def test_an_answer_of_another_form_is_not_used(server, client, proxy, connected, fields, replies, command):
+    async def main() -> None:
+        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}", **fields) as connector:
+            instead(p, *replies)
+            with pytest.raises(TransientError) as caught:
+                await connector.fetch_many(["a", "b"], CALL)
+            assert str(caught.value) == f"Redis answered {command} in an unknown form; the answer was not used."
+            assert await connector.fetch_many(["a", "b"], CALL) == {}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("refused", "error", "text"),
+    [
+        (b"ERR backend is down", PermanentError, "Redis answered with an error (ERR)."),
+        (b"LOADING Redis is loading", TransientError, "Redis loads its data (LOADING)."),
+        (b"WRONGTYPE Operation against a key", PermanentError, WRONG_TYPE),
+    ],
+    ids=["error", "loading", "wrong type"],
+)
+def test_an_error_for_one_key_in_a_list_of_values_is_that_keys_error(
+    server, client, proxy, connected, refused, error, text
+):
+    """As a proxy in front of several servers may give."""
+
+    async def main() -> dict[Any, Any]:
+        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
+            instead(p, b"*3\r\n$2\r\nv1\r\n-%b\r\n$-1\r\n" % refused)
+            return await connector.fetch_many(["a", "b", "gone"], CALL)
+
+    assert {"a": b"v1", "b": (error, text, False)} == told(asyncio.run(main()))
+
+
+def test_an_error_in_a_list_of_values_that_concerns_all_keys_fails_the_task(server, client, proxy, connected):
+    async def main() -> None:
+        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
+            instead(p, b"*2\r\n$2\r\nv1\r\n-NOAUTH Authentication required.\r\n")
+            await connector.fetch_many(["a", "b"], CALL)
+
+    with pytest.raises(FatalError) as caught:
+        asyncio.run(main())
+
+    assert str(caught.value) == (
+        "Redis wants a password and got none. Check RedisConfig.username and RedisConfig.password. (NOAUTH)."
+    )
+
+
 # Hashes and JSON
 
 
@@ -680,6 +759,36 @@ def test_a_running_script_makes_calls_wait_and_may_be_tried_again(server, client
         ("MISCONF Redis is configured to save", TransientError, "R cannot save its data (MISCONF)."),
         ("NOREPLICAS Not enough good replicas", TransientError, "R has too few replicas to write (NOREPLICAS)."),
         ("EXECABORT Transaction discarded", TransientError, "R aborted a transaction (EXECABORT)."),
+        ("UNBLOCKED force unblock from blocking operation", TransientError, "R changed its role (UNBLOCKED)."),
+        (
+            "ERR max number of clients + cluster connections reached",
+            TransientError,
+            "R has its maximum number of clients (ERR).",
+        ),
+        ("ERR max + cluster connections reached", TransientError, "R has its maximum number of clients (ERR)."),
+        (
+            "ERR invalid password",
+            FatalError,
+            ("R refused the username or the password. Check RedisConfig.username and RedisConfig.password. (ERR)."),
+        ),
+        (
+            "ERR Client sent AUTH, but no password is set",
+            FatalError,
+            "R wants no password, but got one. Check RedisConfig.username and RedisConfig.password. (ERR).",
+        ),
+        (
+            "ERR invalid DB index",
+            FatalError,
+            "R has no database of that number; check the end of RedisConfig.url (ERR).",
+        ),
+        (
+            "ERR unknown subcommand 'SLOTS'. Try CLUSTER HELP.",
+            FatalError,
+            (
+                "R does not offer a command that the connector needs, or does not permit it to this user (ERR). "
+                "The README of enrichkit-redis lists them."
+            ),
+        ),
         (
             "CROSSSLOT Keys in request don't hash to the same slot",
             FatalError,

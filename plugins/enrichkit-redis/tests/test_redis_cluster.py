@@ -403,6 +403,84 @@ def test_keys_in_columns_follow_a_slot_that_moves(filled, connected, kind):
     asyncio.run(main())
 
 
+def slots_told(proxy: Any, reply: bytes) -> None:
+    """Let *reply* stand for the node's own to CLUSTER SLOTS, between the two echoes; the login passes."""
+    proxy.on_reply = lambda data: data[:31] + reply + data[-31:] if data.startswith(b"$24\r\n") else data
+
+
+def range_of(first: int, last: int, port: int, host: bytes = b"127.0.0.1") -> bytes:
+    return b"*3\r\n:%d\r\n:%d\r\n*2\r\n$%d\r\n%b\r\n:%d\r\n" % (first, last, len(host), host, port)
+
+
+@pytest.mark.parametrize("host", [b"127.0.0.1", b""], ids=["named", "the one that was asked"])
+def test_a_key_whose_slot_nobody_holds_may_be_tried_again_and_the_others_are_answered(filled, proxy, connected, host):
+    held = [key for key in KEYS if slot_of(key.encode()) < 16384 // 3]
+
+    async def main() -> dict[Any, Any]:
+        async with (
+            proxy(filled.ports[0]) as p,
+            connected(f"redis://127.0.0.1:{p.port}", cluster=True) as connector,
+        ):
+            slots_told(p, b"*1\r\n" + range_of(0, 16384 // 3 - 1, filled.ports[0], host))
+            return await connector.fetch_many(KEYS, CALL)
+
+    lost = (TransientError, "No node of the Redis cluster holds the key's slot.", False)
+    assert {**dict.fromkeys(KEYS, lost), **values(held)} == told(asyncio.run(main()))
+    assert 0 < len(held) < len(KEYS)
+
+
+def error_behind(proxy: Any, connected: Any, port: int, reply: bytes) -> tuple[type, str]:
+    """What a lookup says whose node answers CLUSTER SLOTS with *reply*."""
+
+    async def main() -> tuple[type, str]:
+        async with proxy(port) as p, connected(f"redis://127.0.0.1:{p.port}", cluster=True) as connector:
+            slots_told(p, reply)
+            with pytest.raises((FatalError, TransientError)) as caught:
+                await connector.fetch_many(["a"], CALL)
+            return type(caught.value), str(caught.value)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"$-1\r\n",
+        b":1\r\n",
+        b"+OK\r\n",
+        b"*1\r\n*2\r\n:0\r\n:16383\r\n",
+        b"*1\r\n*3\r\n:0\r\n:16383\r\n$9\r\n127.0.0.1\r\n",
+        b"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n:1\r\n:6379\r\n",
+        b"*1\r\n*3\r\n$1\r\n0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:6379\r\n",
+    ],
+)
+def test_slots_in_an_unknown_form_fail_the_task(filled, proxy, connected, reply):
+    text = "The Redis cluster answered CLUSTER SLOTS in an unknown form; it must be Redis or Valkey."
+    assert (FatalError, text) == error_behind(proxy, connected, filled.ports[0], reply)
+
+
+def test_a_cluster_without_slots_may_be_tried_again(filled, proxy, connected):
+    text = "The Redis cluster has no slots assigned to its nodes."
+    assert (TransientError, text) == error_behind(proxy, connected, filled.ports[0], b"*0\r\n")
+
+
+def test_a_node_that_does_not_tell_its_slots_may_be_tried_again(filled, proxy, connected, monkeypatch):
+    monkeypatch.setattr("enrichkit_redis.cluster.LOAD_TIMEOUT", 0.1)
+
+    async def main() -> None:
+        async with proxy(filled.ports[0]) as p, connected(f"redis://127.0.0.1:{p.port}", cluster=True) as connector:
+            p.on_reply = lambda data: b"" if data.startswith(b"$24\r\n") else data
+            with pytest.raises(TransientError) as caught:
+                await connector.fetch_many(KEYS, CALL)
+            assert str(caught.value) == "The Redis cluster did not tell its slots within 0.1 s."
+            # It answers again, and need not be quick.
+            monkeypatch.setattr("enrichkit_redis.cluster.LOAD_TIMEOUT", 2.0)
+            p.on_reply = lambda data: data
+            assert values(KEYS) == await connector.fetch_many(KEYS, CALL)
+
+    asyncio.run(main())
+
+
 def test_one_node_asked_as_if_it_were_alone_says_what_to_do(filled, lookup):
     with pytest.raises(FatalError) as caught:
         lookup(filled.url, KEYS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -139,23 +140,61 @@ def test_an_untrusted_server_gets_no_login(
     )
 
 
-def test_a_server_without_tls_gets_no_login(server, authority, proxy, connected, run):
-    found, arrived = fetch(proxy, connected, run, server.port, None, tls_ca=authority.ca)
+def alert(level: int, description: int) -> bytes:
+    """An alert of TLS, RFC 5246, section 7.2."""
+    return b"\x15\x03\x03\x00\x02" + bytes([level, description])
 
-    assert b"S3cret" not in arrived
-    assert found[0] in (FatalError, TransientError)
+
+NO_TLS = "does not speak TLS 1.2 or later with us (REASON). See RedisConfig.url."  # the reason is OpenSSL's word
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "said"),
+    [
+        (b"-ERR unknown command\r\n", FatalError, NO_TLS),
+        (alert(2, 70), FatalError, NO_TLS),
+        (alert(1, 0), TransientError, "closed the connection during the TLS handshake."),
+        (b"", TransientError, "cannot be reached (ConnectionResetError)."),
+    ],
+    ids=["plain bytes", "refuses the version", "says goodbye", "hangs up"],
+)
+def test_a_server_that_breaks_off_the_handshake_gets_no_login(connected, run, reply, error, said):
+    arrived: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await reader.read(65536))
+        writer.write(reply)
+        writer.close()
+
+    async def main() -> tuple[type, str]:
+        listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        async with listener, connected(f"rediss://127.0.0.1:{port}", password="S3cret") as connector:
+            with pytest.raises((FatalError, TransientError)) as caught:
+                await connector.fetch_many(["a"], CALL)
+            return type(caught.value), str(caught.value).replace(str(port), "PORT")
+
+    kind, text = run(main())
+    assert (error, f"Redis at 127.0.0.1:PORT {said}") == (kind, re.sub(r"\([A-Z0-9_]+\)", "(REASON)", text))
+    assert b"\x16" == arrived[0][:1]  # a handshake
+    assert b"S3cret" not in b"".join(arrived)
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning")  # that it is deprecated is the point
-def test_an_old_version_of_tls_is_refused(server, authority, proxy, connected, run):
+def test_an_old_version_of_tls_is_refused(server, guarded, authority, proxy, connected, run):
     context = context_of(authority.issue("old"))
+    context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version = ssl.TLSVersion.TLSv1
     context.maximum_version = ssl.TLSVersion.TLSv1_1
 
     found, arrived = fetch(proxy, connected, run, server.port, context, tls_ca=authority.ca)
 
     assert arrived == b""
-    assert found[0] in (FatalError, TransientError)
+    # An event loop that serves TLS hangs up without an alert; with one it is "refuses the version" above.
+    assert found == (TransientError, "Redis at 127.0.0.1:PORT cannot be reached (ConnectionResetError).")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    found, _ = fetch(proxy, connected, run, server.port, context, tls_ca=authority.ca)
+    assert found == {"a": b"1"}
 
 
 @pytest.mark.parametrize("fields", [{"tls_ca": "/nowhere/ca.pem"}, {"tls_cert": "/nowhere/cert.pem"}])
