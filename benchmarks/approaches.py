@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import rivals
-from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, per_item, rates, spread, times
+from benchmarks.harness import COLUMN, PAIRS, SHORT_PAIRS, Sample, Table, alternate, per_item, rates, spread, times
 from benchmarks.postgres_bulk import STEP, TABLE
-from benchmarks.spark_runs import Meter, keys_of, to_nowhere
+from benchmarks.spark_runs import WARMUP, Meter, keys_of, to_nowhere
 from enrichkit import enrich, local
 from enrichkit.local.process import temp_dir
 
@@ -43,7 +43,9 @@ class Approach:
     frame: Callable[[], Any]
 
 
-def measure(approaches: Mapping[str, Approach], meter: Meter, right: str, rounds: int, table: Table) -> None:
+def measure(
+    approaches: Mapping[str, Approach], meter: Meter, right: str, rounds: int, table: Table, *, warmup: int = 0
+) -> None:
     """Check each of *approaches*, which also warms it up, then run them in turn and fill *table*."""
     for name, approach in approaches.items():
         count = approach.frame().where(right).count()
@@ -52,7 +54,7 @@ def measure(approaches: Mapping[str, Approach], meter: Meter, right: str, rounds
     def run(approach: Approach) -> Sample:
         return meter.run(lambda: to_nowhere(approach.frame()))
 
-    samples = alternate({name: lambda a=a: run(a) for name, a in approaches.items()}, rounds=rounds, warmup=0)
+    samples = alternate({name: lambda a=a: run(a) for name, a in approaches.items()}, rounds=rounds, warmup=warmup)
     ours = rates(samples["enrichkit"], approaches["enrichkit"].keys)
     for name, found in samples.items():
         keys = approaches[name].keys
@@ -138,7 +140,8 @@ def by_table(rounds: int, share: int) -> Table:
         }
         if not driver:
             del approaches["JDBC join"]
-        measure(approaches, Meter(server.pid), "value <=> concat('name of ', key)", rounds, table)
+        right = "value <=> concat('name of ', key)"
+        measure(approaches, Meter(server.pid), right, rounds, table, warmup=WARMUP // len(approaches))
         if not driver:
             table.rows.append(("JDBC join", *["-"] * (len(COLUMNS) - 2), "not run: no libpostgresql-jdbc-java"))
     table.notes.append(f"{server}; the joins read the whole table each time, and the export is part of its run")
@@ -149,4 +152,4 @@ def by_table(rounds: int, share: int) -> Table:
 def main(quick: bool) -> list[Table]:
     """Measure what people use today."""
     rounds, share = (2, 10) if quick else (PAIRS, 1)
-    return [by_request(rounds, share), by_table(rounds, share)]
+    return [by_request(rounds, share), by_table(2 if quick else SHORT_PAIRS, share)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count as numbers_from
 from typing import Any
 
@@ -25,6 +25,11 @@ def identity() -> Any:
     return arrow_column(same)
 
 
+def most(samples: Sequence[Sample]) -> tuple[int, int]:
+    """Return the most keys that one of *samples* sent, and how many worker processes it had."""
+    return max((int(sample.counts["sent"]), int(sample.counts["workers"])) for sample in samples)
+
+
 def main(quick: bool) -> list[Table]:
     """Measure N5."""
     from enrichkit_redis import RedisConfig
@@ -42,7 +47,6 @@ def main(quick: bool) -> list[Table]:
         skewed = F.floor(F.pow(F.abs(F.hash("id")) / 2**31, 3) * DISTINCT).cast("string")
         rows = spark.range(0, count, 1, 2).select(F.concat(F.lit("u"), skewed).alias("key"))
         distinct = rows.distinct().count()
-        counted: dict[str, list[tuple[int, int]]] = {}
         prefixes = numbers_from()
 
         def cold() -> Any:
@@ -55,33 +59,32 @@ def main(quick: bool) -> list[Table]:
         right = rows.withColumn("value", warm).where("value <=> concat('value of ', key)").count()
         assert right == count, f"{count - right:,} values are wrong"
 
-        def run(name: str, column: Any) -> Sample:
+        def run(column: Any) -> Sample:
             calls(server.url)
             sample = meter.spark(rows.select(column))
-            counted.setdefault(name, []).append((calls(server.url)[1], len(meter.workers)))
-            return sample
+            return sample.counting(sent=calls(server.url)[1], workers=len(meter.workers))
 
         empty, full, same = "enrichkit, empty cache", "enrichkit, warm cache", "Spark's identity Arrow UDF"
         samples = alternate(
             {
-                empty: lambda: run(empty, cold()),
-                full: lambda: run(full, warm),
-                same: lambda: run(same, identity()),
+                empty: lambda: run(cold()),
+                full: lambda: run(warm),
+                same: lambda: run(identity()),
             },
             rounds=2 if quick else SHORT_PAIRS,
             warmup=1 if quick else WARMUP // 3,  # each round has three jobs
         )
     for name, found in samples.items():
-        sent, workers = max(counted[name])
+        sent, workers = most(found)
         speed = spread(rates(found, count), digits=0)
         table.rows.append((name, speed, *per_item(found, count), f"{sent:,}", str(workers)))
     table.notes.append(
         f"{server}; two tasks; {distinct:,} distinct keys; the cache is empty at the start of a run, or full"
     )
     table.notes.append("each value was compared with what its key says, in a run of its own")
-    sent, workers = max(counted[empty])
-    most = distinct * workers
-    table.goals.append((f"at most distinct keys x worker processes sent: {sent:,} of {most:,}", sent <= most))
+    sent, workers = most(samples[empty])
+    allowed = distinct * workers
+    table.goals.append((f"at most distinct keys x worker processes sent: {sent:,} of {allowed:,}", sent <= allowed))
     for name in (empty, full):
         goal, reached = at_least(0.75, same, rates(samples[name], count), rates(samples[same], count))
         table.goals.append((f"{name}: {goal}", reached))

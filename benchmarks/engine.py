@@ -43,6 +43,7 @@ SOURCES = (
     "enrichkit/engine",
     *(f"enrichkit/{name}.py" for name in ("keys", "assemble", "connector", "options", "outcome")),
     "benchmarks/harness.py",
+    "benchmarks/passes.py",
     "benchmarks/engine.py",
 )
 

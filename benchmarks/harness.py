@@ -7,9 +7,11 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
+
+from benchmarks import passes
 
 T = TypeVar("T")
 ClientT = TypeVar("ClientT")
@@ -22,6 +24,7 @@ COLUMN = (
     *(f"enrichkit/{name}.py" for name in ("carriers", "worker", "plan", "options", "keys", "outcome")),
     *(f"enrichkit/{name}.py" for name in ("connector", "bulk", "decode", "columns", "scalars", "assemble")),
     "benchmarks/harness.py",
+    "benchmarks/passes.py",
 )
 """What the rows of every column pass through, and what measures them."""
 
@@ -78,27 +81,37 @@ class Sample:
         cpu: CPU time of Python: of this process, and of Spark's workers.
         jvm: CPU time of Spark's JVM.
         server: CPU time of the server.
+        counts: What was counted, by what it is; by the server, where it is calls or keys.
     """
 
     seconds: float
     cpu: float = 0.0
     jvm: float = 0.0
     server: float = 0.0
+    counts: Mapping[str, float] = field(default_factory=dict)
+
+    def counting(self, **counts: float) -> Sample:
+        """Return the same run with *counts*."""
+        return replace(self, counts=counts)
 
 
 def alternate(
     runs: Mapping[str, Callable[[], Sample]], rounds: int = PAIRS, warmup: int = 1
 ) -> dict[str, list[Sample]]:
-    """Run each of *runs* in turn, *rounds* times after *warmup* uncounted rounds; return the samples by name."""
+    """
+    Run each of *runs* in turn, *rounds* times after *warmup* uncounted rounds; return the samples by name.
+
+    Where the benchmark runs in several passes, each makes its share of *rounds*, and gets the samples of those before.
+    """
     samples: dict[str, list[Sample]] = {name: [] for name in runs}
-    for number in range(warmup + rounds):
+    for number in range(warmup + passes.current.share(rounds)):
         for name, run in runs.items():
             sample = run()
             if number >= warmup:
                 samples[name].append(sample)
                 cpu = f"cpu {sample.cpu:.3f} s, JVM {sample.jvm:.3f} s, server {sample.server:.3f} s"
                 print(f"    {name}: {sample.seconds:.3f} s, {cpu}", flush=True)
-    return samples
+    return passes.current.pool(samples)
 
 
 def timed(work: Callable[[], object]) -> Sample:

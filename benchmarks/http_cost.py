@@ -112,15 +112,12 @@ def main(quick: bool) -> list[Table]:
         for found in (with_engine(config, keys), with_client(service.url, keys)):
             assert {key: json.loads(value) for key, value in found.items()} == expected
 
-        counted: dict[str, tuple[int, int]] = {}
-
         def run(name: str) -> Sample:
             service.reset_stats()
             sample = runs[name]()
             stats = service.stats()
             assert stats.calls == count, f"{name}: the service counted {stats.calls:,} calls, not {count:,}"
-            counted[name] = stats.calls, stats.connections
-            return sample
+            return sample.counting(calls=stats.calls, connections=stats.connections)
 
         spark_task, engine, bare = "enrichkit, one Spark task", "enrichkit, engine without Spark", "bare pyreqwest"
         runs = {
@@ -130,9 +127,9 @@ def main(quick: bool) -> list[Table]:
         }
         samples = alternate({name: lambda n=name: run(n) for name in runs}, rounds=2 if quick else PAIRS)
     for name, sampled in samples.items():
-        calls, connections = counted[name]
         speed = spread(rates(sampled, count), digits=0)
-        table.rows.append((name, speed, *per_item(sampled, count), f"{calls:,}", str(connections)))
+        counts = (f"{sampled[-1].counts[what]:,}" for what in ("calls", "connections"))
+        table.rows.append((name, speed, *per_item(sampled, count), *counts))
     table.notes.append("without Spark each run opens its connections, in Spark the worker has kept them")
     table.notes.append("each value was compared with what its key says, in a run of its own")
     for name in (spark_task, engine):

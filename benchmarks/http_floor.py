@@ -32,20 +32,18 @@ def main(quick: bool) -> list[Table]:
             keys = keys_of(spark, count, "k", TASKS)
             right = keys.withColumn("value", checked)
             assert right.where("value.key <=> key AND value.name <=> concat('name of ', key)").count() == count
-            served: list[float] = []
 
-            def run(keys: object = keys, count: int = count, served: list[float] = served) -> Sample:
+            def run(keys: object = keys, count: int = count) -> Sample:
                 service.reset_stats()
                 sample = meter.spark(keys.select(column))  # type: ignore[attr-defined]
                 stats = service.stats()
                 assert stats.calls == count, f"the service counted {stats.calls:,} calls, not {count:,}"
                 assert stats.peak <= CAPACITY * TASKS, f"{stats.peak} calls were in flight"
-                served.append(stats.served / stats.calls)
-                return sample
+                return sample.counting(mean=stats.served / stats.calls)
 
             found = alternate({f"{latency * 1000:g} ms": run}, rounds=2 if quick else PAIRS)[f"{latency * 1000:g} ms"]
             shares = [count / (CAPACITY * TASKS) * latency / sample.seconds for sample in found]
-            took = f"{median(served) * 1000:.1f} ms"
+            took = f"{median([sample.counts['mean'] for sample in found]) * 1000:.1f} ms"
             seconds = spread([sample.seconds for sample in found])
             row = (f"{latency * 1000:g} ms", took, f"{count:,}", seconds, spread(shares), *per_item(found, count))
             table.rows.append((*row, f"{count:,}"))

@@ -38,7 +38,6 @@ def main(quick: bool) -> list[Table]:
         meter = Meter(service.pid)
         config = HttpConfig(url=service.url + "/{}")
         ours, theirs = enrich(config, "key", capacity=CAPACITY), gather_per_batch(service.url, CAPACITY)
-        means: dict[str, float] = {}
 
         def run(name: str, batch: int, count: int, column: object) -> Sample:
             spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", batch)
@@ -46,8 +45,7 @@ def main(quick: bool) -> list[Table]:
             sample = meter.spark(keys_of(spark, count, "k", tasks=1).select(column))
             stats = service.stats()
             assert stats.calls == count, f"{name}: the service counted {stats.calls:,} calls, not {count:,}"
-            means[name] = stats.served / stats.calls
-            return sample
+            return sample.counting(mean=stats.served / stats.calls)
 
         def measure(count: int, rounds: int, columns: dict[tuple[str, int], object]) -> None:
             count, rounds = (count // 20, 2) if quick else (count, rounds)
@@ -57,7 +55,7 @@ def main(quick: bool) -> list[Table]:
             )
             for name, samples in found.items():
                 who, batch, _ = name.split(", ")
-                shares[name] = [count * means[name] / CAPACITY / sample.seconds for sample in samples]
+                shares[name] = [count * sample.counts["mean"] / CAPACITY / sample.seconds for sample in samples]
                 seconds = spread([sample.seconds for sample in samples])
                 row = (who, f"{int(batch):,}", f"{count:,}", seconds, spread(shares[name]))
                 table.rows.append((*row, *per_item(samples, count), f"{count:,}"))

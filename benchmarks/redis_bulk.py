@@ -101,11 +101,9 @@ def main(quick: bool) -> list[Table]:
             f"value of {key}".encode() for key in numbers
         ]
 
-        counted: dict[str, tuple[int, int]] = {}
-
-        def run(name: str, sample: Sample) -> Sample:
-            counted[name] = calls(server.url)
-            return sample
+        def counted(sample: Sample) -> Sample:
+            commands, asked = calls(server.url)
+            return sample.counting(commands=commands, asked=asked)
 
         warm_up(keys.select(column), quick=quick)
         calls(server.url)
@@ -113,19 +111,20 @@ def main(quick: bool) -> list[Table]:
         bulk, fast = f"redis-py, MGET of {GROUP:,}", f"redis-py with hiredis, MGET of {GROUP:,}"
         samples = alternate(
             {
-                ours: lambda: run(ours, meter.spark(keys.select(column))),
-                bulk: lambda: run(bulk, meter.run(lambda: with_redis_py(server.url, groups, **PLAIN))),
-                fast: lambda: run(fast, meter.run(lambda: with_redis_py(server.url, groups))),
-                single: lambda: run(single, meter.run(lambda: with_redis_py(server.url, each))),
+                ours: lambda: counted(meter.spark(keys.select(column))),
+                bulk: lambda: counted(meter.run(lambda: with_redis_py(server.url, groups, **PLAIN))),
+                fast: lambda: counted(meter.run(lambda: with_redis_py(server.url, groups))),
+                single: lambda: counted(meter.run(lambda: with_redis_py(server.url, each))),
             },
             rounds=2 if quick else SHORT_PAIRS,
         )
         asked = {ours: count, bulk: count, fast: count, single: singles}
         for name, found in samples.items():
-            sent, keys_sent = counted[name]
-            assert keys_sent == asked[name], f"{name}: the server counted {keys_sent:,} keys, not {asked[name]:,}"
+            for sample in found:
+                assert sample.counts["asked"] == asked[name], f"{name}: {asked[name]:,} keys, and {sample.counts}"
             speed = spread(rates(found, asked[name]), digits=0)
-            table.rows.append((name, f"{asked[name]:,}", speed, *per_item(found, asked[name]), f"{sent:,}"))
+            commands = f"{found[-1].counts['commands']:,}"
+            table.rows.append((name, f"{asked[name]:,}", speed, *per_item(found, asked[name]), commands))
         table.notes.append(f"{server}; two tasks; redis-py in one process, {IN_FLIGHT} calls in flight")
         table.notes.append("each value was compared with what its key says, in a run of its own")
         rate = rates(samples[ours], count)

@@ -15,13 +15,14 @@ from typing import Any, TypeAlias
 from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, median, per_item, spread
 from benchmarks.postgres_bulk import STEP
 from benchmarks.redis_bulk import calls, seed
-from benchmarks.spark_runs import Meter
+from benchmarks.spark_runs import Meter, warm_up
 from enrichkit import enrich, local
 
 ROWS = (10_000, 100_000, 1_000_000, 5_000_000)
 MANY = 1_000_000
 DISTINCT = (100, 10_000, 100_000, 1_000_000)
 MASTERS = ("local[1]", "local[2]", "local-cluster[2,1,2048]")
+WARM_ROWS = 100_000
 SIZED_ROWS = 200_000
 KEY_SIZES = (10, 100, 1_000)
 VALUE_SIZES = (20, 100, 1_000, 5_000)
@@ -53,7 +54,12 @@ class Bench:
         self.server = server
         self.spark = spark
         self.meter = Meter(server.pid)
+        self.quick = quick
         self.rounds, self.share = (2, 50) if quick else (PAIRS, 1)
+
+    def warm_up(self) -> None:
+        """Run a job of a tenth of a second until the JVM has compiled it."""
+        warm_up(self.line(WARM_ROWS // self.share).frame.select("value"), quick=self.quick)
 
     def line(
         self, rows: int, *, distinct: int = 0, before: str = "u", after: str = "", padding: int = 0, tasks: int = 2
@@ -72,7 +78,6 @@ class Bench:
     def measure(self, table: Table, lines: Mapping[str, Line], *, peak: bool = False) -> Measured:
         """Check the values of *lines*, then run them in turn and fill *table*; *peak* adds the memory of a worker."""
         memory: dict[str, str] = {}
-        counted: dict[str, int] = {}
         for name, line in lines.items():
             right = line.frame.where("value <=> expected").count()
             assert right == line.rows, f"{name}: {line.rows - right:,} values are wrong"
@@ -82,14 +87,14 @@ class Bench:
         def run(name: str) -> Sample:
             calls(self.server.url)
             sample = self.meter.spark(lines[name].frame.select("value"))
-            counted[name] = calls(self.server.url)[1]
-            return sample
+            return sample.counting(sent=calls(self.server.url)[1])
 
         samples = alternate({name: lambda n=name: run(n) for name in lines}, self.rounds)
         for name, found in samples.items():
             rows = lines[name].rows
             micros = spread([sample.seconds / rows * 1e6 for sample in found])
-            row = (name, f"{rows:,}", micros, *per_item(found, rows), f"{counted[name]:,}")
+            sent = median([sample.counts["sent"] for sample in found])
+            row = (name, f"{rows:,}", micros, *per_item(found, rows), f"{sent:,.0f}")
             table.rows.append((*row, memory[name]) if peak else row)
             points = table.numbers.setdefault(table.columns[0], [])
             points.append((len(points), [sample.seconds / rows * 1e6 for sample in found]))
@@ -137,6 +142,7 @@ def main(quick: bool) -> list[Table]:
         with local.spark() as spark:
             bench = Bench(server, spark, quick=quick)
             seed(server.url, ROWS[-1] // bench.share)
+            bench.warm_up()
 
             table = Table(
                 "scale, rows", "distinct keys in Redis, two tasks", ("job", *HEADINGS, "peak MiB of a worker")
@@ -177,6 +183,7 @@ def main(quick: bool) -> list[Table]:
         for master in MASTERS:
             with local.spark(master=master) as spark:
                 bench = Bench(server, spark, quick=quick)
+                bench.warm_up()
                 tasks = 1 if master == "local[1]" else 2
                 measured |= bench.measure(table, {master: bench.line(MANY // bench.share, tasks=tasks)})
         table.notes += [*bends(measured), "one session after the other, not in turns: a process has one"]

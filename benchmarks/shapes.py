@@ -17,7 +17,7 @@ import uvloop
 
 from benchmarks.harness import COLUMN, SHORT_PAIRS, Table, alternate, drain, per_item, rates, spread, times
 from benchmarks.redis_bulk import GROUP, IN_FLIGHT
-from benchmarks.spark_runs import Meter, keys_of
+from benchmarks.spark_runs import Meter, keys_of, warm_up
 from enrichkit import enrich, local
 from enrichkit.local.redis_cluster import redis_cluster
 
@@ -173,6 +173,7 @@ def main(quick: bool) -> list[Table]:
             found = checked.where(right).count()
             assert found == count, f"{name}: {count - found:,} values are wrong"
             assert by_hand(connect, fetch, names) == {key: answer(number) for number, key in enumerate(names)}
+            warm_up(keys.select(column), quick=quick)
             ours, theirs = f"{name}: enrichkit through Spark", f"{name}: driver, {command}"
             samples = alternate(
                 {

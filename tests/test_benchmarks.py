@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import subprocess
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import agreement, pictures, report
-from benchmarks.__main__ import ALL
+from benchmarks import agreement, passes, pictures, report
+from benchmarks.__main__ import ALL, run
 from benchmarks.harness import Sample, Table, alternate, at_least, per_item, rates, spread
 
 if TYPE_CHECKING:
@@ -54,6 +56,45 @@ def test_runs_take_turns_and_the_warm_up_does_not_count() -> None:
     samples = alternate({name: lambda n=name: run(n) for name in "ab"}, rounds=2)
     assert order == list("ababab")
     assert [[sample.seconds for sample in found] for found in samples.values()] == [[3.0, 5.0], [4.0, 6.0]]
+
+
+def test_the_rounds_are_shared_by_the_passes_and_the_last_has_the_samples_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = []
+    for number in range(3):
+        monkeypatch.setattr(passes, "current", passes.read(tmp_path / "n0", number, 3, "0123"))
+        seconds = count(1)
+        runs = {name: lambda n=number, s=seconds: Sample(10 * n + next(s)).counting(calls=n) for name in "ab"}
+        many = alternate(runs, rounds=7, warmup=0)
+        few = alternate({"c": lambda n=number: Sample(float(n))}, rounds=3, warmup=0)
+        rounds.append((len(many["a"]), len(few["c"])))
+        passes.write(tmp_path / "n0", "0123")
+    assert rounds == [(3, 2), (5, 4), (7, 6)]
+    assert [sample.seconds for sample in many["a"]] == [1, 3, 5, 11, 13, 21, 23]
+    assert [sample.seconds for sample in many["b"]] == [2, 4, 6, 12, 14, 22, 24]
+    assert [sample.counts["calls"] for sample in many["a"]] == [0, 0, 0, 1, 1, 2, 2]
+    assert [sample.seconds for sample in few["c"]] == [0, 0, 1, 1, 2, 2]
+    with pytest.raises(RuntimeError, match="The sources changed between two passes; nothing is written"):
+        passes.read(tmp_path / "n0", 2, 3, "4567")
+
+
+def test_all_benchmarks_make_one_pass_before_the_first_makes_its_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def child(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        asked.append([part.rpartition("/")[2] for part in command[3:]])
+        return subprocess.CompletedProcess(command, returncode=int(command[3] == "shapes"))
+
+    monkeypatch.setattr(subprocess, "run", child)
+    assert run(["engine", "shapes", "memory"], quick=False) == ["shapes"]
+    assert asked == [
+        ["engine", "--pass", "0", "3", "engine"],
+        ["shapes", "--pass", "0", "3", "shapes"],
+        ["engine", "--pass", "1", "3", "engine"],
+        ["engine", "--pass", "2", "3", "engine"],
+        ["memory", "--pass", "0", "1", "memory"],
+    ]
 
 
 def test_a_goal_is_judged_by_the_median_of_the_pairs_and_not_by_the_pair_of_the_medians() -> None:
