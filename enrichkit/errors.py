@@ -50,7 +50,11 @@ class EnrichkitError(Exception):
 
 
 class ConfigError(EnrichkitError, ValueError):
-    """An argument, option or config is wrong. Raised on the driver, before any row moves."""
+    """
+    An argument, option or config is wrong. Raised on the driver, before any row moves.
+
+    On a worker where only it can tell: a secret that is not there, a key column of a type that is no key.
+    """
 
 
 class UnknownOptionError(ConfigError, TypeError):
