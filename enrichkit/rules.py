@@ -39,7 +39,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from .errors import ConfigError
-from .scalars import Encoding, Number, Refused, Rule, is_string, kind_of, plain, unsupported, without_numpy
+from .scalars import Encoding, Number, Refused, Rule, is_string, kind_of, not_unicode, plain, unsupported, without_numpy
 from .types import is_variant, spark_name
 from .variant import variant_rule
 
@@ -59,12 +59,10 @@ def rule(data_type: pa.DataType, encoding: Encoding) -> Rule:
     name, whole = spark_name(data_type), is_string(data_type)
 
     def of_document(value: Any) -> Any:
-        parsed = _parse(value, name)
+        text, parsed = _parse(value, name)
         if parsed is None:
             return None
-        if whole and type(parsed) is not str:
-            return inner((value if isinstance(value, str) else bytes(value).decode()).strip(" \t\r\n"))
-        return inner(parsed)
+        return inner(text.strip(" \t\r\n") if whole and type(parsed) is not str else parsed)
 
     return of_document
 
@@ -92,7 +90,7 @@ def _variant(encoding: Encoding) -> Rule:
     inner = variant_rule(encoding)
     if encoding != "text":
         return inner
-    return lambda value: None if (parsed := _parse(value, "variant")) is None else inner(parsed)
+    return lambda value: None if (parsed := _parse(value, "variant")[1]) is None else inner(parsed)
 
 
 def _list(data_type: Any, encoding: Encoding) -> Rule:
@@ -172,19 +170,22 @@ def _fields_of(value: Any) -> Any:
     return dict(value) if not isinstance(value, Mapping) and hasattr(value, "keys") else value
 
 
-def _parse(value: Any, name: str) -> Any:
-    """Parse one JSON document with all the digits of its numbers."""
+def _parse(value: Any, name: str) -> tuple[str, Any]:
+    """
+    Return the text of one JSON document, and what it says with all the digits of its numbers.
+
+    Bytes that are no UTF-8 come as lone surrogates, which the part that they are in refuses. A part that is not
+    declared may hold anything that JSON has, as msgspec has it too.
+    """
     takes = "one JSON document in UTF-8"
     try:
-        text = value if isinstance(value, str) else bytes(memoryview(value)).decode()
-        return json.loads(text, parse_int=_parse_int, parse_float=Number, parse_constant=_refuse_constant)
+        text = value if isinstance(value, str) else bytes(memoryview(value)).decode(errors="surrogateescape")
+        return text, json.loads(text, parse_int=_parse_int, parse_float=Number, parse_constant=_refuse_constant)
     except Refused as refused:
         refused.type_name, refused.takes = name, takes
         raise
     except TypeError:
         problem = f"it is of type {type(value).__name__}"
-    except UnicodeDecodeError:
-        problem = "it is not UTF-8"
     except RecursionError:
         problem = "it is nested too deeply"
     except json.JSONDecodeError as error:
@@ -196,14 +197,15 @@ def _parse(value: Any, name: str) -> Any:
             problem = "it begins with a byte order mark"
         elif error.msg == "Extra data":
             problem = f"it goes on after the end of the document at character {error.pos}"
+        try:
+            text.encode()
+        except UnicodeEncodeError as lone:
+            problem = not_unicode(lone)
     raise Refused(problem, name, takes)
 
 
 def _parse_int(digits: str) -> int:
-    # Longer than all that a declared type holds, and `int` is quadratic.
-    if len(digits) > 400:
-        raise Refused(f"it holds a number of {len(digits)} digits")
-    return int(digits)
+    return int(digits[:400])  # no declared type holds so many, and `int` is quadratic
 
 
 def _refuse_constant(name: str) -> NoReturn:

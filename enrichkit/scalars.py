@@ -23,7 +23,18 @@ import pyarrow as pa
 from .errors import ConfigError
 from .types import SUPPORTED, spark_name
 
-__all__ = ["Encoding", "Number", "Refused", "Rule", "is_string", "kind_of", "plain", "unsupported", "without_numpy"]
+__all__ = [
+    "Encoding",
+    "Number",
+    "Refused",
+    "Rule",
+    "is_string",
+    "kind_of",
+    "not_unicode",
+    "plain",
+    "unsupported",
+    "without_numpy",
+]
 
 Encoding: TypeAlias = Literal["python", "json", "text"]
 Rule: TypeAlias = Callable[[Any], Any]
@@ -120,6 +131,12 @@ def kind_of(value: Any, encoding: Encoding) -> str:
     return f"it is {_JSON_KINDS[type(value)]}" if encoding == "json" else f"it is of type {type(value).__name__}"
 
 
+def not_unicode(error: UnicodeEncodeError) -> str:
+    """Say what has no UTF-8: a byte that has none comes out of a document as a surrogate of its own range."""
+    escaped = "\udc80" <= error.object[error.start] <= "\udcff"
+    return "it holds what is not UTF-8" if escaped else "it holds half of a surrogate pair"
+
+
 def unsupported(data_type: pa.DataType, where: str = "") -> ConfigError:
     return ConfigError(
         f"A worker does not build the type {spark_name(data_type)}{where}; allowed are {SUPPORTED}. "
@@ -158,8 +175,8 @@ def plain(data_type: pa.DataType, encoding: Encoding) -> Rule:
             problem = refused.problem
         except UnicodeDecodeError:
             problem = "it is not UTF-8"
-        except UnicodeEncodeError:
-            problem = "it holds half of a surrogate pair"
+        except UnicodeEncodeError as error:
+            problem = not_unicode(error)
         except OverflowError:
             problem = _RANGE
         except ValueError:

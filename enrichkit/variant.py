@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from .scalars import Encoding, Number, Refused, Rule, without_numpy
+from .scalars import Encoding, Number, Refused, Rule, not_unicode, without_numpy
 
 __all__ = ["variant_rule"]
 
@@ -57,8 +57,8 @@ def variant_rule(encoding: Encoding) -> Rule:
             return {"value": encoded, "metadata": _metadata(names)}
         except Refused as refused:
             problem = refused.problem
-        except UnicodeEncodeError:
-            problem = "it holds half of a surrogate pair"
+        except UnicodeEncodeError as error:
+            problem = not_unicode(error)
         raise Refused(problem, "variant", _TAKES[encoding])
 
     return convert
