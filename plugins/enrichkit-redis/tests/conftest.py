@@ -102,7 +102,7 @@ class Proxy:
         target: The port it relays to; may be changed for later connections.
         accepted: Connections so far.
         on_request: Sees each chunk of requests before it is sent on.
-        on_reply: Turns each chunk of replies into what the client gets.
+        on_reply: Turns the replies of an exchange, from echo to echo, into what the client gets; others as they come.
     """
 
     def __init__(self, target: int, *, tls: ssl.SSLContext | None = None, path: str | None = None) -> None:
@@ -152,8 +152,8 @@ class Proxy:
         try:
             up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.target)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, up_writer, self._seen))
-                group.create_task(self._pump(up_reader, writer, lambda data: self.on_reply(data)))
+                group.create_task(self._requests(reader, up_writer))
+                group.create_task(self._replies(up_reader, writer))
         except (asyncio.CancelledError, OSError, ExceptionGroup):
             pass
         finally:
@@ -162,17 +162,32 @@ class Proxy:
                 if each is not None:
                     each.transport.abort()
 
-    def _seen(self, data: bytes) -> bytes:
-        self.on_request(data)
-        return data
-
-    async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, through: Callable[[bytes], bytes]
-    ) -> None:
+    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
-            writer.write(through(data))
+            self.on_request(data)
+            writer.write(data)
             await writer.drain()
         raise ConnectionResetError  # ends the other direction too
+
+    async def _replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        left = b""
+        while data := await reader.read(65536):
+            left += data
+            while whole := exchange_of(left):
+                left = left[len(whole) :]
+                writer.write(self.on_reply(whole))
+            await writer.drain()
+        writer.write(left)
+        raise ConnectionResetError
+
+
+def exchange_of(replies: bytes) -> bytes:
+    """What *replies* begin with: all that stands between two echoes of a nonce; without an echo, all there is."""
+    echo = replies[:31]
+    if not echo.startswith(b"$24\r\n"):
+        return replies
+    end = replies.find(echo, 31)
+    return replies[: end + 31] if end >= 0 else b""
 
 
 @pytest.fixture
