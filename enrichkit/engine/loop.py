@@ -9,6 +9,7 @@ an idle engine closes its connector before Spark ends an idle worker, because no
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import sys
@@ -33,6 +34,8 @@ _log = logging.getLogger("enrichkit")
 IDLE_AFTER = 45.0
 """Seconds without a run after which an engine closes; Spark ends idle workers after 60."""
 BEAT = 0.25
+LAST_STEP = 1.0
+"""Seconds that the end of the process waits for what the loop is doing."""
 
 
 class LoopThread:
@@ -54,6 +57,7 @@ class LoopThread:
         self._loop = _new_loop()
         self._beat = time.monotonic()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = False
         self._thread = threading.Thread(target=self._main, name="enrichkit-loop", daemon=True)
         self._thread.start()
 
@@ -95,6 +99,13 @@ class LoopThread:
         """Whether the loop thread still runs."""
         return self._thread.is_alive()
 
+    def stop(self) -> None:
+        """End the thread where it is: nothing is closed or answered any more. From any other thread."""
+        if self.alive():
+            self._stopped = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(LAST_STEP)
+
     def lag(self) -> float:
         """Return for how many seconds the loop has not gone round."""
         return max(0.0, time.monotonic() - self._beat - BEAT)
@@ -124,9 +135,10 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            # Reached only when something raised through the loop (a plugin's own task and its SystemExit, say): the
-            # tasks that wait see that the thread is dead. Nothing is closed, since no loop is left to do it.
-            _log.error("the event loop of enrichkit has ended")
+            # Something raised through the loop (a plugin's own task and its SystemExit, say): the tasks that wait see
+            # that the thread is dead. Nothing is closed, since no loop is left to do it.
+            if not self._stopped:
+                _log.error("the event loop of enrichkit has ended")
 
     def _tick(self) -> None:
         self._beat = time.monotonic()
@@ -169,4 +181,11 @@ def _forget_after_fork() -> None:
     _current_lock = threading.Lock()
 
 
+def _stop_at_exit() -> None:
+    # A timer of uvloop that rings after the interpreter has ended asks it for the GIL, and the process crashes.
+    if _current is not None:
+        _current.stop()
+
+
 os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(_stop_at_exit)

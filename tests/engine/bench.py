@@ -310,9 +310,7 @@ class SparkThread(Protocol):
 
 def end_thread(thread: LoopThread) -> None:
     loop = thread._loop
-    if thread.alive():
-        loop.call_soon_threadsafe(loop.stop)
-        thread._thread.join(5.0)
+    thread.stop()
     assert not thread.alive(), "the loop thread does not end"
     for engine in thread.engines.values():  # the loop is here now, whose thread is no more
         loop.run_until_complete(engine.close())

@@ -7,6 +7,9 @@ import logging
 import os
 import re
 import select
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 import warnings
@@ -180,6 +183,28 @@ def test_a_child_process_has_a_loop_thread_of_its_own(spark_thread: SparkThread)
     os.waitpid(child, 0)
     os.close(reader)
     assert loop_thread() is parent
+
+
+def test_a_process_ends_quietly_however_long_it_goes_on_without_its_interpreter() -> None:
+    """For four beats, with a call in flight: a loop that rings then crashes the process."""
+    program = """
+        import asyncio
+        import ctypes
+        import sys
+        import threading
+
+        from enrichkit.engine.loop import loop_thread
+
+        libc = ctypes.CDLL(None)
+        libc.on_exit(ctypes.cast(libc.sleep, ctypes.c_void_p), None)  # for as many seconds as the exit code says
+        calls, asked = [], threading.Event()
+        loop_thread().post(lambda: calls.append(asyncio.get_running_loop().create_task(asyncio.sleep(60.0))))
+        loop_thread().post(asked.set)
+        asked.wait()
+        sys.exit(1)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=15)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 
 @pytest.mark.usefixtures("impatient")
