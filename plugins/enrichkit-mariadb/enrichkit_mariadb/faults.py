@@ -48,6 +48,7 @@ _ADVICE = {
     1142: "Grant SELECT on it to this user.",
     1143: "Grant SELECT on it to this user.",
     1203: "Lower capacity, which counts per worker process, or raise max_user_connections of the server.",
+    1226: "Lower capacity, which counts per worker process, or raise this limit of the user.",
     1698: "Check the user of MariadbConfig.url and set the password, for example password=Secret.env('SHOP_PASSWORD').",
     1792: "The session is read-only; a view must not call a function that writes.",
     STOPPED: "The statement ran longer than the lookup may take: give the key an index, or raise the option timeout.",

@@ -314,7 +314,8 @@ def test_too_many_connections_are_transient_and_named(
     try:
         assert asyncio.run(run()) == (
             f"MariaDB at 127.0.0.1:{mariadb_server.port} says: User 'few' has exceeded the 'max_user_connections' "
-            "resource (current value: 1), error 1226."
+            "resource (current value: 1), error 1226. Lower capacity, which counts per worker process, or raise this "
+            "limit of the user."
         )
     finally:
         sql("DROP USER few")

@@ -27,6 +27,8 @@ _FATAL = ("08P01", "0A", "0L", "0P", "25", "26", "28", "3D", "3F", "42", "57P04"
 
 _ADVICE = {
     "28": "Check the user of PostgresConfig.dsn and set the password, for example password=Secret.env('PGPASSWORD').",
+    "28000": "Check the user of PostgresConfig.dsn, and what pg_hba.conf of the server asks of it: a password, TLS, or "
+    "a certificate, which PostgresConfig.tls_cert and tls_key name.",
     "3D": "Name an existing database at the end of PostgresConfig.dsn.",
     "42601": "PostgresConfig.query must be one SELECT statement, without a semicolon inside.",
     "42501": "Grant SELECT on it to this user.",

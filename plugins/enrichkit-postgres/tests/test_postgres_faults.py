@@ -13,6 +13,10 @@ from enrichkit.errors import ConnectorError, FatalError, PermanentError, Transie
 
 PGBOUNCER = "Behind PgBouncer, set PostgresConfig.pgbouncer=True."
 LOGIN = "Check the user of PostgresConfig.dsn and set the password, for example password=Secret.env('PGPASSWORD')."
+NOT_LET_IN = (
+    "Check the user of PostgresConfig.dsn, and what pg_hba.conf of the server asks of it: a password, TLS, or a "
+    "certificate, which PostgresConfig.tls_cert and tls_key name."
+)
 READ_ONLY = "The session is read-only; the query must be a SELECT that writes nothing."
 ONE_SELECT = "PostgresConfig.query must be one SELECT statement, without a semicolon inside."
 FEWER = "Lower capacity, which counts per worker process, or raise max_connections of the server."
@@ -38,7 +42,7 @@ OF_ITSELF = {
     "25P03": ("IdleInTransactionSessionTimeoutError", TransientError, ""),
     "25P04": ("TransactionTimeoutError", TransientError, ""),
     "26000": ("InvalidSQLStatementNameError", FatalError, PGBOUNCER),
-    "28000": ("InvalidAuthorizationSpecificationError", FatalError, LOGIN),
+    "28000": ("InvalidAuthorizationSpecificationError", FatalError, NOT_LET_IN),
     "28P01": ("InvalidPasswordError", FatalError, LOGIN),
     "3D000": ("InvalidCatalogNameError", FatalError, "Name an existing database at the end of PostgresConfig.dsn."),
     "40001": ("SerializationError", TransientError, ""),
