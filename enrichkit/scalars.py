@@ -134,7 +134,7 @@ def kind_of(value: Any, encoding: Encoding) -> str:
 def not_unicode(error: UnicodeEncodeError) -> str:
     """Say what has no UTF-8: a byte that has none comes out of a document as a surrogate of its own range."""
     escaped = "\udc80" <= error.object[error.start] <= "\udcff"
-    return "it holds what is not UTF-8" if escaped else "it holds half of a surrogate pair"
+    return "it is not UTF-8" if escaped else "it holds half of a surrogate pair"
 
 
 def unsupported(data_type: pa.DataType, where: str = "") -> ConfigError:

@@ -121,6 +121,10 @@ NO_HTTP = r"PermanentError: The answer from \S+ is not valid HTTP: .+\."
 HALF = r"PermanentError: The compressed answer is cut off, or something follows it; it was not used\."
 NO_JSON = r"PermanentError: The answer of \d+ bytes is no JSON document: .+\."
 NO_FIT = r"PermanentError: The (part 'score' of the )?value does not fit the declared type .+\."
+NO_UTF_8 = (
+    r"PermanentError: The part 'name' of the value does not fit the declared type string: it is not UTF-8; it must be "
+    r"a string\. Change the source, or declare another type with returns=\."
+)
 TOO_LARGE = r"PermanentError: The answer is too large: it has more than 4,096 bytes\. .+\."
 NEVER_SENT = r"PermanentError: The key makes a path segment .+; such a key is never sent\. .+\."
 
@@ -159,7 +163,7 @@ HTTP_FAULTS = (
     HttpFault("empty-body", Fault(body=b" "), "error", NO_JSON),
     HttpFault("text-for-a-number", Fault(body=b'{"name": "x", "score": "1"}'), "error", NO_FIT),
     HttpFault("number-too-large", Fault(body=b'{"name": "x", "score": 2147483648}'), "error", NO_FIT),
-    HttpFault("no-utf-8", Fault(body=b'{"name": "\xff\xfe", "score": 1}'), "error", NO_FIT),
+    HttpFault("no-utf-8", Fault(body=b'{"name": "\xff\xfe", "score": 1}'), "error", NO_UTF_8),
     HttpFault("too-large", Fault(oversize=2 * MAX_BYTES), "error", TOO_LARGE),
     # a key that is never sent
     HttpFault("..", None, "rejected", NEVER_SENT),
