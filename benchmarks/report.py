@@ -67,10 +67,15 @@ def _code(text: str) -> str:
 
 
 def save(
-    name: str, tables: Sequence[Table], sources: Sequence[str], measured: str, packages: Sequence[str] = PACKAGES
+    name: str,
+    tables: Sequence[Table],
+    sources: Sequence[str],
+    measured: str,
+    packages: Sequence[str] = PACKAGES,
+    folder: Path | None = None,
 ) -> Path:
     """
-    Write *tables* to `benchmarks/results/NAME.md`, and their numbers, if they have any, to `NAME.json`.
+    Write *tables* to `NAME.md` in *folder*, and their numbers, if they have any, to `NAME.json`.
 
     Args:
         name: Of the benchmark.
@@ -78,6 +83,7 @@ def save(
         sources: Folders and files that hold what it measured.
         measured: Their fingerprint from before the run.
         packages: Those whose versions here, in this environment, are those that were measured.
+        folder: `benchmarks/results` unless told.
 
     Raises:
         RuntimeError: The sources changed during the run, so the outcome says nothing about them.
@@ -97,7 +103,7 @@ def save(
         "",
     ]
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.md"
+    path = (folder or RESULTS) / f"{name}.md"
     path.write_text("\n".join([*head, *(table.text() for table in tables)]), encoding="utf-8")
     numbers = {table.name: table.numbers for table in tables if table.numbers}
     if numbers:

@@ -7,16 +7,13 @@ import json
 import re
 import subprocess
 from itertools import count
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from benchmarks import agreement, passes, pictures, report
 from benchmarks.__main__ import ALL, run
 from benchmarks.harness import Sample, Table, alternate, at_least, per_item, rates, spread
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = '''\
 """What it does."""
@@ -87,13 +84,25 @@ def test_all_benchmarks_make_one_pass_before_the_first_makes_its_next(monkeypatc
         return subprocess.CompletedProcess(command, returncode=int(command[3] == "shapes"))
 
     monkeypatch.setattr(subprocess, "run", child)
-    assert run(["engine", "shapes", "memory"], quick=False) == ["shapes"]
+    assert run(["engine", "shapes", "memory"], [Path("/r/one")], quick=False) == ["shapes"]
     assert asked == [
-        ["engine", "--pass", "0", "3", "engine"],
-        ["shapes", "--pass", "0", "3", "shapes"],
-        ["engine", "--pass", "1", "3", "engine"],
-        ["engine", "--pass", "2", "3", "engine"],
-        ["memory", "--pass", "0", "1", "memory"],
+        ["engine", "--pass", "0", "3", "engine-0", "one"],
+        ["shapes", "--pass", "0", "3", "shapes-0", "one"],
+        ["engine", "--pass", "1", "3", "engine-0", "one"],
+        ["engine", "--pass", "2", "3", "engine-0", "one"],
+        ["memory", "--pass", "0", "1", "memory-0", "one"],
+    ]
+    asked.clear()
+    assert run(["engine", "shapes"], [Path("/r/one"), Path("/r/other")], quick=False) == ["shapes"]
+    assert asked == [
+        ["engine", "--pass", "0", "3", "engine-0", "one"],
+        ["engine", "--pass", "0", "3", "engine-1", "other"],
+        ["shapes", "--pass", "0", "3", "shapes-0", "one"],
+        ["shapes", "--pass", "0", "3", "shapes-1", "other"],
+        ["engine", "--pass", "1", "3", "engine-0", "one"],
+        ["engine", "--pass", "1", "3", "engine-1", "other"],
+        ["engine", "--pass", "2", "3", "engine-0", "one"],
+        ["engine", "--pass", "2", "3", "engine-1", "other"],
     ]
 
 
