@@ -151,6 +151,21 @@ def test_nothing_is_written_when_the_code_changed_during_the_run(repository: Pat
     assert list(report.RESULTS.iterdir()) == []
 
 
+def test_a_result_says_how_fast_the_machine_was_and_goes_where_it_is_told(repository: Path) -> None:
+    other = repository / "other"
+    other.mkdir()
+    measured = report.fingerprint(["counter.py"])
+    path = report.save("n0", [TABLE], ["counter.py"], measured, packages=["pytest"], folder=other)
+    assert path == other / "n0.md"
+    head = path.read_text().partition("###")[0]
+    pace, touch = map(
+        float, re.findall(r"^- (?:pace|memory) at the end: (\d+\.\d+) (?:s|us) for", head, flags=re.MULTILINE)
+    )
+    assert 0.01 < pace < 10
+    assert 0.01 < touch < 1000
+    assert [each.name for each in report.RESULTS.iterdir()] == [report.SUMMARY]
+
+
 def test_the_summary_repeats_the_goals_of_each_result(repository: Path) -> None:
     report.save("n0", [TABLE], ["counter.py"], report.fingerprint(["counter.py"]), packages=["pytest"])
     measured = report.fingerprint(["counter.py"])
