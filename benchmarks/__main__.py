@@ -93,7 +93,8 @@ def compare(names: Sequence[str], folder: Path) -> int:
     sources = sorted({source for name in names for source in importlib.import_module(f"benchmarks.{name}").SOURCES})
     table = agreement.compare(RESULTS, folder, names)
     print(table.text())
-    print(f"written to {save(agreement.NAME, [table], sources, fingerprint(sources)).name}")
+    kept = agreement.NAME if set(names) == set(ALL) else "-".join((agreement.NAME, *names))
+    print(f"written to {save(kept, [table], sources, fingerprint(sources)).name}")
     return 0 if all(reached for _, reached in table.goals) else 1
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, median, per_item, spread
+from benchmarks.harness import COLUMN, PAIRS, SHORT_PAIRS, Sample, Table, alternate, median, per_item, spread
 from benchmarks.postgres_bulk import STEP
 from benchmarks.redis_bulk import calls, seed
 from benchmarks.spark_runs import Meter, warm_up
@@ -23,6 +23,7 @@ MANY = 1_000_000
 DISTINCT = (100, 10_000, 100_000, 1_000_000)
 MASTERS = ("local[1]", "local[2]", "local-cluster[2,1,2048]")
 WARM_ROWS = 100_000
+SHORT_ROWS = 200_000  # take half a second
 SIZED_ROWS = 200_000
 KEY_SIZES = (10, 100, 1_000)
 VALUE_SIZES = (20, 100, 1_000, 5_000)
@@ -55,7 +56,7 @@ class Bench:
         self.spark = spark
         self.meter = Meter(server.pid)
         self.quick = quick
-        self.rounds, self.share = (2, 50) if quick else (PAIRS, 1)
+        self.share = 50 if quick else 1
 
     def warm_up(self) -> None:
         """Run a job of a tenth of a second until the JVM has compiled it."""
@@ -89,7 +90,8 @@ class Bench:
             sample = self.meter.spark(lines[name].frame.select("value"))
             return sample.counting(sent=calls(self.server.url)[1])
 
-        samples = alternate({name: lambda n=name: run(n) for name in lines}, self.rounds)
+        pairs = SHORT_PAIRS if all(line.rows <= SHORT_ROWS for line in lines.values()) else PAIRS
+        samples = alternate({name: lambda n=name: run(n) for name in lines}, 2 if self.quick else pairs)
         for name, found in samples.items():
             rows = lines[name].rows
             micros = spread([sample.seconds / rows * 1e6 for sample in found])
