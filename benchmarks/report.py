@@ -130,7 +130,7 @@ def first_touch() -> float:
     Return the microseconds that a page takes which nobody has touched, at best of five.
 
     A virtual machine that gives back what it does not use gets each page from its host again, which takes several
-    microseconds. What is new in every job pays for it (Arrow's buffers, a server's replies, a fork); a loop does not.
+    microseconds. What is new in every job pays for it: Arrow's buffers, a server's replies, a fork, the dict of `pace`.
     """
     pages = 16_384
     best = math.inf
