@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["enrichkit.testing.fixtures"]
+pytest_plugins = ["enrichkit.testing.fixtures", "tests.certificates"]
 
 # No wall-clock judgements: a busy machine draws examples slowly, and that says nothing about the code.
 settings.register_profile("enrichkit", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,7 @@ from enrichkit.testing import open_connector
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Callable
 
 
 def opened(url: str, *, capacity: int = 8, **fields: Any) -> contextlib.AbstractAsyncContextManager[HttpConnector]:
@@ -174,37 +172,3 @@ def http(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
 def http_bytes() -> Callable[..., bytes]:
     """`http(body, *headers, status="200 OK")`: the bytes of an honest answer."""
     return http
-
-
-class Authority:
-    """A certificate authority in a folder, made by the openssl program; nobody outside this test trusts it."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
-        self.name = name
-        self.file = str(folder / f"{name}.pem")
-        extensions = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")
-        self._openssl(
-            "req", "-x509", *_NEW_KEY, f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}", *extensions
-        )
-
-    def issue(self, name: str, alternative: str = "IP:127.0.0.1", days: int = 2) -> tuple[str, str]:
-        """Return the paths of a new certificate and its key."""
-        self._openssl("req", *_NEW_KEY, f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (self.folder / f"{name}.ext").write_text(f"subjectAltName={alternative}\nbasicConstraints=CA:FALSE\n")
-        signer = ("-CA", f"{self.name}.pem", "-CAkey", f"{self.name}.key", "-CAcreateserial")
-        dates = ("-days", str(days), "-extfile", f"{name}.ext")
-        self._openssl("x509", "-req", "-in", f"{name}.csr", *signer, "-out", f"{name}.pem", *dates)
-        return str(self.folder / f"{name}.pem"), str(self.folder / f"{name}.key")
-
-    def _openssl(self, *arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
-
-
-_NEW_KEY: Sequence[str] = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout")
-
-
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Authority]:
-    """`authority(name)`: a new one."""
-    return lambda name: Authority(tmp_path_factory.mktemp(name), name)

@@ -11,7 +11,6 @@ import contextlib
 import socket
 import ssl
 import struct
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,7 +24,6 @@ from enrichkit.testing import open_connector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from enrichkit import local
 
@@ -58,41 +56,14 @@ refused = pytest.mark.parametrize(
 )
 
 
-class Authorities:
-    """Certificates made by the openssl program; nobody outside these tests trusts them."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        for name in ("ours", "another"):
-            self._openssl(
-                f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} -keyout {name}.key "
-                f"-out {name}.pem -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"
-            )
-
-    def file(self, name: str | None) -> str | None:
-        """Return the file of the authority *name*, `ours` or `another`."""
-        return None if name is None else str(self._folder / f"{name}.pem")
-
-    def issue(self, name: str) -> tuple[str, str]:
-        """Return the files of a new certificate of `ours` for 127.0.0.1, and of its key."""
-        (self._folder / f"{name}.ext").write_text("subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
-        self._openssl(
-            f"req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} -keyout {name}.key "
-            f"-out {name}.csr"
-        )
-        self._openssl(
-            f"x509 -req -in {name}.csr -CA ours.pem -CAkey ours.key -CAcreateserial -days 2 -extfile {name}.ext "
-            f"-out {name}.pem"
-        )
-        return str(self._folder / f"{name}.pem"), str(self._folder / f"{name}.key")
-
-    def _openssl(self, arguments: str) -> None:
-        subprocess.run(["openssl", *arguments.split()], cwd=self._folder, check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
-def authorities(tmp_path_factory: pytest.TempPathFactory) -> Authorities:
-    return Authorities(tmp_path_factory.mktemp("tls"))
+def authorities(authority: Any) -> dict[str, Any]:
+    """Two, of which one has issued what the servers show; by the name that says which."""
+    return {name: authority(name) for name in ("ours", "another")}
+
+
+def file_of(authorities: dict[str, Any], name: str | None) -> str | None:
+    return None if name is None else authorities[name].file
 
 
 async def ask(dsn: str, **config: Any) -> Any:
@@ -145,10 +116,10 @@ async def relay(target: tuple[str, int], context: ssl.SSLContext) -> AsyncIterat
 
 
 @pytest.fixture(scope="module")
-def context(authorities: Authorities) -> ssl.SSLContext:
+def context(authorities: dict[str, Any]) -> ssl.SSLContext:
     """With a certificate for 127.0.0.1."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.load_cert_chain(*authorities.issue("relay"))
+    made.load_cert_chain(*authorities["ours"].issue("relay"))
     return made
 
 
@@ -168,13 +139,13 @@ def relayed(server: local.PostgresServer, context: ssl.SSLContext, host: str, mo
 @accepted
 def test_a_trusted_server_is_asked(
     postgres_server: local.PostgresServer,
-    authorities: Authorities,
+    authorities: dict[str, Any],
     context: ssl.SSLContext,
     host: str,
     mode: str,
     trusted: str | None,
 ) -> None:
-    found, arrived, _ = relayed(postgres_server, context, host, mode, tls_ca=authorities.file(trusted))
+    found, arrived, _ = relayed(postgres_server, context, host, mode, tls_ca=file_of(authorities, trusted))
     assert found == {1: 2}
     assert b"\0postgres\0" in arrived
 
@@ -182,34 +153,34 @@ def test_a_trusted_server_is_asked(
 @refused
 def test_a_server_that_is_not_trusted_gets_no_login(
     postgres_server: local.PostgresServer,
-    authorities: Authorities,
+    authorities: dict[str, Any],
     context: ssl.SSLContext,
     host: str,
     mode: str,
     trusted: str | None,
     reason: str,
 ) -> None:
-    found, arrived, at = relayed(postgres_server, context, host, mode, tls_ca=authorities.file(trusted))
+    found, arrived, at = relayed(postgres_server, context, host, mode, tls_ca=file_of(authorities, trusted))
     assert found == refusal(at, reason)
     assert arrived == b""
 
 
 @pytest.fixture(scope="module")
-def asks(authorities: Authorities) -> ssl.SSLContext:
+def asks(authorities: dict[str, Any]) -> ssl.SSLContext:
     """With a certificate for 127.0.0.1, and refusing clients without one of ours."""
     asks = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    asks.load_cert_chain(*authorities.issue("asks"))
+    asks.load_cert_chain(*authorities["ours"].issue("asks"))
     asks.verify_mode = ssl.CERT_REQUIRED
-    asks.load_verify_locations(authorities.file("ours"))
+    asks.load_verify_locations(authorities["ours"].file)
     asks.maximum_version = ssl.TLSVersion.TLSv1_2  # from 1.3 on a client hears of it when it is connected
     return asks
 
 
 def test_a_client_certificate_is_shown(
-    postgres_server: local.PostgresServer, authorities: Authorities, asks: ssl.SSLContext
+    postgres_server: local.PostgresServer, authorities: dict[str, Any], asks: ssl.SSLContext
 ) -> None:
-    cert, key = authorities.issue("me")
-    files = {"tls_ca": authorities.file("ours"), "tls_cert": cert, "tls_key": key}
+    cert, key = authorities["ours"].issue("me")
+    files = {"tls_ca": authorities["ours"].file, "tls_cert": cert, "tls_key": key}
     found, _, _ = relayed(postgres_server, asks, "127.0.0.1", "verify-full", **files)
     assert found == {1: 2}
 
@@ -237,11 +208,13 @@ def refuse_without_certificate(listener: socket.socket, asks: ssl.SSLContext) ->
             pass
 
 
-def test_a_server_that_asks_for_a_certificate_in_vain_says_so(authorities: Authorities, asks: ssl.SSLContext) -> None:
+def test_a_server_that_asks_for_a_certificate_in_vain_says_so(
+    authorities: dict[str, Any], asks: ssl.SSLContext
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as thread:
         served = thread.submit(refuse_without_certificate, listener, asks)
         dsn = f"postgresql://postgres@127.0.0.1:{listener.getsockname()[1]}/postgres"
-        found = asyncio.run(ask(dsn, query="SELECT $1 AS id", tls_ca=authorities.file("ours")))
+        found = asyncio.run(ask(dsn, query="SELECT $1 AS id", tls_ca=authorities["ours"].file))
         served.result()
     text = (
         f"PostgreSQL at {dsn.split('@')[1].split('/')[0]} refused the TLS connection: SSLV3_ALERT_HANDSHAKE_FAILURE. "

@@ -5,54 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from enrichkit.connector import Call
 from enrichkit.errors import FatalError, TransientError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 CALL = Call(timeout=5)
 
 
-class Authority:
-    """Certificates made by the openssl program; nobody outside this test trusts them."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._folder = folder
-        self._name = name
-        self.ca = str(folder / f"{name}.pem")
-        self._openssl(
-            f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} "
-            f"-keyout {name}.key -out {name}.pem -addext basicConstraints=critical,CA:TRUE "
-            "-addext keyUsage=critical,keyCertSign"
-        )
-
-    def issue(self, name: str, alternative: str = "IP:127.0.0.1", days: int = 2) -> tuple[str, str]:
-        """Return the files of a new certificate and its key."""
-        (self._folder / f"{name}.ext").write_text(f"subjectAltName={alternative}\nbasicConstraints=CA:FALSE\n")
-        self._openssl(
-            f"req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN={name} "
-            f"-keyout {name}.key -out {name}.csr"
-        )
-        self._openssl(
-            f"x509 -req -in {name}.csr -CA {self._name}.pem -CAkey {self._name}.key -CAcreateserial "
-            f"-days {days} -extfile {name}.ext -out {name}.pem"
-        )
-        return str(self._folder / f"{name}.pem"), str(self._folder / f"{name}.key")
-
-    def _openssl(self, arguments: str) -> None:
-        subprocess.run(["openssl", *arguments.split()], cwd=self._folder, check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(authority: Any) -> Any:
     """The one that the tests trust."""
-    return Authority(tmp_path_factory.mktemp("tls"), "ours")
+    return authority("ours")
 
 
 def context_of(files: tuple[str, str]) -> ssl.SSLContext:
@@ -88,7 +54,9 @@ def guarded(client: Any) -> Any:
 
 
 def test_a_trusted_server_is_read(server, guarded, authority, proxy, connected, run):
-    found, arrived = fetch(proxy, connected, run, server.port, context_of(authority.issue("good")), tls_ca=authority.ca)
+    found, arrived = fetch(
+        proxy, connected, run, server.port, context_of(authority.issue("good")), tls_ca=authority.file
+    )
 
     assert found == {"a": b"1"}
     assert b"S3cret" in arrived
@@ -97,10 +65,10 @@ def test_a_trusted_server_is_read(server, guarded, authority, proxy, connected, 
 def test_a_client_certificate_is_shown(server, guarded, authority, proxy, connected, run):
     context = context_of(authority.issue("asks"))
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(authority.ca)
+    context.load_verify_locations(authority.file)
     cert, key = authority.issue("me")
 
-    found, _ = fetch(proxy, connected, run, server.port, context, tls_ca=authority.ca, tls_cert=cert, tls_key=key)
+    found, _ = fetch(proxy, connected, run, server.port, context, tls_ca=authority.file, tls_cert=cert, tls_key=key)
 
     assert found == {"a": b"1"}
 
@@ -128,7 +96,9 @@ def test_an_untrusted_server_gets_no_login(
     name = f"bad{abs(hash((alternative, days, trusted)))}"
     context = context_of(authority.issue(name, alternative, days))
 
-    found, arrived = fetch(proxy, connected, run, server.port, context, **({"tls_ca": authority.ca} if trusted else {}))
+    found, arrived = fetch(
+        proxy, connected, run, server.port, context, **({"tls_ca": authority.file} if trusted else {})
+    )
 
     assert arrived == b""
     assert found == (
@@ -187,13 +157,13 @@ def test_an_old_version_of_tls_is_refused(server, guarded, authority, proxy, con
     context.minimum_version = ssl.TLSVersion.TLSv1
     context.maximum_version = ssl.TLSVersion.TLSv1_1
 
-    found, arrived = fetch(proxy, connected, run, server.port, context, tls_ca=authority.ca)
+    found, arrived = fetch(proxy, connected, run, server.port, context, tls_ca=authority.file)
 
     assert arrived == b""
     # An event loop that serves TLS hangs up without an alert; with one it is "refuses the version" above.
     assert found == (TransientError, "Redis at 127.0.0.1:PORT cannot be reached (ConnectionResetError).")
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    found, _ = fetch(proxy, connected, run, server.port, context, tls_ca=authority.ca)
+    found, _ = fetch(proxy, connected, run, server.port, context, tls_ca=authority.file)
     assert found == {"a": b"1"}
 
 
