@@ -107,9 +107,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few and short runs, and no file")
     parser.add_argument("--twice", action="store_true", help="two results of each, and whether they agree")
     parser.add_argument("--compare", metavar="FOLDER", type=Path, help="results of another run of the same sources")
-    parser.add_argument(
-        "--pass", dest="place", nargs=4, help=argparse.SUPPRESS
-    )  # which, of how many, its file, and where to
+    # which pass, of how many, the file between them, and the folder of the result
+    parser.add_argument("--pass", dest="place", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     for name in asked.names:
         if name not in ALL:
