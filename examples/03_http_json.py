@@ -26,7 +26,8 @@ with local.http() as service, local.spark() as spark:
     # The answer is decoded into the type that `returns` declares; a field that is not there is null. 404 is a miss.
     users = HttpConfig(url=service.url + "/users/{}", returns="name string, address struct<city string>")
 
-    # With details=True nothing fails the job and nothing is silent: each row says what became of its lookup.
+    # With details=True a lookup that fails does not fail the job: each row says what became of it. When the service
+    # takes no credentials of ours, or more than half of the keys fail, the job still does.
     rows = spark.createDataFrame([("u1",), ("u2",), ("missing",), ("u4",)], "user_id string")
     answered = rows.withColumn("user", enrich(users, "user_id", details=True))
     answered.select("user_id", "user.value.name", "user.value.address.city", "user.status", "user.attempts").show()

@@ -82,7 +82,7 @@ def test_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "Made enrichkit-acme. Now:\n"
         "  pip install --editable 'enrichkit-acme[test]'\n"
         "  pytest enrichkit-acme\n"
-        "  enrichkit check acme\n"
+        "  enrichkit connectors\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""The commands: their arguments, and what they print. Results go to stdout, errors to stderr."""
+"""The commands: their arguments, and what they print; seven of them. Results go to stdout, errors to stderr."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def new_connector(name: str, into: Path) -> None:
 
     folder = run(name, into)
     click.echo(f"Made {folder}. Now:")
-    for line in (f"pip install --editable '{folder}[test]'", f"pytest {folder}", f"enrichkit check {name}"):
+    for line in (f"pip install --editable '{folder}[test]'", f"pytest {folder}", "enrichkit connectors"):
         click.echo(f"  {line}")
 
 

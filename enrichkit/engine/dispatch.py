@@ -4,6 +4,8 @@ Pending keys -> calls: one engine per source and worker process, with its connec
 `capacity` long-lived slot coroutines take groups from the runs and await `fetch_many` themselves: no task, timer or
 semaphore per key. A slot is held until its call has really ended, late and cancelled calls included, so the number of
 calls in flight is bounded by construction. Between tasks the engine stays open, because Spark reuses its workers.
+
+Longer than other modules because opening, calling, retrying late and stalling are steps of one life.
 """
 
 from __future__ import annotations

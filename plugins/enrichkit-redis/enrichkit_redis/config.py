@@ -57,7 +57,7 @@ class RedisConfig(ConnectorConfig):
             `{1}` take them by number, names in the order in which they first appear; `{{` and `}}` are braces. A
             single part enters the key as it is. In a key of several parts each `%`, `{`, `}` and each character of
             the separators is percent-encoded inside the parts, so that two different keys never share a name.
-        kind: `"string"` (`GET`), `"hash"` (`HMGET` or `HGETALL`), or `"json"` (a string that holds one JSON document).
+        kind: `"string"` (`MGET`), `"hash"` (`HMGET` or `HGETALL`), or `"json"` (a string that holds one JSON document).
         fields: Fields of a hash to read; all when empty. Only for hashes.
         username: ACL user; the default user when absent.
         password: A `Secret`, or the password itself, which is then part of what Spark ships to the workers.
