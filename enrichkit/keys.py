@@ -91,14 +91,16 @@ def encode(columns: Sequence[pa.Array[Any]], *, in_order: bool = False) -> tuple
     return Keys(whole, list(zip(*columns_of_objects, strict=True))), codes.cast(pa.int32())
 
 
-def kinds_of(columns: Sequence[pa.Array[Any]]) -> str:
+def kinds_of(columns: Sequence[pa.Array[Any]]) -> str | None:
     """
     Return what tells keys of *columns* from those of others that Python holds for equal: `1`, `1.0`, `1.00` and `True`.
+
+    None when it cannot be told: from pandas, a column of nulls has no type.
 
     >>> kinds_of([pa.array([1]), pa.array([1.0]), pa.array(["a"])]) == kinds_of([pa.array([1])] * 3)
     False
     """
-    return ",".join(map(_kind, columns))
+    return None if any(pa.types.is_null(column.type) for column in columns) else ",".join(map(_kind, columns))
 
 
 def _kind(column: pa.Array[Any]) -> str:

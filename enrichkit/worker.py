@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .assemble import column_of
@@ -134,7 +135,8 @@ def begin(
     """
     digest = _secrets_digest(plan)
     # The cache of a source finds an answer by the key as Python has it, where 1 is 1.0, though to the source it is not.
-    handover = _handover(plan, f"{digest} {kinds_of(columns)}", ordered=ordered)
+    kinds = kinds_of(columns)
+    handover = _handover(plan, None if kinds is None else f"{digest} {kinds}", ordered=ordered)
     return handover, lambda slices: handover.process(slices, plan.engine_key + digest, lambda: _engine(plan))
 
 
@@ -143,14 +145,13 @@ def _chain(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def _handover(plan: Plan, cached_by: str, *, ordered: bool) -> Handover:
+def _handover(plan: Plan, cached_by: str | None, *, ordered: bool) -> Handover:
     loop, options = loop_thread(), plan.options
     cache = None
     if options.cache is not None:
-        settings = options.cache
-        cache = loop.cache(
-            plan.cache_key + cached_by, lambda: AnswerCache(settings.ttl, settings.max_bytes, settings.missing_ttl)
-        )
+        made = partial(AnswerCache, options.cache.ttl, options.cache.max_bytes, options.cache.missing_ttl)
+        # Keys of a type that is not known yet share their answers with no other task.
+        cache = made() if cached_by is None else loop.cache(plan.cache_key + cached_by, made)
     task = _task_info()
     return Handover(
         loop,

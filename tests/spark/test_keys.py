@@ -98,6 +98,19 @@ def test_a_cache_does_not_take_a_key_for_one_of_another_type(spark: SparkSession
     assert {("(1, 'a')", "(1.0, 'a')")} == {tuple(row) for row in frame.select(*pairs).collect()}
 
 
+def test_a_cache_does_not_take_a_key_for_one_of_another_type_after_a_batch_of_nulls(
+    spark: SparkSession, carrier: str, conf: Callable[[str, str], None]
+) -> None:
+    """From pandas, a first batch of nulls does not tell the type of those that follow."""
+    conf("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    frame = spark.createDataFrame([(0, None), (1, 1), (2, 1)], "n int, k int").coalesce(1)
+    for key, text in (("k", "1"), ("cast(k as double)", "1.0"), ("k = 1", "True")):
+        echo = enrich(EchoConfig(), F.expr(key), cache=Cache(ttl=60), carrier=carrier)
+        assert {0: None, 1: text, 2: text} == {
+            row.n: row.echo for row in frame.select("n", echo.alias("echo")).collect()
+        }
+
+
 @pytest.mark.parametrize("size", [1, 3, 10_000])
 def test_a_key_above_2_to_the_53_beside_a_null_gets_its_own_value(
     spark: SparkSession, carrier: str, size: int, conf: Callable[[str, str], None]
