@@ -70,9 +70,8 @@ class AnswerCache:
 
     def get_many(self, keys: Sequence[Any], now: float) -> list[Any]:
         """Return for each of *keys* its value, `MISS`, or `ABSENT`."""
+        self.expire(now)
         values, misses = self._tables
-        values.expire(now)
-        misses.expire(now)
         found = list(map(values.answers.get, keys, repeat(ABSENT)))
         if misses.answers:
             found = [
@@ -80,6 +79,11 @@ class AnswerCache:
                 for key, value in zip(keys, found, strict=True)
             ]
         return found
+
+    def expire(self, now: float) -> None:
+        """Remove the answers whose time is over."""
+        for table in self._tables:
+            table.expire(now)
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float) -> None:
         """Remember *values*, `MISS` among them, under *keys*."""

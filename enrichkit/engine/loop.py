@@ -44,12 +44,14 @@ class LoopThread:
 
     Attributes:
         engines: By fingerprint of the source and digest of its secrets. Loop thread only.
-        caches: Likewise, by fingerprint of the source and of what is remembered.
+        caches: Likewise, by fingerprint of the source and of what is remembered. Each goes when it is empty and no
+            task has asked for it for a while.
     """
 
     def __init__(self) -> None:
         self.engines: dict[str, Engine] = {}
         self.caches: dict[str, AnswerCache] = {}
+        self._asked: dict[str, float] = {}
         self.pid = os.getpid()
         self._mails: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._lock = threading.Lock()
@@ -93,6 +95,7 @@ class LoopThread:
         with self._lock:
             if key not in self.caches:
                 self.caches[key] = build()
+            self._asked[key] = time.monotonic()
             return self.caches[key]
 
     def alive(self) -> bool:
@@ -149,6 +152,13 @@ class LoopThread:
                 task = self._loop.create_task(engine.close(), name=f"enrichkit-close-{engine.name}")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+        with self._lock:
+            caches = list(self.caches.items())
+        for key, cache in caches:
+            cache.expire(now)
+            with self._lock:
+                if not cache and self._beat - self._asked[key] > IDLE_AFTER:
+                    del self.caches[key], self._asked[key]
         self._loop.call_later(BEAT, self._tick)
 
 

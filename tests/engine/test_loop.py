@@ -25,7 +25,7 @@ from enrichkit.outcome import Outcomes
 from enrichkit.testing.scripted import ScriptedConnector, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from enrichkit.connector import Call
 
@@ -42,6 +42,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def one(*keys: Any) -> list[Outcomes]:
     return [Outcomes([key], 1, counts=[1]) for key in keys]
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> bool:
+    """Wait until *holds*, *seconds* at most; return whether it does."""
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.001)
+    return holds()
 
 
 def test_mails_of_a_thread_are_read_in_order(thread: LoopThread) -> None:
@@ -113,6 +121,25 @@ def test_a_cache_is_made_once(thread: LoopThread) -> None:
     first = thread.cache("a", lambda: AnswerCache(1.0, 1024, None))
     assert thread.cache("a", lambda: AnswerCache(1.0, 1024, None)) is first
     assert thread.cache("b", lambda: AnswerCache(1.0, 1024, None)) is not first
+
+
+def test_a_cache_forgets_what_is_too_old_and_goes_when_no_task_asks_for_it_any_more(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is made for each secret that a source has had, and a rotated one never comes back."""
+    monkeypatch.setattr(loop, "IDLE_AFTER", 0.2)
+    monkeypatch.setattr(loop, "BEAT", 0.005)
+    old, full = AnswerCache(0.02, 1024, None), AnswerCache(60.0, 1024, None)
+    for name, cache in {"old": old, "full": full}.items():
+        thread.cache(name, lambda cache=cache: cache)
+        thread.post(lambda cache=cache: cache.put_many([1], ["one"], thread._loop.time()))
+    asked = time.monotonic()
+    assert within(5.0, lambda: not old)
+    assert thread.cache("old", lambda: full) is old, "it may be asked for at once"
+    assert within(5.0, lambda: "old" not in thread.caches)
+    assert time.monotonic() - asked > 0.2
+    assert thread.cache("full", lambda: old) is full
+    assert len(full) == 1
 
 
 def test_a_process_has_one_loop_thread() -> None:
