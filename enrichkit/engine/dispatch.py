@@ -27,8 +27,7 @@ from .retry import RETRY_AFTER_MAX, Budget
 
 if TYPE_CHECKING:
     from ..connector import Connector
-    from .calls import Bisection
-    from .lookup import Group, Lookup
+    from .lookup import Lookup
     from .run import Run
 
 __all__ = ["Engine"]
@@ -157,17 +156,16 @@ class Engine:
     async def _slot(self) -> None:
         """Take groups and make calls, one after another, until the engine closes."""
         task = asyncio.current_task()
-        connector, calls, now = self.connector, self.calls, self.now
+        connector, calls = self.connector, self.calls
         turns = 0
         while not self._closing:
-            taken = self._next()
-            if taken is None:
+            call = self._next(task)
+            if call is None:
                 parked = self._loop.create_future()
                 self._parked.append(parked)
                 await parked
                 continue
-            run, group, bisection = taken
-            call = InFlight(run, group, bisection, now(), task)
+            run = call.run
             stats = run.stats
             stats.calls += 1  # now and not at its end, which the run may not live to see
             stats.attempts += len(call.keys)
@@ -217,19 +215,24 @@ class Engine:
         else:
             self._refused()
 
-    def _next(self) -> tuple[Run, Group, Bisection | None] | None:
-        """Take the next group if the limits allow a call now; the runs take turns."""
+    def _next(self, task: asyncio.Task[None] | None) -> InFlight | None:
+        """Take the next group, for a call that *task* makes, if the limits allow one now; the runs take turns."""
         runs = self.runs
         if self._limited and any(run.pending for run in runs) and self._held_back():
             return None
         for _ in range(len(runs)):
             run = runs[0]
             runs.rotate(-1)
-            group, bisection = run.take(self.batch_size)
-            if group:
+            try:
+                group, bisection = run.take(self.batch_size)
+                call = InFlight(run, group, bisection, self.now(), task) if group else None
+            except Exception as error:  # noqa: BLE001  # keys that left `pending` for no call would wait for ever
+                run.broken(error)
+                return self._next(task)
+            if call is not None:
                 if self._rate is not None:
-                    self._rate.spend(self.now())
-                return run, group, bisection
+                    self._rate.spend(call.started)
+                return call
         return None
 
     def _held_back(self) -> bool:

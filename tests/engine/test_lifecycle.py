@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 import pytest
 
 from enrichkit.connector import TaskInfo
 from enrichkit.engine.dispatch import TURNS_WITHOUT_BREATH
-from enrichkit.errors import ConfigError, FatalError, LookupFailedError, TransientError
+from enrichkit.errors import ConfigError, FatalError, LookupFailedError, TaskFailedError, TransientError
 from enrichkit.options import Options, Retry
 from enrichkit.testing.scripted import Step
 
@@ -48,6 +48,25 @@ async def test_a_replay_of_more_rows_than_there_are_slots_does_not_block(lab: La
     await again.end()
     assert again.values == [f"v{key}" for key in range(10)]
     assert set(server.asked.values()) == {2}
+
+
+async def test_a_task_whose_keys_cannot_be_taken_fails_and_no_other(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys are in no queue and in no call then, and have no clock: without memory, for one, it would hang."""
+    server, task = lab.start(otherwise=Step(after=0.1))
+
+    def take(limit: int) -> Never:
+        raise MemoryError
+
+    monkeypatch.setattr(task.run, "take", take)
+    other = lab.task(lab.engines[0])
+    task.admit("a")
+    other.admit("b")
+    await other.end()
+    assert other.values == ["vb"]
+    said = r"^scripted: a step of the engine raised MemoryError \(test_lifecycle\.py, line \d+\)\. This is a defect"
+    with pytest.raises(TaskFailedError, match=said):
+        await task.end()
+    assert server.keys == [("b",)]
 
 
 @retry_or_not
