@@ -21,16 +21,18 @@ __all__ = ["Deadlines", "Sweeper", "prune"]
 
 TICK_MAX = 0.05
 TICKS_PER_TIMEOUT = 20
+FEW_RECORDS = 1000
 
 
 class Deadlines:
     """The deadlines of one run, earliest first."""
 
-    __slots__ = ("_records", "timeout")
+    __slots__ = ("_many", "_records", "timeout")
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
         self._records: deque[tuple[float, Sequence[Lookup | Bundle]]] = deque()
+        self._many = FEW_RECORDS
 
     def start(self, lookups: Sequence[Lookup | Bundle], now: float) -> None:
         """
@@ -42,6 +44,8 @@ class Deadlines:
             lookup.started = now
         if self.timeout is not None and lookups:
             self._records.append((now + self.timeout, lookups))
+            if len(self._records) > self._many:
+                self._compact()
 
     def of(self, lookup: Lookup) -> float:
         """Return when *lookup* times out."""
@@ -55,6 +59,13 @@ class Deadlines:
                 for lookup in held.singly():
                     if not lookup.settled:
                         yield lookup
+
+    def _compact(self) -> None:
+        """Drop the empty records, which one lookup that takes long keeps behind it in a run without order."""
+        live = [record for record in self._records if record[1]]
+        self._records.clear()
+        self._records.extend(live)
+        self._many = max(FEW_RECORDS, 2 * len(live))
 
 
 def prune(record: list[Any]) -> None:

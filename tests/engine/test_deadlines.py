@@ -40,6 +40,19 @@ async def test_the_clock_starts_with_the_first_slot_and_not_while_a_key_waits_fo
     assert lab.now == pytest.approx(24.0)
 
 
+async def test_a_lookup_that_takes_long_keeps_no_clocks_of_those_that_have_left(lab: Lab) -> None:
+    _, task = lab.start({"slow": NEVER}, timeout=600.0, on_timeout="null", ordered=False)
+    task.admit("slow")
+    for number in range(10_000):
+        task.admit(number)
+        await task.until(lambda: len(task.left) == task.admitted - 1)
+    assert len(task.run.deadlines._records) <= 1001
+    assert task.left[-1].at < 600.0
+    await task.end()
+    assert task.left[-1].status == "timeout"
+    assert task.left[-1].at == pytest.approx(600.0, **SOON)
+
+
 async def test_the_clock_goes_on_during_retries_and_back_off(lab: Lab) -> None:
     server, task = lab.start(
         otherwise=Step(after=0.46, error=TransientError("busy")),
