@@ -131,7 +131,8 @@ class Connector(Generic[ConfigT]):
             a call then holds the lowest keys that wait, and the next call those above them.
         encoding: What `fetch_many` returns: `"python"` (objects), `"json"` (bytes of one JSON document per key) or
             `"text"` (bytes or str of the value's text; a mapping of such for a struct). May be a property.
-        repeatable: False when asking twice is not the same as asking once; `attempt_timeout` is refused then.
+        repeatable: False when asking twice is not the same as asking once; `attempt_timeout` and
+            `Retry(on_missing=True)` are refused then.
         requires: Modules of the driver, checked on the driver program before a job starts.
         pip: What to install when one of them is absent.
         key_types: Python types of one part of a key that the source takes; empty: all. The connector rejects others.

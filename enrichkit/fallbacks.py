@@ -164,8 +164,10 @@ def as_shipped(options: Options) -> Options:
 
 def _of_a_stage(options: Options, *, repeatable: bool) -> Options:
     """Return the options of a fallback's lookups: a clock of its own, and nothing that concerns the rows."""
+    retry = options.retry
     return replace(
         options,
+        retry=retry if repeatable or retry is None else replace(retry, on_missing=False),
         timeout=options.timeout if repeatable else options.timeout or options.attempt_timeout,
         attempt_timeout=options.attempt_timeout if repeatable else None,
         capacity=None,

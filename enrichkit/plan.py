@@ -142,6 +142,12 @@ def limits_of(name: str, instance: Connector[Any], options: Options) -> tuple[in
             f"(its {type(instance.config).__name__} says so). Leave attempt_timeout out, or declare the call "
             "idempotent."
         )
+    if options.retry is not None and options.retry.on_missing and not instance.repeatable:
+        raise ConfigError(
+            f"retry has on_missing=True, but a call to {name!r} must not be made twice (its "
+            f"{type(instance.config).__name__} says so), and one that found nothing was made. Leave on_missing out, or "
+            "declare the call idempotent."
+        )
     capacity = options.capacity or instance.capacity
     batch_size = options.batch_size or min(instance.batch_size, instance.max_batch_size)
     if batch_size > instance.max_batch_size:

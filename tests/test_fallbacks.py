@@ -128,10 +128,10 @@ def test_a_stage_has_the_limits_of_its_own_source_and_a_clock_of_its_own() -> No
         timeout=None,
         attempt_timeout=4.0,
         details=True,
-        retry=Retry(attempts=7),
+        retry=Retry(attempts=7, on_missing=True),
     )
     assert ("backup", ("on_error",), 3, 20) == (stage.source, stage.when, stage.capacity, stage.batch_size)
-    # Its calls must not be made twice, so the time of an attempt becomes that of the lookup.
+    # Its calls must not be made twice: the time of an attempt becomes that of the lookup, and a miss is one.
     assert (4.0, None, Retry(attempts=7), None) == (
         stage.options.timeout,
         stage.options.attempt_timeout,
@@ -139,8 +139,9 @@ def test_a_stage_has_the_limits_of_its_own_source_and_a_clock_of_its_own() -> No
         stage.options.rate,
     )
     assert ["null"] * 3 == [stage.options.policy(name) for name in ("on_timeout", "on_error", "on_missing")]
-    [timed] = stages(on_error=RedisConfig(), timeout=8.0, attempt_timeout=4.0)
-    assert (8.0, 4.0) == (timed.options.timeout, timed.options.attempt_timeout)
+    again = Retry(on_missing=True)
+    [timed] = stages(on_error=RedisConfig(), timeout=8.0, attempt_timeout=4.0, retry=again)
+    assert (8.0, 4.0, again) == (timed.options.timeout, timed.options.attempt_timeout, timed.options.retry)
 
 
 def test_options_that_name_the_same_fallback_share_a_stage() -> None:

@@ -16,7 +16,7 @@ from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
 from pyspark.sql import functions as F
 
-from enrichkit import ConfigError, Connector, ConnectorConfig, UnknownConnectorError, default, enrich
+from enrichkit import ConfigError, Connector, ConnectorConfig, Retry, UnknownConnectorError, default, enrich
 from enrichkit.errors import FatalError, MissingDriverError, UnknownOptionError
 from enrichkit.secrets import Secret
 
@@ -252,6 +252,14 @@ def test_a_call_that_must_not_be_made_twice_has_no_attempt_timeout() -> None:
     assert refusal(lambda: enrich(config, "k", attempt_timeout=1.0)) == (
         "attempt_timeout is 1.0, but a call to 'http' must not be made twice (its HttpConfig says so). Leave "
         "attempt_timeout out, or declare the call idempotent."
+    )
+
+
+def test_a_call_that_must_not_be_made_twice_is_not_repeated_for_a_miss() -> None:
+    config = HttpConfig(url="http://localhost/", method="POST", body={"id": "{0}"})
+    assert refusal(lambda: enrich(config, "k", retry=Retry(on_missing=True))) == (
+        "retry has on_missing=True, but a call to 'http' must not be made twice (its HttpConfig says so), and one that "
+        "found nothing was made. Leave on_missing out, or declare the call idempotent."
     )
 
 
