@@ -160,8 +160,8 @@ class Options:
             of the key, or another source. `"fail"`, or `"null"` with `details=True`, when not given.
         on_error: What a row gets whose lookup failed or whose key the source refuses. Likewise.
         on_missing: What a row gets whose key the source does not hold: the same choices.
-        max_fallback_ratio: When more than this share of a task's keys, from the 100th on, timed out, failed or were refused, the
-            task fails, whatever `on_timeout` and `on_error` say; 1.0: never.
+        max_fallback_ratio: When more than this share of a task's keys, from the 100th on, timed out, failed or were
+            refused, the task fails, whatever `on_timeout` and `on_error` say; 1.0: never.
         retry: After transient errors; None: one attempt.
         stall_timeout: How long a failing source may hold calls back before the task fails; 0.001 to 86,400.
         cache: Remember answers; None: do not.

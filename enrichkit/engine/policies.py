@@ -118,7 +118,7 @@ class Policies:
             return None
         last = str(self._last).rstrip(".")
         return TooManyFallbacksError(
-            f"{self._source}: {self._failed:,} of {done:,} keys timed out or failed, more than "
+            f"{self._source}: {self._failed:,} of {done:,} keys timed out, failed or were refused, more than "
             f"max_fallback_ratio={self._options.max_fallback_ratio:g} allows. Last: {last}. Mend the "
             "source, or set max_fallback_ratio=1.0 to accept any number of fallbacks."
         )

@@ -319,8 +319,9 @@ async def test_more_fallbacks_than_allowed_fail_the_task(lab: Lab, good_first: b
     _, task = lab.start({key: Step(error=PermanentError("down")) for key in bad}, capacity=1, on_error="null")
     task.admit_each(*(good + bad if good_first else bad + good))
     text = (
-        "scripted: 60 of 100 keys timed out or failed, more than max_fallback_ratio=0.5 allows. Last: PermanentError: "
-        "down. Mend the source, or set max_fallback_ratio=1.0 to accept any number of fallbacks."
+        "scripted: 60 of 100 keys timed out, failed or were refused, more than max_fallback_ratio=0.5 allows. "
+        "Last: PermanentError: down. "
+        "Mend the source, or set max_fallback_ratio=1.0 to accept any number of fallbacks."
     )
     with pytest.raises(TooManyFallbacksError, match=f"^{re.escape(text)}$"):
         await task.end()

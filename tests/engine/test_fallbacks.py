@@ -409,7 +409,8 @@ async def test_a_fallback_does_not_hide_an_outage(lab: Lab) -> None:
     )
     task.admit(*range(300))
     text = (
-        "users: 100 of 100 keys timed out or failed, more than max_fallback_ratio=0.5 allows. Last: PermanentError: "
+        "users: 100 of 100 keys timed out, failed or were refused, more than max_fallback_ratio=0.5 allows. Last: "
+        "PermanentError: "
         "poison. Mend the source, or set max_fallback_ratio=1.0 to accept any number of fallbacks."
     )
     with pytest.raises(TooManyFallbacksError, match=f"^{re.escape(text)}$"):
@@ -422,7 +423,7 @@ async def test_a_miss_counts_as_failed_when_its_fallback_fails(lab: Lab) -> None
         otherwise=MISSING, batch_size=50, stages=[stage], on_missing="backup", on_error="null", name="users"
     )
     task.admit(*range(300))
-    with pytest.raises(TooManyFallbacksError, match=r"^users: 151 of 300 keys timed out or failed, more than "):
+    with pytest.raises(TooManyFallbacksError, match=r"^users: 151 of 300 keys timed out, failed or were refused, "):
         await task.end()
 
 

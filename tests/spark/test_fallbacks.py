@@ -159,7 +159,7 @@ def test_a_fallback_does_not_hide_an_outage(spark: SparkSession, http_service: H
     with pytest.raises(Exception, match="TooManyFallbacksError") as caught:
         frame.select(rescued).collect()
     assert (
-        "enrichkit.errors.TooManyFallbacksError: http: 100 of 100 keys timed out or failed, more than "
+        "enrichkit.errors.TooManyFallbacksError: http: 100 of 100 keys timed out, failed or were refused, more than "
         "max_fallback_ratio=0.5 allows. Last: PermanentError: The service answered 400; a value comes with 200, 201 or "
         "203. If 400 says that the service does not hold the key, add it to HttpConfig.missing. Mend the source, or "
         "set max_fallback_ratio=1.0 to accept any number of fallbacks."

@@ -153,9 +153,9 @@ def test_too_many_fallbacks_fail_the_task(spark: SparkSession, service: HttpServ
     keys = spark.range(0, 300, 1, 1).select(F.concat(F.lit("u"), F.col("id").cast("string")).alias("user_id"))
     assert_says(
         failure(keys.select(enrich(config_of(service), "user_id", on_error="null"))),
-        r"TooManyFallbacksError: http: 100 of 100 keys timed out or failed, more than max_fallback_ratio=0\.5 allows\. "
-        r"Last: PermanentError: .*400.* Mend the source, or set max_fallback_ratio=1\.0 to accept any number of "
-        r"fallbacks\.",
+        r"TooManyFallbacksError: http: 100 of 100 keys timed out, failed or were refused, more than "
+        r"max_fallback_ratio=0\.5 allows\. Last: PermanentError: .*400.* Mend the source, or set "
+        r"max_fallback_ratio=1\.0 to accept any number of fallbacks\.",
     )
     column = enrich(config_of(service), "user_id", on_error="null", max_fallback_ratio=1.0)
     assert [None] * 300 == [row.http for row in keys.select(column).collect()]
