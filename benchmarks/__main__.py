@@ -75,7 +75,9 @@ def run(names: Sequence[str], folders: Sequence[Path], *, quick: bool) -> list[s
     with TemporaryDirectory(prefix="enrichkit-bench-") as place:
         of = 1 if quick else passes.PASSES
         for number in range(of):
-            for name, (index, folder) in product(names, enumerate(folders)):
+            # Which of two comes first changes: it meets the machine as another benchmark has left it.
+            order = list(enumerate(folders))[:: -1 if number % 2 else 1]
+            for name, (index, folder) in product(names, order):
                 if (name, folder) in failed or (name in ONCE and number + 1 < of):
                     continue
                 table = f", table {index + 1} of {len(folders)}" * (len(folders) > 1)

@@ -99,8 +99,8 @@ def test_all_benchmarks_make_one_pass_before_the_first_makes_its_next(monkeypatc
         ["engine", "--pass", "0", "3", "engine-1", "other"],
         ["shapes", "--pass", "0", "3", "shapes-0", "one"],
         ["shapes", "--pass", "0", "3", "shapes-1", "other"],
-        ["engine", "--pass", "1", "3", "engine-0", "one"],
         ["engine", "--pass", "1", "3", "engine-1", "other"],
+        ["engine", "--pass", "1", "3", "engine-0", "one"],
         ["engine", "--pass", "2", "3", "engine-0", "one"],
         ["engine", "--pass", "2", "3", "engine-1", "other"],
     ]
