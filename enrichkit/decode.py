@@ -42,7 +42,8 @@ _Batch: TypeAlias = Callable[[Sequence[Any]], list[Any]]
 """Converts n values at once, or raises anything when not all of them are plainly right."""
 
 _CHUNK = 16
-JSON_KEYS = {pa.string(), pa.large_string(), *INT_BITS}
+JSON_KEYS = {pa.string(), pa.large_string()}
+"""Of maps that msgspec reads as the rules do: to it, 0 and -0 are no two keys, and the last one stays."""
 _BOOLEANS = {b"true": True, b"1": True, b"false": False, b"0": False}
 _NATIVE = (bytes, bytearray, memoryview, decimal.Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
 

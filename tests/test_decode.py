@@ -338,6 +338,11 @@ JSON = [
         b'{"1": "a", "+1": "b"}',
         Error("map<int,string>", "two of its keys are the same", "an object whose keys differ"),
     ),
+    (
+        LEVELS,
+        b'{"0": "a", "-0": "b"}',
+        Error("map<int,string>", "two of its keys are the same", "an object whose keys differ"),
+    ),
     (pa.map_(DATE, INT), b'{"2024-01-31": 1}', [(dt.date(2024, 1, 31), 1)]),
     (USER, b'{"name": "Ann", "tier": 1, "more": {}}', {"name": "Ann", "tier": 1}),
     (USER, b'{"tier": 1, "more": ["\xff", {"\xff": %b}]}' % (b"1" * 5000), {"name": None, "tier": 1}),
