@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .connector import Failure, Keys
-from .decode import JSON_KEYS, decoder, msgspec_type, named_in_ascii, parts_of
+from .decode import decoder, keyed_by_text, msgspec_type, named_in_ascii, parts_of
 from .scalars import Number, is_string
 from .types import is_variant
 
@@ -171,7 +171,7 @@ def _has_columns(data_type: Any) -> bool:
     return pa.types.is_struct(data_type) and all(
         named_in_ascii(part)
         and not (pa.types.is_struct(part) and any(_UNNAMABLE.search(field.name) for field in part))
-        and not (pa.types.is_map(part) and part.key_type not in JSON_KEYS)
+        and keyed_by_text(part)
         and not is_variant(part)
         for part in parts_of(data_type)
     )

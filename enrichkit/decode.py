@@ -33,7 +33,7 @@ from .rules import rule
 from .scalars import FLOAT_MAX, INT_BITS, Encoding, Number, Refused, Rule, is_string, plain
 from .types import is_variant
 
-__all__ = ["JSON_KEYS", "Decode", "decoder", "msgspec_type", "named_in_ascii", "parts_of"]
+__all__ = ["Decode", "decoder", "keyed_by_text", "msgspec_type", "named_in_ascii", "parts_of"]
 
 Decode: TypeAlias = Callable[[Sequence[Any]], tuple[list[Any], dict[int, PermanentError]]]
 """Takes the n answers of a call; returns n values, and by index the error of each that could not be decoded."""
@@ -42,8 +42,6 @@ _Batch: TypeAlias = Callable[[Sequence[Any]], list[Any]]
 """Converts n values at once, or raises anything when not all of them are plainly right."""
 
 _CHUNK = 16
-JSON_KEYS = {pa.string(), pa.large_string()}
-"""Of maps that msgspec reads as the rules do: to it, 0 and -0 are no two keys, and the last one stays."""
 _BOOLEANS = {b"true": True, b"1": True, b"false": False, b"0": False}
 _NATIVE = (bytes, bytearray, memoryview, decimal.Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
 
@@ -147,8 +145,7 @@ def _objects(data_type: pa.DataType) -> _Batch:
 def _documents(data_type: pa.DataType) -> _Batch:
     if is_string(data_type):
         return lambda values: [None if value is None else _text_of_document(value) for value in values]
-    if any(pa.types.is_map(part) and part.key_type not in JSON_KEYS for part in parts_of(data_type)):
-        # msgspec reads other keys more laxly than the rules do.
+    if not all(map(keyed_by_text, parts_of(data_type))):
         one = rule(data_type, "json")
         return lambda values: [None if value is None else one(value) for value in values]
     read = msgspec.json.Decoder(
@@ -322,6 +319,11 @@ def parts_of(data_type: Any) -> Iterator[Any]:
     if pa.types.is_nested(data_type):
         for index in range(data_type.num_fields):
             yield from parts_of(data_type.field(index).type)
+
+
+def keyed_by_text(part: Any) -> bool:
+    """Whether *part* is no map of other keys, which msgspec reads from JSON more laxly than the rules: -0 beside 0."""
+    return not pa.types.is_map(part) or is_string(part.key_type)
 
 
 def named_in_ascii(part: Any) -> bool:
