@@ -44,14 +44,13 @@ class LoopThread:
 
     Attributes:
         engines: By fingerprint of the source and digest of its secrets. Loop thread only.
-        caches: Likewise, by fingerprint of the source and of what is remembered. Each goes when it is empty and no
-            task has asked for it for a while.
+        caches: Likewise, by fingerprint of the source and of what is remembered; with when a task asked for each last,
+            because one that is empty goes a while after that.
     """
 
     def __init__(self) -> None:
         self.engines: dict[str, Engine] = {}
-        self.caches: dict[str, AnswerCache] = {}
-        self._asked: dict[str, float] = {}
+        self.caches: dict[str, tuple[AnswerCache, float]] = {}
         self.pid = os.getpid()
         self._mails: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._lock = threading.Lock()
@@ -93,10 +92,9 @@ class LoopThread:
     def cache(self, key: str, build: Callable[[], AnswerCache]) -> AnswerCache:
         """Return the cache of *key*, made by *build* when there is none. From any thread."""
         with self._lock:
-            if key not in self.caches:
-                self.caches[key] = build()
-            self._asked[key] = time.monotonic()
-            return self.caches[key]
+            cache = self.caches[key][0] if key in self.caches else build()
+            self.caches[key] = cache, time.monotonic()
+            return cache
 
     def alive(self) -> bool:
         """Whether the loop thread still runs."""
@@ -154,11 +152,11 @@ class LoopThread:
                 task.add_done_callback(self._tasks.discard)
         with self._lock:
             caches = list(self.caches.items())
-        for key, cache in caches:
+        for key, (cache, _) in caches:
             cache.expire(now)
             with self._lock:
-                if not cache and self._beat - self._asked[key] > IDLE_AFTER:
-                    del self.caches[key], self._asked[key]
+                if not cache and self._beat - self.caches[key][1] > IDLE_AFTER:
+                    del self.caches[key]
         self._loop.call_later(BEAT, self._tick)
 
 
