@@ -26,6 +26,7 @@ from enrichkit import local
 from enrichkit.local import java, process
 from enrichkit.local.http_service import in_tail
 from enrichkit.local.redis_cluster import redis_cluster
+from enrichkit.testing import bench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -515,10 +516,7 @@ def test_a_process_that_runs_spark_starts_no_second_one(monkeypatch: pytest.Monk
 
 
 def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
-        time.sleep(0.005)
+    assert bench.wait_until(condition, timeout), "the condition did not come true"
 
 
 def descendants(pid: int) -> list[int]:

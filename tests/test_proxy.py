@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
+from enrichkit.testing.bench import wait_until
 from enrichkit.testing.proxy import Chunk, FaultProxy, fault_proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from enrichkit import local
 
@@ -51,13 +52,6 @@ def ask(sock: socket.socket, command: bytes = b"PING\r\n", size: int = 7) -> byt
     return reply
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def test_everything_passes_unchanged_until_a_fault_is_asked_for(client: redis.Redis) -> None:
     value = bytes(range(256)) * 20_000  # larger than what is held for one direction
     client.set("key", value)
@@ -80,7 +74,7 @@ def test_a_closed_connection_is_no_longer_open(proxy: FaultProxy, redis_server: 
     with connect(proxy) as sock:
         ask(sock)
     with redis.Redis(port=redis_server.port) as direct:
-        wait_until(lambda: proxy.open == 0 and len(direct.client_list()) == 1)  # it ends at the server, too
+        assert wait_until(lambda: proxy.open == 0 and len(direct.client_list()) == 1, 5.0)  # at the server, too
 
 
 def test_the_url_of_a_server_leads_to_the_proxy(proxy: FaultProxy) -> None:

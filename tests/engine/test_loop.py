@@ -22,10 +22,11 @@ from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.loop import LoopThread, loop_thread
 from enrichkit.errors import ConnectorBlockedError, TaskFailedError
 from enrichkit.outcome import Outcomes
+from enrichkit.testing.bench import wait_until
 from enrichkit.testing.scripted import ScriptedConnector, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from enrichkit.connector import Call
 
@@ -42,14 +43,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def one(*keys: Any) -> list[Outcomes]:
     return [Outcomes([key], 1, counts=[1]) for key in keys]
-
-
-def within(seconds: float, holds: Callable[[], bool]) -> bool:
-    """Wait until *holds*, *seconds* at most; return whether it does."""
-    end = time.monotonic() + seconds
-    while not holds() and time.monotonic() < end:
-        time.sleep(0.001)
-    return holds()
 
 
 def test_mails_of_a_thread_are_read_in_order(thread: LoopThread) -> None:
@@ -134,9 +127,9 @@ def test_a_cache_forgets_what_is_too_old_and_goes_when_no_task_asks_for_it_any_m
         thread.cache(name, lambda cache=cache: cache)
         thread.post(lambda cache=cache: cache.put_many([1], ["one"], thread._loop.time()))
     asked = time.monotonic()
-    assert within(5.0, lambda: not old)
+    assert wait_until(lambda: not old, 5.0)
     assert thread.cache("old", lambda: full) is old, "it may be asked for at once"
-    assert within(5.0, lambda: "old" not in thread.caches)
+    assert wait_until(lambda: "old" not in thread.caches, 5.0)
     assert time.monotonic() - asked > 0.2
     assert thread.cache("full", lambda: old) is full
     assert len(full) == 1
