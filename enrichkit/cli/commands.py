@@ -1,4 +1,4 @@
-"""The commands: their arguments, and what they print; seven of them. Results go to stdout, errors to stderr."""
+"""The commands: their arguments, and what they print, in one list. Results go to stdout, errors to stderr."""
 
 from __future__ import annotations
 

@@ -320,8 +320,7 @@ async def test_more_fallbacks_than_allowed_fail_the_task(lab: Lab, good_first: b
     task.admit_each(*(good + bad if good_first else bad + good))
     text = (
         "scripted: 60 of 100 keys timed out, failed or were refused, more than max_fallback_ratio=0.5 allows. "
-        "Last: PermanentError: down. "
-        "Mend the source, or set max_fallback_ratio=1.0 to accept any number of fallbacks."
+        "Last: PermanentError: down. Mend the source, or set max_fallback_ratio=1.0 to accept any number of fallbacks."
     )
     with pytest.raises(TooManyFallbacksError, match=f"^{re.escape(text)}$"):
         await task.end()

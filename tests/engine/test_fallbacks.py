@@ -409,9 +409,9 @@ async def test_a_fallback_does_not_hide_an_outage(lab: Lab) -> None:
     )
     task.admit(*range(300))
     text = (
-        "users: 100 of 100 keys timed out, failed or were refused, more than max_fallback_ratio=0.5 allows. Last: "
-        "PermanentError: "
-        "poison. Mend the source, or set max_fallback_ratio=1.0 to accept any number of fallbacks."
+        "users: 100 of 100 keys timed out, failed or were refused, more than max_fallback_ratio=0.5 allows. "
+        "Last: PermanentError: poison. Mend the source, or set max_fallback_ratio=1.0 to accept any number of "
+        "fallbacks."
     )
     with pytest.raises(TooManyFallbacksError, match=f"^{re.escape(text)}$"):
         await task.end()
