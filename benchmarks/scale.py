@@ -1,8 +1,9 @@
 """
 How the cost of a row changes with the number of rows, of distinct keys, of workers, and with the size of keys and values.
 
-Each table gives what a row takes in wall time and CPU. Where that is more than a quarter above the cheapest line, a
-note says which part of it has grown: wall time x cores is the CPU of Python, JVM and server, and cores that stood idle.
+Each table gives what a row takes in wall time and CPU, and how often one line of it, as the median of the rounds. Where
+it is more than a quarter above the cheapest line, a note says which part of it has grown: wall time x cores is the CPU
+of Python, JVM and server, and cores that stood idle.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from benchmarks.harness import COLUMN, PAIRS, SHORT_PAIRS, Sample, Table, alternate, median, per_item, spread
+from benchmarks.harness import COLUMN, PAIRS, SHORT_PAIRS, Sample, Table, alternate, median, per_item, spread, times
 from benchmarks.postgres_bulk import STEP
 from benchmarks.redis_bulk import calls, seed
 from benchmarks.spark_runs import Meter, warm_up
@@ -27,11 +28,17 @@ SHORT_ROWS = 200_000  # take half a second
 SIZED_ROWS = 200_000
 KEY_SIZES = (10, 100, 1_000)
 VALUE_SIZES = (20, 100, 1_000, 5_000)
-HEADINGS = ("rows", "us per row", "Python CPU", "JVM", "server", "keys sent")
+BESIDE = "x that of "
 SOURCES = (*COLUMN, "plugins/enrichkit-redis/enrichkit_redis", "benchmarks/scale.py")
 
 Measured: TypeAlias = Mapping[str, tuple[int, list[Sample]]]
 """For each line of a table how many rows it had, and its runs."""
+
+
+def headings(first: str, *beside: str) -> tuple[str, ...]:
+    """Return the headings of a table whose lines are each a *first*, with the ratios to the lines *beside*."""
+    ratios = (f"{BESIDE}{name}" for name in beside)
+    return (first, "rows", "us per row", *ratios, "Python CPU", "JVM", "server", "keys sent")
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,12 @@ class Bench:
         return Line(rows, frame.select(value.alias("value"), expected.alias("expected")))
 
     def measure(self, table: Table, lines: Mapping[str, Line], *, peak: bool = False) -> Measured:
-        """Check the values of *lines*, then run them in turn and fill *table*; *peak* adds the memory of a worker."""
+        """
+        Check the values of *lines*, then run them in turn and fill *table*.
+
+        A heading `x that of LINE` is for the cost of a row beside that line's in the same round; *peak* adds the memory
+        of a worker.
+        """
         memory: dict[str, str] = {}
         for name, line in lines.items():
             right = line.frame.where("value <=> expected").count()
@@ -92,14 +104,18 @@ class Bench:
 
         pairs = SHORT_PAIRS if all(line.rows <= SHORT_ROWS for line in lines.values()) else PAIRS
         samples = alternate({name: lambda n=name: run(n) for name in lines}, 2 if self.quick else pairs)
+        micros = {
+            name: [sample.seconds / lines[name].rows * 1e6 for sample in found] for name, found in samples.items()
+        }
+        beside = [title.removeprefix(BESIDE) for title in table.columns if title.startswith(BESIDE)]
         for name, found in samples.items():
             rows = lines[name].rows
-            micros = spread([sample.seconds / rows * 1e6 for sample in found])
+            ratios = ("1" if other == name else times(micros[name], micros[other]) for other in beside)
             sent = median([sample.counts["sent"] for sample in found])
-            row = (name, f"{rows:,}", micros, *per_item(found, rows), f"{sent:,.0f}")
+            row = (name, f"{rows:,}", spread(micros[name]), *ratios, *per_item(found, rows), f"{sent:,.0f}")
             table.rows.append((*row, memory[name]) if peak else row)
             points = table.numbers.setdefault(table.columns[0], [])
-            points.append((len(points), [sample.seconds / rows * 1e6 for sample in found]))
+            points.append((len(points), micros[name]))
         return {name: (lines[name].rows, found) for name, found in samples.items()}
 
 
@@ -146,24 +162,21 @@ def main(quick: bool) -> list[Table]:
             seed(server.url, ROWS[-1] // bench.share)
             bench.warm_up()
 
-            table = Table(
-                "scale, rows", "distinct keys in Redis, two tasks", ("job", *HEADINGS, "peak MiB of a worker")
-            )
-            sizes = [1, *(rows // bench.share for rows in ROWS)]
-            by_rows = bench.measure(
-                table, {f"{rows:,} row{'s' * (rows > 1)}": bench.line(rows) for rows in sizes}, peak=True
-            )
+            jobs = {f"{rows:,} rows": bench.line(rows) for rows in (rows // bench.share for rows in ROWS)}
+            columns = (*headings("job", f"{MANY // bench.share:,} rows"), "peak MiB of a worker")
+            table = Table("scale, rows", "distinct keys in Redis, two tasks", columns)
+            by_rows = bench.measure(table, {"1 row": bench.line(1), **jobs}, peak=True)
             table.notes += fixed(by_rows)
             tables.append(table)
 
-            table = Table("scale, distinct keys", "two tasks, no cache", ("distinct keys", *HEADINGS))
+            table = Table("scale, distinct keys", "two tasks, no cache", headings("distinct keys", f"{MANY:,}"))
             rows = MANY // bench.share
             counts = {f"{count:,}": bench.line(rows, distinct=min(count, rows)) for count in DISTINCT}
             table.notes += bends(bench.measure(table, counts))
             tables.append(table)
 
             rows = SIZED_ROWS // bench.share
-            table = Table("scale, key size", "distinct keys, two tasks", ("bytes in a key, about", *HEADINGS))
+            table = Table("scale, key size", "distinct keys, two tasks", headings("bytes in a key, about", "10"))
             lines = {}
             for size in KEY_SIZES:
                 after = "k" * (size - 6)
@@ -172,7 +185,7 @@ def main(quick: bool) -> list[Table]:
             table.notes += bends(bench.measure(table, lines))
             tables.append(table)
 
-            table = Table("scale, value size", "distinct keys, two tasks", ("bytes in a value, about", *HEADINGS))
+            table = Table("scale, value size", "distinct keys, two tasks", headings("bytes in a value, about", "20"))
             lines = {}
             for size in VALUE_SIZES:
                 seed(server.url, rows, before=f"v{size}:u", padding=size - 15)
@@ -180,7 +193,7 @@ def main(quick: bool) -> list[Table]:
             table.notes += bends(bench.measure(table, lines))
             tables.append(table)
 
-        table = Table("scale, workers", "distinct keys, as many tasks as workers", ("master", *HEADINGS))
+        table = Table("scale, workers", "distinct keys, as many tasks as workers", headings("master"))
         measured: dict[str, tuple[int, list[Sample]]] = {}
         for master in MASTERS:
             with local.spark(master=master) as spark:
