@@ -100,7 +100,7 @@ def join(df: DataFrame, source: str | ConnectorConfig, wanted: Join, options: Ma
         plan=pack(plan),
         width=len(own),
         keys=tuple(keys),
-        names=tuple(field.name for field in added),
+        names=tuple(f"c{n}" for n in range(len(own), len(own) + len(added))),
         spread=spread,
         inner=wanted.how == "inner",
         explode=explode,

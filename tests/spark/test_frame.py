@@ -210,6 +210,18 @@ def test_any_column_passes_through_untouched(spark: SparkSession, table: Table) 
     assert {n: f"v{n}" if n % 3 == 0 else None for n in range(20)} == {row.c0: row.table for row in after}
 
 
+def test_a_column_may_be_called_as_the_columns_are_on_their_way(events: DataFrame, table: Table) -> None:
+    """The frame is numbered for Spark; two columns of one name would end the task in the JVM."""
+    source = table({1: {"c0": "zero", "c1": 1}})
+    frame = events.where("event = 1").select("event", "item")
+    expected = {"event": 1, "item": 1, "c0": "zero", "c1": 1}
+    assert [expected] == [
+        row.asDict() for row in enrich_frame(frame, source, on="item", returns="c0 string, c1 int").collect()
+    ]
+    [row] = enrich_frame(frame, table({1: "one"}), on="item", into="c1", returns="string").collect()
+    assert {"event": 1, "item": 1, "c1": "one"} == row.asDict()
+
+
 def test_fields_are_chosen_and_put_where_they_are_wanted(events: DataFrame, dsn: str) -> None:
     frame = events.where("item = 1").select("event", "item")
     source = by_item(dsn, columns=("name", "shop", "price"))
