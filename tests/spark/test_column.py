@@ -168,9 +168,17 @@ def test_returns_replaces_the_type_that_the_config_names(
     assert (value["score"], value["name"]) == tuple(row[1])
 
 
+@pytest.mark.parametrize("kind", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
 def test_postgres_tells_its_types_itself(
-    spark: SparkSession, postgres_server: PostgresServer, postgres_dsn: str, carrier: str
+    spark: SparkSession,
+    postgres_server: PostgresServer,
+    postgres_dsn: str,
+    carrier: str,
+    kind: str,
+    conf: Callable[[str, str], None],
 ) -> None:
+    """An instant stays one where Spark is told that `timestamp` means local times."""
+    conf("spark.sql.timestampType", kind)
     postgres_server.execute(
         "CREATE TABLE t (a int, b text, n numeric(10,2), at timestamptz, tags text[], PRIMARY KEY (a, b));"
         "INSERT INTO t VALUES (1, 'it''s', 1.50, '2026-07-01 00:00:00+00', '{x,NULL}'), (2, '', NULL, NULL, NULL)",

@@ -158,7 +158,7 @@ def _utc(text: str) -> dt.datetime:
 _TIMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "date": ("date", dt.date.fromisoformat),
     "datetime": ("timestamp_ntz", dt.datetime.fromisoformat),
-    "timestamp": ("timestamp", _utc),
+    "timestamp": ("timestamp_ltz", _utc),
 }
 
 

@@ -250,7 +250,7 @@ VALUES: list[tuple[str, str, str, Any]] = [
     ("date", "'9999-12-31'", "date", dt.date(9999, 12, 31)),
     ("datetime(6)", "'2024-02-29 23:59:59.999999'", "timestamp_ntz", dt.datetime(2024, 2, 29, 23, 59, 59, 999999)),
     ("datetime", "'0001-01-01 00:00:00'", "timestamp_ntz", dt.datetime(1, 1, 1)),
-    ("timestamp(3) NULL", "'2024-07-01 12:00:00.5'", "timestamp", dt.datetime(2024, 7, 1, 12, 0, 0, 500000, UTC)),
+    ("timestamp(3) NULL", "'2024-07-01 12:00:00.5'", "timestamp_ltz", dt.datetime(2024, 7, 1, 12, 0, 0, 500000, UTC)),
     ("time(2)", "'-838:59:59'", "string", "-838:59:59.00"),
     ("uuid", "'6CCD780C-BABA-1026-9564-5B8C656024DB'", "string", "6ccd780c-baba-1026-9564-5b8c656024db"),
     ("inet6", "'::1'", "string", "::1"),

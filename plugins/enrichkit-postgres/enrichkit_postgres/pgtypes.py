@@ -73,7 +73,7 @@ _DDL = {
     "bytea": "binary",
     "date": "date",
     "timestamp": "timestamp_ntz",
-    "timestamptz": "timestamp",
+    "timestamptz": "timestamp_ltz",
 }
 
 # Outside of these a value has no Python object (year 10000), or the driver makes it another one (infinity). NaN is

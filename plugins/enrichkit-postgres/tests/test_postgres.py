@@ -249,7 +249,7 @@ COLUMNS = [  # declaration, literal, Spark type, Python value
     ("bytea", "'\\x00ff'", "binary", b"\x00\xff"),
     ("date", "'9999-12-31'", "date", dt.date(9999, 12, 31)),
     ("timestamp", "'2020-02-29 12:00:00.000001'", "timestamp_ntz", dt.datetime(2020, 2, 29, 12, 0, 0, 1)),
-    ("timestamptz", "'2020-02-29 12:00+02'", "timestamp", dt.datetime(2020, 2, 29, 10, tzinfo=UTC)),
+    ("timestamptz", "'2020-02-29 12:00+02'", "timestamp_ltz", dt.datetime(2020, 2, 29, 10, tzinfo=UTC)),
     ("json", """'{"a":  1}'""", "string", '{"a":  1}'),
     ("jsonb", """'{"a":  1}'""", "string", '{"a": 1}'),
     ("int4[]", "'{1,NULL,3}'", "array<int>", [1, None, 3]),
