@@ -210,8 +210,9 @@ def _described(name: str, connector: Connector[Any]) -> str:
 
     thread = threading.Thread(target=answer, name="enrichkit-describe", daemon=True)
     thread.start()
-    thread.join()
-    described = result[0]
+    # A connector may not obey, nor a name server answer, which asyncio.run would wait for without end.
+    thread.join(DESCRIBE_TIMEOUT + 1.0)
+    described = result[0] if result else TimeoutError()
     if isinstance(described, str):
         return described
     how = f"Declare it, for example enrich({name!r}, ..., returns='string')."

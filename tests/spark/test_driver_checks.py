@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import textwrap
+import threading
 import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,20 @@ class SlowConnector(SilentConnector):
 
     async def describe(self) -> str:
         await asyncio.Event().wait()
+        raise AssertionError
+
+
+class StubbornConfig(ConnectorConfig):
+    """The source never answers, and its connector blocks."""
+
+
+class StubbornConnector(SilentConnector):
+    name = "stubborn"
+    config_class = StubbornConfig
+    block = threading.Event()
+
+    async def describe(self) -> str:
+        self.block.wait(60.0)
         raise AssertionError
 
 
@@ -348,6 +363,18 @@ def test_a_source_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mon
     assert refusal(lambda: enrich(SlowConfig(), "k")) == (
         "The type of the values of 'slow' could not be asked within 0.1 s. Declare it, for example enrich('slow', ..., "
         "returns='string')."
+    )
+
+
+def test_a_connector_that_blocks_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enrichkit.plan.DESCRIBE_TIMEOUT", 0.1)
+    try:
+        message = refusal(lambda: enrich(StubbornConfig(), "k"))
+    finally:
+        StubbornConnector.block.set()
+    assert message == (
+        "The type of the values of 'stubborn' could not be asked within 0.1 s. Declare it, for example "
+        "enrich('stubborn', ..., returns='string')."
     )
 
 
