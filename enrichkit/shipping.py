@@ -28,15 +28,20 @@ def pickled(value: Any, *parts: Any) -> bytes:
     """
     Pickle *value* for the workers.
 
-    A class or function among its *parts* that an installed package defines travels by reference. One of a notebook, a
-    script or a module beside it travels by value, because the workers do not have that module.
+    A class or function among its *parts*, or a base of such a class, that an installed package defines travels by
+    reference. One of a notebook, a script or a module beside it travels by value, because the workers do not have that
+    module.
     """
     from pyspark import cloudpickle as _cloudpickle
 
     cloudpickle: Any = _cloudpickle  # it has no types
     # What __main__ defines travels by value anyway.
-    modules = {module for module in map(_module_of, parts) if module is not None and module.__name__ != "__main__"}
-    by_value = {module.__name__: module for module in modules if not _is_installed(module)}
+    modules = {_module_of(part) for given in parts for part in (given.__mro__ if isinstance(given, type) else (given,))}
+    by_value = {
+        module.__name__: module
+        for module in modules
+        if module is not None and module.__name__ != "__main__" and not _is_installed(module)
+    }
     with _listing:
         # One that is listed already stays so: the user listed it, or the call around this one, which takes it back.
         listed = cloudpickle.list_registry_pickle_by_value()

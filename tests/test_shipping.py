@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +54,20 @@ def test_a_module_travels_by_value_only_while_it_is_pickled() -> None:
     assert travels_by_value(packed)
     assert "travelled" == pickle.loads(packed)(1)
     assert set() == cloudpickle.list_registry_pickle_by_value()
+
+
+def test_a_base_class_travels_with_the_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both stand in modules beside the script, which no worker has."""
+    (tmp_path / "bases_of_jobs.py").write_text("class Base:\n    def word(self):\n        return 'of the base'\n")
+    (tmp_path / "users_of_jobs.py").write_text("import bases_of_jobs\nclass Users(bases_of_jobs.Base):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    users = importlib.import_module("users_of_jobs").Users
+    program = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())().word())"
+
+    packed = pickled(users, users)
+    done = subprocess.run([sys.executable, "-c", program], input=packed, capture_output=True, check=False, cwd="/")
+
+    assert (done.stdout, done.stderr) == (b"of the base\n", b"")
 
 
 def test_a_module_that_the_user_registered_stays_registered() -> None:
