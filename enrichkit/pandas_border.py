@@ -60,8 +60,8 @@ def _timestamps(instants: pd.Series) -> pa.Array[Any]:
     try:
         # With the era BC for AD, or with a year of five digits, it is no ISO text.
         return pc.replace_substring_regex(texts, "AD$", "").cast(pa.timestamp("us", "UTC"))
-    except pa.ArrowInvalid as error:
-        raise out_of_years("timestamp") from error
+    except pa.ArrowInvalid:
+        raise out_of_years("timestamp") from None  # Arrow's error shows the key
 
 
 def frame_of(array: pa.Array[Any]) -> pd.DataFrame:

@@ -275,7 +275,7 @@ class Engine:
                 if isinstance(error, Exception) and not isinstance(error, ConnectorError):
                     raise FatalError(
                         f"{self.name}: its connector could not be opened: it raised {type(error).__qualname__}."
-                    ) from error
+                    ) from None  # its text may hold secrets, and a traceback would show them
                 raise
             self._open = True
 
