@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import traceback
 from itertools import pairwise
 from typing import TYPE_CHECKING, Never
 
@@ -123,8 +124,9 @@ async def test_an_open_that_fails_for_an_unknown_reason_says_so(lab: Lab) -> Non
     task = lab.task(lab.engine(server), on_error="null")
     task.admit("a")
     text = "scripted: its connector could not be opened: it raised OSError."
-    with pytest.raises(FatalError, match=f"^{re.escape(text)}$"):
+    with pytest.raises(FatalError, match=f"^{re.escape(text)}$") as caught:
         await task.end()
+    assert "secret path" not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_an_open_that_fails_for_a_moment_is_tried_again(lab: Lab) -> None:
