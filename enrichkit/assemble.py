@@ -10,7 +10,7 @@ own key in order; a struct of three fields 210 ns per distinct key; the details 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,16 +20,29 @@ import pyarrow.compute as pc
 from .errors import TaskFailedError
 from .outcome import STATUSES, Outcomes
 
-__all__ = ["assemble", "assemble_details", "column_of", "values_of"]
+__all__ = ["assemble", "assemble_details", "columns_of", "values_of"]
+
+BYTES = 32 * 2**20
+"""Most bytes of a column of several rows."""
 
 _NULL_KEY = STATUSES.index("null_key")
 
 
-def column_of(outcomes: Outcomes, codes: pa.Int32Array, data_type: pa.DataType) -> Any:
-    """Return the column of the rows of a slice: values, or structs where *outcomes* have details."""
+def columns_of(outcomes: Outcomes, codes: pa.Int32Array, data_type: pa.DataType) -> Iterator[Any]:
+    """
+    Yield the column of the rows of a slice: values, or structs where *outcomes* have details.
+
+    It comes in one piece, or in several of at most `BYTES` where wide values are on many rows: one of 250 KB that
+    10,000 rows share would be 2.5 GB.
+    """
     if outcomes.attempts is not None:
-        return assemble_details(outcomes, codes, data_type)
-    return assemble(values_of(outcomes, data_type), codes, data_type)
+        values, codes = _details(outcomes, data_type), codes.fill_null(len(outcomes.keys))
+    else:
+        values = _array(values_of(outcomes, data_type), data_type)
+    start = 0
+    for end in _cuts(values, codes):
+        yield _rows(values, codes[start:end])
+        start = end
 
 
 def values_of(outcomes: Outcomes, data_type: pa.DataType) -> Any:
@@ -80,6 +93,12 @@ def assemble_details(outcomes: Outcomes, codes: pa.Int32Array, data_type: pa.Dat
         codes: One number of a key per row, null where the key is null.
         data_type: The type of a value.
     """
+    rows: pa.StructArray = _rows(_details(outcomes, data_type), codes.fill_null(len(outcomes.keys)))
+    return rows
+
+
+def _details(outcomes: Outcomes, data_type: pa.DataType) -> pa.StructArray:
+    """Return the struct of each key, and behind them that of the null key."""
     if outcomes.attempts is None or outcomes.latencies is None or outcomes.origins is None:
         raise ValueError("The outcomes have no details; they must be made with details=True. Ask the run for details.")
     # One more outcome than there are keys: that of the null key.
@@ -96,9 +115,42 @@ def assemble_details(outcomes: Outcomes, codes: pa.Int32Array, data_type: pa.Dat
         "latency": pa.array([*outcomes.latencies, 0.0], pa.float64()),
         "origin": _texts([*outcomes.origins, None]),
     }
-    table = pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
-    rows: pa.StructArray = _rows(table, codes.fill_null(size))
-    return rows
+    return pa.StructArray.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _cuts(values: Any, codes: Any) -> Sequence[int]:
+    """Return where the pieces of the rows end that have the *values* with the numbers *codes*."""
+    sizes = _sizes(values)
+    widest = pc.max(sizes).as_py() or 0
+    if values.nbytes + max(0, len(codes) - len(values)) * widest <= BYTES:  # each value is on a row at least
+        return [len(codes)]
+    ends: list[int] = []
+    held = 0
+    for row, size in enumerate(sizes.take(codes).fill_null(0).to_pylist()):
+        if held and held + size > BYTES:
+            ends.append(row)
+            held = 0
+        held += size
+    return [*ends, len(codes)]
+
+
+def _sizes(values: Any) -> Any:
+    """Return about how many bytes each of *values* has: of a list at most so many."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return functools.reduce(pc.add, map(_sizes, values.flatten()), _each(values, 1))
+    if pa.types.is_map(kind) or pa.types.is_list(kind):
+        inside = [values.keys, values.items] if pa.types.is_map(kind) else [values.values]
+        widest = sum(pc.max(_sizes(part)).as_py() or 0 for part in inside)
+        counts = pc.subtract(values.offsets[1:], values.offsets[:-1]).cast(pa.int64())
+        return pc.add(pc.multiply(counts, widest), 4)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return pc.add(pc.binary_length(values).fill_null(0).cast(pa.int64()), 4)
+    return _each(values, 16)  # the widest of those of one width: a decimal
+
+
+def _each(values: Any, size: int) -> Any:
+    return pa.repeat(pa.scalar(size, pa.int64()), len(values))
 
 
 def _array(values: Any, data_type: pa.DataType) -> Any:
@@ -152,6 +204,6 @@ def _texts(texts: list[Any]) -> Any:
 
 def _too_much() -> TaskFailedError:
     return TaskFailedError(
-        "The values of one batch of rows hold more than 2 GiB; an Arrow column of text holds at most that. Lower "
-        "spark.sql.execution.arrow.maxRecordsPerBatch, or declare fewer fields with returns=."
+        "The values of a slice of rows hold more than 2 GiB; an Arrow column of text holds at most that. Lower "
+        "window, an eighth of which a slice has, or declare fewer fields with returns=."
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from .assemble import column_of
+from .assemble import BYTES, columns_of
 from .engine.handover import NOTHING
 from .frame_slices import FrameTask, ordered, unordered
 from .matches import exploded, picked
@@ -31,8 +31,6 @@ __all__ = ["enrich_batches"]
 
 ROWS = 10_000
 """Most rows of a batch that is filled up; Spark's own default."""
-BYTES = 32 * 2**20
-"""Likewise, most bytes."""
 LINGER = 0.02
 """Seconds that a row whose lookup is done may wait for others to leave with it."""
 
@@ -45,14 +43,16 @@ def enrich_batches(task: FrameTask, batches: Iterable[pa.RecordBatch]) -> Iterat
     if first is None:
         return  # an empty partition: nothing is opened
     handover, process = begin(plan, [first.column(n) for n in task.keys], ordered=task.ordered)
+    every = chain((first,), filled)
+    del first  # or it would stay until the task ends
     if task.ordered:
-        for part in process(ordered(task, plan, handover, chain((first,), filled))):
+        for part in process(ordered(task, plan, handover, every)):
             # A call that goes on after its rows have timed out keeps their outcomes, but need not keep the input.
             tag, part.outcomes.tag = part.outcomes.tag, None
             yield from _rows(task, plan, tag.batch, part.outcomes, tag.codes)
         return
     ready = _Ready(task, plan)
-    for part in process(unordered(task, plan, handover, chain((first,), filled))):
+    for part in process(unordered(task, plan, handover, every)):
         if part is not NOTHING:
             ready.add(part)
         if part is NOTHING or ready.full():
@@ -143,7 +143,7 @@ def _rows(
     if not batch.num_rows:
         return
     if not task.explode:
-        yield _widened(task, plan.value_type, batch, outcomes, codes)
+        yield from _widened(task, plan.value_type, batch, outcomes, codes)
         return
     size = max(1, min(ROWS, BYTES * batch.num_rows // max(1, batch.nbytes)))
     longest = max((len(value) for value in outcomes.values if value), default=1)
@@ -152,7 +152,7 @@ def _rows(
     matches, pairs = exploded(outcomes, codes, size, BYTES, width)
     for rows, chosen in pairs:
         places = {number: place for place, number in enumerate(dict.fromkeys(n for n in chosen if n is not None))}
-        yield _widened(
+        yield from _widened(
             task,
             plan.value_type.value_type,
             batch.take(pa.array(rows, pa.int32())),
@@ -163,9 +163,12 @@ def _rows(
 
 def _widened(
     task: FrameTask, data_type: pa.DataType, batch: pa.RecordBatch, outcomes: Outcomes, codes: pa.Int32Array
-) -> pa.RecordBatch:
-    """*batch* with the columns that come to it."""
-    column = column_of(outcomes, codes, data_type)
-    columns = column.flatten() if task.spread else [column]
-    fields = [pa.field(name, column.type) for name, column in zip(task.names, columns, strict=True)]
-    return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=pa.schema([*batch.schema, *fields]))
+) -> Iterator[pa.RecordBatch]:
+    """*batch* with the columns that come to it, in pieces as `columns_of` makes them."""
+    start = 0
+    for column in columns_of(outcomes, codes, data_type):
+        columns = column.flatten() if task.spread else [column]
+        fields = [pa.field(name, column.type) for name, column in zip(task.names, columns, strict=True)]
+        rows = batch.slice(start, len(column))
+        yield pa.RecordBatch.from_arrays([*rows.columns, *columns], schema=pa.schema([*batch.schema, *fields]))
+        start += len(column)

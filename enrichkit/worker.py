@@ -10,9 +10,10 @@ import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from .assemble import column_of
+from .assemble import columns_of
 from .columns import column_reader
 from .connector import TaskInfo
 from .decode import Decode, decoder
@@ -88,14 +89,16 @@ def _plan(payload: bytes) -> Plan:
 
 def _enrich(plan: Plan, batches: Iterable[Sequence[pa.Array[Any]]]) -> Iterator[pa.Array[Any]]:
     """Look the keys of *batches* up and yield arrays of values: as many rows, in the same order, in other sizes."""
-    batches = (batch for batch in batches if len(batch[0]))
-    first = next(iter(batches), None)
+    filled = (batch for batch in batches if len(batch[0]))
+    first = next(filled, None)
     if first is None:
         return  # an empty partition: nothing is opened
     handover, process = begin(plan, first)
+    every = chain((first,), filled)
+    del first  # or it would stay until the task ends
 
     def slices() -> Iterator[Outcomes]:
-        for batch in _chain(first, batches):
+        for batch in every:
             start, rows = 0, len(batch[0])
             while start < rows:
                 size = min(handover.slice_rows, rows - start)
@@ -104,7 +107,7 @@ def _enrich(plan: Plan, batches: Iterable[Sequence[pa.Array[Any]]]) -> Iterator[
                 start += size
 
     for part in process(slices()):
-        yield column_of(part.outcomes, part.outcomes.tag, plan.value_type)
+        yield from columns_of(part.outcomes, part.outcomes.tag, plan.value_type)
 
 
 def keys_of(
@@ -138,11 +141,6 @@ def begin(
     kinds = kinds_of(columns)
     handover = _handover(plan, None if kinds is None else f"{digest} {kinds}", ordered=ordered)
     return handover, lambda slices: handover.process(slices, plan.engine_key + digest, lambda: _engine(plan))
-
-
-def _chain(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
 
 
 def _handover(plan: Plan, cached_by: str | None, *, ordered: bool) -> Handover:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enrichkit.assemble import assemble, assemble_details, values_of
+from enrichkit.assemble import BYTES, assemble, assemble_details, columns_of, values_of
 from enrichkit.errors import TaskFailedError
 from enrichkit.outcome import ERROR, MISSING, OK, REJECTED, STATUSES, TIMEOUT, Outcomes
 
@@ -55,6 +55,51 @@ def test_each_row_gets_the_value_of_its_key(slice_: tuple[pa.DataType, list[Any]
     assert column.type == data_type
     assert isinstance(column, pa.Array)
     column.validate(full=True)
+
+
+@UNHURRIED
+@given(slices(), st.integers(1, 200), st.booleans())
+def test_pieces_are_the_rows_in_order(
+    slice_: tuple[pa.DataType, list[Any], list[int | None]], most: int, details: bool
+) -> None:
+    data_type, values, codes = slice_
+    outcomes = Outcomes(values, len(codes), details=details)
+    outcomes.put(range(len(values)), values, bytes([OK]) * len(values))
+    array = pa.array(codes, pa.int32())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("enrichkit.assemble.BYTES", most)
+        pieces = list(columns_of(outcomes, array, data_type))
+
+    whole = assemble_details(outcomes, array, data_type) if details else assemble(values, array, data_type)
+    assert [row for piece in pieces for row in piece.to_pylist()] == whole.to_pylist()
+    assert {piece.type for piece in pieces} <= {whole.type}
+    assert all(len(piece) for piece in pieces) or not codes
+
+
+@pytest.mark.parametrize("wrap", [lambda text: text, lambda text: {"name": text, "sizes": [1]}], ids=["text", "struct"])
+@pytest.mark.parametrize("details", [False, True], ids=["value", "details"])
+def test_a_wide_value_that_many_rows_share_leaves_in_pieces(wrap: Any, details: bool) -> None:
+    wide, data_type = 2**20, USER if isinstance(wrap(""), dict) else pa.string()
+    outcomes = Outcomes(["few", "many"], 201, details=details)
+    outcomes.put(range(2), [wrap("x"), wrap("y" * wide)], bytes([OK, OK]))
+
+    pieces = list(columns_of(outcomes, pa.array([0] + [1] * 200, pa.int32()), data_type))
+
+    assert [wrap("x")] + [wrap("y" * wide)] * 200 == [
+        row["value"] if details else row for piece in pieces for row in piece.to_pylist()
+    ]
+    assert max(piece.nbytes for piece in pieces) <= BYTES
+    assert len(pieces) <= 200 * wide // BYTES + 2
+
+
+def test_rows_that_fit_leave_in_one_piece() -> None:
+    outcomes = Outcomes(range(5000), 10_000)
+    outcomes.put(range(5000), ["x" * 100] * 5000, bytes([OK]) * 5000)
+
+    assert [10_000] == [
+        len(piece) for piece in columns_of(outcomes, pa.array([*range(5000)] * 2, pa.int32()), pa.string())
+    ]
 
 
 def test_a_null_struct_is_null_and_no_struct_of_nulls() -> None:
@@ -245,8 +290,8 @@ def test_more_than_2_gib_of_text_in_one_slice_fails_with_advice(value: Any, data
         assemble([value], pa.array([0] * 33, pa.int32()), data_type)
 
     assert str(error.value) == (
-        "The values of one batch of rows hold more than 2 GiB; an Arrow column of text holds at most that. Lower "
-        "spark.sql.execution.arrow.maxRecordsPerBatch, or declare fewer fields with returns=."
+        "The values of a slice of rows hold more than 2 GiB; an Arrow column of text holds at most that. Lower window, "
+        "an eighth of which a slice has, or declare fewer fields with returns=."
     )
 
 

@@ -392,6 +392,23 @@ def test_the_fields_of_a_struct_become_columns(thread: LoopThread) -> None:
     assert [("Ann", 3), (None, None), (None, None), (None, None)] == [row[3:] for row in rows]
 
 
+@pytest.mark.parametrize("how", [{}, {"ordered": False}, {"explode": True}], ids=["ordered", "unordered", "explode"])
+def test_a_wide_value_on_many_rows_leaves_a_few_at_a_time(
+    thread: LoopThread, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("enrichkit.assemble.BYTES", 10_000)
+    monkeypatch.setattr(frame_batches, "BYTES", 10_000)
+    many = "explode" in how
+    odd, even = (Step(value=[text] if many else text) for text in ("x" * 3000, "y"))
+    server = ScriptedConnector({1: odd}, otherwise=even)
+    rows = [(n, n % 2, None) for n in range(50)]
+
+    made = list(enrich_batches(task(server, many=many, **how), [batch(rows)]))
+
+    assert sorted((*row, "x" * 3000 if row[1] else "y") for row in rows) == sorted(rows_of(iter(made)))
+    assert max(one.column("value").nbytes for one in made) <= 21_000
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_inner_drops_misses_and_null_keys_but_no_failure(thread: LoopThread, ordered: bool) -> None:
     server = ScriptedConnector(

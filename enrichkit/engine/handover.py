@@ -35,6 +35,8 @@ LAG_WARN = 1.0
 LAG_FAIL = 30.0
 LAG_FAIL_TIMEOUTS = 3.0
 SLICES_PER_WINDOW = 8
+SLICES_PER_WINDOW_BYTES = 4
+ROW_BYTES_KEPT = 0.9  # from part to part: wide rows are remembered for a while, and one of them not for ever
 
 NOTHING = Part(Outcomes([], 0), None, 0, 0)
 """Yielded when nothing left, but the taker may want to go on with what it has."""
@@ -83,6 +85,7 @@ class Handover:
         self._ready: queue.SimpleQueue[list[Part] | BaseException] = queue.SimpleQueue()
         self.run = build(self._ready.put)
         self.wake_at: float | None = None
+        self._row_bytes = 1.0  # of values, in the last slices
         self._warned = False
         self._apart = Apart(meet)
 
@@ -92,11 +95,13 @@ class Handover:
         How many rows the next slice may hold: an eighth of the window, or up to half of it for four rounds of calls.
 
         Rows of a larger slice share more keys and cost less, those of a smaller one leave earlier; and the window grows
-        only when some leave, so that a slow row in the first slice would hold all others up.
+        only when some leave, so that a slow row in the first slice would hold all others up. With values as wide as the
+        last slices had them it holds a quarter of `window_bytes`, which lets the oldest slice pass whatever it holds.
         """
         window = self._window
         few = max(1, window.size // SLICES_PER_WINDOW)
-        return few if window.size < window.limit else max(few, min(2 * self._start, window.size // 2))
+        rows = few if window.size < window.limit else max(few, min(2 * self._start, window.size // 2))
+        return max(1, min(rows, int(self.run.options.window_bytes / SLICES_PER_WINDOW_BYTES / self._row_bytes)))
 
     def process(self, slices: Iterable[Outcomes | Mark], key: str, build: Callable[[], Engine]) -> Iterator[Part]:
         """
@@ -148,6 +153,8 @@ class Handover:
             if part.outcomes.column is not None:
                 self._apart.leave()
             self.run.taken_bytes += part.bytes
+            if part.rows:
+                self._row_bytes = max(1.0, ROW_BYTES_KEPT * self._row_bytes, part.bytes / part.rows)
             yield part
         if self.run.held_back:
             self._loop.post(self.run.resume)

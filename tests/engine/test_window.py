@@ -83,6 +83,36 @@ def test_slices_are_an_eighth_of_the_window_and_up_to_half_of_a_full_one_for_fou
     assert task.handover.slice_rows == in_the_end
 
 
+def test_slices_of_wide_values_hold_a_quarter_of_window_bytes(spark_thread: SparkThread) -> None:
+    """One of them is kept in memory whole: `window_bytes` holds back those behind it."""
+    wide = ScriptedConnector(otherwise=Step(value="x" * 1000))
+    task = spark_thread(wide, window=800, start=800, window_bytes=40_000)
+    sizes = []
+
+    def source() -> Iterator[Outcomes]:
+        for start in range(0, 4000, 100):
+            size = min(100, task.handover.slice_rows)
+            sizes.append(size)
+            yield from slices(range(start, start + size))
+
+    for _ in task.process(source()):
+        pass
+    assert sizes[0] == 100
+    assert max(sizes[-10:]) <= 10
+
+
+def test_one_wide_value_does_not_make_the_slices_small_for_ever(spark_thread: SparkThread) -> None:
+    task = spark_thread(
+        ScriptedConnector({"wide": Step(value="x" * 40_000)}), window=800, start=800, window_bytes=40_000
+    )
+    sizes = []
+    for part in task.process(slices(["wide"], *([n] for n in range(200)))):
+        sizes.append(task.handover.slice_rows)
+        assert part.rows == 1
+    assert min(sizes) == 1
+    assert sizes[-1] > 100
+
+
 def test_a_consumer_of_a_few_rows_does_not_look_up_a_whole_window(spark_thread: SparkThread) -> None:
     server = ScriptedConnector()
     task = spark_thread(server, window=100_000, start=8)
