@@ -34,6 +34,7 @@ STEP = 1.0
 LAG_WARN = 1.0
 LAG_FAIL = 30.0
 LAG_FAIL_TIMEOUTS = 3.0
+FROZEN = 4.0
 SLICES_PER_WINDOW = 8
 SLICES_PER_WINDOW_BYTES = 4
 ROW_BYTES_KEPT = 0.9  # from part to part: wide rows are remembered for a while, and one of them not for ever
@@ -162,13 +163,16 @@ class Handover:
     def _wait(self) -> list[Part] | BaseException:
         started = time.monotonic()
         while True:
-            step = STEP if self.wake_at is None else min(STEP, max(0.0, self.wake_at - time.monotonic()))
+            asked = time.monotonic()
+            step = STEP if self.wake_at is None else min(STEP, max(0.0, self.wake_at - asked))
             try:
                 return self._ready.get(timeout=step)
             except queue.Empty:
-                if self.wake_at is not None and time.monotonic() >= self.wake_at:
+                now = time.monotonic()
+                if self.wake_at is not None and now >= self.wake_at:
                     return []
-                self._watch(time.monotonic() - started)
+                if now - asked < step + FROZEN:  # else all of the process stood still: the loop is not to blame
+                    self._watch(now - started)
 
     def _watch(self, waited: float) -> None:
         """Warn when the loop has not gone round for a while; give up when it is dead or blocked for too long."""

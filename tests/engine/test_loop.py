@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import re
 import select
 import subprocess
@@ -266,6 +267,36 @@ def test_a_connector_that_blocks_the_loop_for_too_long_fails_the_task(spark_thre
         list(parts)
     assert time.monotonic() - started < 5.0
     block.set()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_process_that_stood_still_does_not_blame_the_connector(
+    spark_thread: SparkThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after `docker pause`: the wait of a moment took long, so the loop may have stood still as well."""
+    monkeypatch.setattr(handover, "FROZEN", 0.2)
+    block = threading.Event()
+    task = spark_thread(ScriptedConnector({"a": Step(block=block)}))
+    ready, waits = task.handover._ready, []
+
+    class Stopped:
+        """A queue whose first wait ends late; behind it the loop goes on."""
+
+        def get(self, timeout: float) -> Any:
+            waits.append(timeout)
+            if len(waits) == 1:
+                time.sleep(1.0)
+                threading.Timer(0.05, block.set).start()
+                raise queue.Empty
+            return ready.get(timeout=5.0)
+
+        def empty(self) -> bool:
+            return ready.empty()
+
+    monkeypatch.setattr(task.handover, "_ready", Stopped())
+    assert [part.outcomes.values for part in task.process(iter(one("a")))] == [["va"]]
+    assert len(waits) == 2
+    assert not caplog.records
 
 
 class Deadly(ScriptedConnector):
