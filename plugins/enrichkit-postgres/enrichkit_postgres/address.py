@@ -51,7 +51,8 @@ class Address:
         password: None: `PostgresConfig.password`, `PGPASSWORD` or `~/.pgpass` on the worker.
         database: None: `PGDATABASE` or the name of the user.
         sslmode: One of `SSL_MODES`, or None.
-        target_session_attrs: Which of several hosts will do, for example `prefer-standby`.
+        target_session_attrs: Which of several hosts will do, for example `prefer-standby`. As lookups only read,
+            `read-write` is a primary and `read-only` a standby.
         application_name: What `pg_stat_activity` shows.
     """
 

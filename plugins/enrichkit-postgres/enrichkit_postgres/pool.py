@@ -142,20 +142,41 @@ class PostgresPool(Pool[PostgresSession]):
             self.release(session)
 
     async def connect(self, timeout: float) -> PostgresSession:
-        """Return a new session, whose statements the server stops a tenth before *timeout*."""
+        """
+        Return a new session, whose statements the server stops a tenth before *timeout*.
+
+        The hosts are tried in turn. Each has its own time: the driver has one for all, which a host that says nothing
+        would use up.
+        """
+        asked = self.address.target_session_attrs or "any"  # not PGTARGETSESSIONATTRS of the worker
+        # Our own sessions are all read-only, by which the driver would go.
+        wanted = {"read-write": "primary", "read-only": "standby"}.get(asked, asked)
+        hosts = list(zip(self.address.hosts, self.address.ports, strict=True))
+        # The driver prefers a standby among the hosts that it is given, so here they are asked for one first.
+        rounds = ("standby", "any") if wanted == "prefer-standby" else (wanted,)
+        choices = [(attributes, *host) for attributes in rounds for host in hosts]
+        for attributes, host, port in choices[:-1]:
+            with contextlib.suppress(
+                OSError, self._driver.TargetServerAttributeNotMatched, self._driver.CannotConnectNowError
+            ):
+                return await self._connect(host, port, attributes, timeout)
+        attributes, host, port = choices[-1]
+        return await self._connect(host, port, attributes, timeout)
+
+    async def _connect(self, host: str, port: int, attributes: str, timeout: float) -> PostgresSession:
         address, config = self.address, self.config
         limit = min(timeout, 86_400.0)
         settings = {"application_name": address.application_name}
         if not config.pgbouncer:  # which refuses settings that it does not know
             settings |= SETTINGS | {"statement_timeout": str(_milliseconds(limit))}
         connection = await self._driver.connect(
-            host=list(address.hosts),
-            port=list(address.ports),
+            host=host,
+            port=port,
             user=address.user,
             database=address.database,
             password=self.password(),
             ssl=self._tls(),
-            target_session_attrs=address.target_session_attrs or "any",  # not PGTARGETSESSIONATTRS of the worker
+            target_session_attrs=attributes,
             server_settings=settings,
             statement_cache_size=0 if config.pgbouncer else 100,
             max_cacheable_statement_size=0,  # no limit: a statement for 70 columns of text is longer than the default

@@ -1020,6 +1020,26 @@ def test_an_unreadable_certificate_is_named(users, tmp_path):
 # Faults -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("attributes", ["", "?target_session_attrs=read-write", "?target_session_attrs=prefer-standby"])
+def test_a_host_that_says_nothing_leaves_time_for_the_next_one(users, monkeypatch, attributes):
+    monkeypatch.setattr("enrichkit_postgres.pool.CONNECT_TIMEOUT", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # whose kernel takes connections
+        two = users.replace("@127.0.0.1", f"@127.0.0.1:{silent.getsockname()[1]},127.0.0.1")
+        assert two != users
+        assert lookup(two + attributes, [1], table="users", columns=("name",)) == {1: "name1"}
+
+
+@pytest.mark.parametrize("attributes", ["standby", "read-only"])
+def test_when_no_server_is_as_wanted_the_message_says_so(users, attributes):
+    error = failure(f"{users}?target_session_attrs={attributes}", table="users")
+    where = users.rpartition("@")[2].partition("/")[0]
+    assert type(error) is TransientError
+    assert str(error) == (
+        f"No server at {where} is what target_session_attrs in PostgresConfig.dsn asks for; one may be on its way to "
+        "it. Look at the servers, or name another kind."
+    )
+
+
 @pytest.fixture
 def patient(monkeypatch):
     """Every other limit of time is a minute, so that half a minute tells whether the right one held."""
