@@ -25,6 +25,10 @@ _TRANSIENT = ("08", "25P03", "25P04", "40", "53", "55", "57", "58", "72")
 # Authentication, catalog and schema names, syntax, access, read-only, unsupported, statement name, role.
 _FATAL = ("08P01", "0A", "0L", "0P", "25", "26", "28", "3D", "3F", "42", "57P04")
 
+POOLER = "08P01"
+"""PgBouncer says so of all that it refuses: no server to be had, or too many clients, for a moment, too."""
+_OF_SETTINGS = ("unsupported startup parameter", "no such ", "password authentication failed", "SSL required")
+
 _ADVICE = {
     "28": "Check the user of PostgresConfig.dsn and set the password, for example password=Secret.env('PGPASSWORD').",
     "28000": "Check the user of PostgresConfig.dsn, and what pg_hba.conf of the server asks of it: a password, TLS, or "
@@ -55,10 +59,11 @@ def translate(error: Exception, driver: ModuleType, where: str, *secrets: str | 
         return error
     state = getattr(error, "sqlstate", None)
     if isinstance(error, driver.PostgresError) and isinstance(state, str):
-        kind = _class_of(state)
+        kind = _class_of(state, str(error.args[0]) if error.args else "")
         shown = kind is not PermanentError and error.context is None
         text = f"{redact(str(error.args[0]), *secrets).rstrip('.')}, " if shown and error.args else ""
-        said = f"PostgreSQL at {where} says: {text}{type(error).__name__}, SQLSTATE {state}. {_advice(state)}"
+        advice = "" if state == POOLER and kind is TransientError else _advice(state)
+        said = f"PostgreSQL at {where} says: {text}{type(error).__name__}, SQLSTATE {state}. {advice}"
         return kind(said.rstrip())
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         reason = getattr(error, "verify_message", None) or str(error.reason) or type(error).__name__
@@ -85,14 +90,23 @@ def translate(error: Exception, driver: ModuleType, where: str, *secrets: str | 
         return TransientError(redact(f"PostgreSQL at {where} cannot be reached: {reason}.", *secrets))
     if isinstance(error, driver.ClientConfigurationError | driver.UnsupportedServerFeatureError):
         return FatalError(redact(f"asyncpg cannot connect to PostgreSQL at {where}: {error}", *secrets))
+    if isinstance(error, driver.TargetServerAttributeNotMatched):
+        return TransientError(
+            f"No server at {where} is what target_session_attrs in PostgresConfig.dsn asks for; one may be on its way "
+            "to it. Look at the servers, or name another kind."
+        )
+    if isinstance(error, driver.InterfaceError) and isinstance(error, ValueError):  # its text quotes the value
+        return PermanentError(f"A key does not fit its column of PostgreSQL at {where}: {type(error).__name__}.")
     if isinstance(error, driver.InterfaceError | driver.InternalClientError):
         return TransientError(f"The connection to PostgreSQL at {where} broke: {type(error).__name__}.")
     # Decoding, most likely: the text may quote the value.
     return PermanentError(f"A value from PostgreSQL at {where} cannot be read: {type(error).__name__}.")
 
 
-def _class_of(state: str) -> type[FatalError | PermanentError | TransientError]:
+def _class_of(state: str, text: str) -> type[FatalError | PermanentError | TransientError]:
     """The longest prefix wins: 25P03 is transient, the rest of 25 is fatal."""
+    if state == POOLER and not text.startswith(_OF_SETTINGS):
+        return TransientError
     transient = max((len(prefix) for prefix in _TRANSIENT if state.startswith(prefix)), default=0)
     fatal = max((len(prefix) for prefix in _FATAL if state.startswith(prefix)), default=0)
     if fatal > transient:

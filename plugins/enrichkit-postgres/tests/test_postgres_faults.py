@@ -35,7 +35,7 @@ def of_server(state: str, text: str = "words of the server", **fields: Any) -> a
 
 OF_ITSELF = {
     "08006": ("ConnectionFailureError", TransientError, ""),
-    "08P01": ("ProtocolViolationError", FatalError, PGBOUNCER),
+    "08P01": ("ProtocolViolationError", TransientError, ""),
     "0A000": ("FeatureNotSupportedError", FatalError, ""),
     "25006": ("ReadOnlySQLTransactionError", FatalError, READ_ONLY),
     "25P02": ("InFailedSQLTransactionError", FatalError, ""),
@@ -63,6 +63,29 @@ def test_what_the_server_says_of_itself_is_told_with_advice(state: str) -> None:
     name, kind, advice = OF_ITSELF[state]
     expected = f"PostgreSQL at db:5432 says: words of the server, {name}, SQLSTATE {state}. {advice}".rstrip()
     assert (kind, expected) == told(of_server(state))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "advice"),
+    [
+        ("unsupported startup parameter: search_path", FatalError, PGBOUNCER),
+        ("no such database: shop", FatalError, PGBOUNCER),
+        ("server login has been failing, try again later (server_login_retry)", TransientError, ""),
+        ("no more connections allowed (max_client_conn)", TransientError, ""),
+        ("query_wait_timeout", TransientError, ""),
+    ],
+)
+def test_pgbouncer_says_one_thing_of_what_lasts_and_of_what_passes(
+    text: str, kind: type[ConnectorError], advice: str
+) -> None:
+    expected = f"PostgreSQL at db:5432 says: {text}, ProtocolViolationError, SQLSTATE 08P01. {advice}".rstrip()
+    assert (kind, expected) == told(of_server("08P01", text))
+
+
+def test_an_argument_that_the_driver_cannot_encode_is_the_fault_of_its_key() -> None:
+    expected = "A key does not fit its column of PostgreSQL at db:5432: DataError."
+    of_driver = asyncpg.exceptions._base.DataError  # the public name is that of the server's error
+    assert (PermanentError, expected) == told(of_driver("invalid input for query argument $1: 'S3cret'"))
 
 
 @pytest.mark.parametrize(
