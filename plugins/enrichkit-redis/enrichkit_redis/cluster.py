@@ -99,6 +99,8 @@ class Cluster:
                     answers[n] = answer
                     if isinstance(answer, ReplyError) and (target := _target(str(answer), node)):
                         redirected.setdefault(target, []).append(n)
+                    elif isinstance(answer, ReplyError) and str(answer).startswith("CLUSTERDOWN"):
+                        self._stale = True  # a node that was cut off or reset; its slots may be another's
             if not redirected:
                 break
             self._stale = True

@@ -135,9 +135,9 @@ class Connection(asyncio.Protocol):
                 waiter.set_result(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        last = self._replies[-1] if self._replies else None
-        if isinstance(last, hiredis.ReplyError):  # a server that refuses us gives its reason and hangs up
-            self._end(translate(last, self._source))
+        only = self._replies[0] if len(self._replies) == 1 else None
+        if isinstance(only, hiredis.ReplyError):  # a server that refuses us gives its reason and hangs up
+            self._end(translate(only, self._source))
         else:
             self._end(TransientError(f"{self._source} closed the connection."))
 

@@ -459,6 +459,32 @@ def test_slots_in_an_unknown_form_fail_the_task(filled, proxy, connected, reply)
     assert (FatalError, text) == error_behind(proxy, connected, filled.ports[0], reply)
 
 
+def test_the_map_is_loaded_again_when_a_node_says_that_the_cluster_is_down(filled, proxy, connected, monkeypatch):
+    """A master that was cut off from the others says so for ever, while its replica has its slots."""
+    monkeypatch.setattr("enrichkit_redis.cluster.REFRESH", 0.0)
+
+    async def main() -> list[Any]:
+        async with proxy(filled.ports[0]) as p, connected(f"redis://127.0.0.1:{p.port}", cluster=True) as connector:
+            slots = b"*1\r\n" + range_of(0, 16383, p.port)
+
+            def down(data: bytes) -> bytes:
+                if not data.startswith(b"$24\r\n"):
+                    return data
+                told = data[31:-31]
+                if told.startswith(b"*"):
+                    return data[:31] + (slots or told) + data[-31:]
+                return data[:31] + b"-CLUSTERDOWN Hash slot not served\r\n" + data[-31:]
+
+            p.on_reply = down
+            first = await connector.fetch_many(KEYS[:1], CALL)
+            slots = b""  # the others tell who has them now
+            return [first, await connector.fetch_many(KEYS[:1], CALL)]
+
+    first, second = asyncio.run(main())
+    assert isinstance(first[KEYS[0]].error, TransientError)
+    assert values(KEYS[:1]) == second
+
+
 def test_a_cluster_without_slots_may_be_tried_again(filled, proxy, connected):
     text = "The Redis cluster has no slots assigned to its nodes."
     assert (TransientError, text) == error_behind(proxy, connected, filled.ports[0], b"*0\r\n")

@@ -155,6 +155,28 @@ def test_what_is_not_resp_is_an_error(server, filled, proxy, connected, run, jun
     run(main())
 
 
+def test_the_reply_to_one_key_is_not_why_the_server_hung_up(server, filled, proxy, connected, run):
+    """It died behind the third key of many, which holds another type."""
+
+    async def main() -> None:
+        async with (
+            proxy(server.port) as p,
+            connected(f"redis://127.0.0.1:{p.port}", kind="hash", key="h{}", fields=("f",)) as connector,
+        ):
+            await connector.fetch_many(["1"], CALL)
+
+            def cut(reply: bytes) -> bytes:
+                asyncio.get_running_loop().call_soon(lambda: [w.close() for w in p._clients.values()])
+                return reply[:31] + b"*1\r\n$-1\r\n*1\r\n$-1\r\n-WRONGTYPE of a key\r\n"
+
+            p.on_reply = cut
+            error = await error_of(connector, KEYS)
+            text = f"Redis at 127.0.0.1:{p.port} closed the connection."
+            assert (TransientError, text) == (type(error), str(error))
+
+    run(main())
+
+
 def test_a_reply_that_ends_in_the_middle_is_no_value(server, filled, proxy, connected, run):
     async def main() -> None:
         async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
