@@ -90,16 +90,19 @@ class Lookup:
 
     def _of_query(self, connection: sqlite3.Connection, config: SqliteConfig) -> None:
         # As a subquery it can be nothing but one SELECT. The line break ends a comment of its last line.
-        self._sql = f"SELECT * FROM (\n{(config.query or '').rstrip().rstrip(';')}\n)"  # noqa: S608 - the user's own query
+        query = f"(\n{(config.query or '').rstrip().rstrip(';')}\n)"
         self._taken = [Taken(name, "", (str, int, float, bytes)) for name in config.key_columns]
         try:
-            cursor = connection.execute(self._sql, [None] * len(self._taken))
+            cursor = connection.execute(f"SELECT * FROM {query}", [None] * len(self._taken))  # noqa: S608 - the user's own query
         except (sqlite3.ProgrammingError, sqlite3.Warning) as error:  # a Warning up to Python 3.11
             raise FatalError(
                 "SqliteConfig.query must be one SELECT with as many parameters as SqliteConfig.key has columns, "
                 f"{len(self._taken)}: ?1 for the first, ?2 for the second. Python says: {error}"
             ) from error
         self._names = [name for name, *_ in cursor.description]
+        # By name: what * stands for in the query changes with the schema, which SQLite looks up again, and we do not.
+        values = ", ".join(f"t.{quote(name)}" for name in self._names)
+        self._sql = f"SELECT {values} FROM {query} AS t"  # noqa: S608 - likewise
 
     def _describe(self, kept: Sequence[Column]) -> None:
         untyped = [column for column in kept if ddl_of(column) is None]

@@ -92,7 +92,10 @@ class Taken:
             return False
         if type(part) is str:
             return part.isascii() or _HALF_A_PAIR.search(part) is None
-        return type(part) is not int or -(2**63) <= part < 2**63
+        if type(part) is not int:
+            return True
+        # An index makes a REAL of the key, so that 2 ** 53 + 1 would find the row of 2 ** 53.
+        return -(2**63) <= part < 2**63 and (self.affinity != "REAL" or int(float(part)) == part)
 
 
 def taken_by(column: Column) -> Taken:

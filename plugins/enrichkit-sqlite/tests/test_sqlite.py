@@ -266,6 +266,15 @@ def test_a_text_does_not_find_a_number(path: str, declared: str) -> None:
     assert {12.0: "number"} == ask(config, 12.0)
 
 
+@pytest.mark.parametrize("index", ["", "PRIMARY KEY"])
+def test_an_int_that_no_double_is_does_not_find_the_double_beside_it(path: str, index: str) -> None:
+    execute(path, f"CREATE TABLE t (id REAL {index}, value TEXT); INSERT INTO t VALUES (9007199254740992, 'other')")
+    found = ask(SqliteConfig(path=path, table="t"), 2**53, 2**53 + 1)
+    assert found[2**53] == "other"
+    assert found[2**53 + 1].rejected
+    assert " and was given a value " in str(found[2**53 + 1].error)
+
+
 def test_a_collation_of_the_column_decides_what_is_equal(path: str) -> None:
     """And each key gets its own answer, though one row is that of both."""
     execute(path, "CREATE TABLE t (id TEXT COLLATE NOCASE, value TEXT); INSERT INTO t VALUES ('Ann', 'found')")
@@ -394,6 +403,27 @@ def test_a_query_that_is_no_select_is_refused_and_does_nothing(
     )
     assert {"x": "x"} == ask(of_query(path, "SELECT a FROM t WHERE a = ?1"), "x")
     assert [path] == [str(file) for file in tmp_path.iterdir()]
+
+
+def test_a_query_of_all_columns_goes_by_their_names_when_the_table_changes(path: str) -> None:
+    execute(path, "CREATE TABLE t (id INT PRIMARY KEY, name TEXT, city TEXT); INSERT INTO t VALUES (1, 'A', 'Rome')")
+    config = of_query(path, "SELECT * FROM t WHERE id = ?1", "struct<id:bigint,name:string,city:string>")
+
+    async def before_and_after() -> list[Mapping[Any, Any]]:
+        async with open_connector(config) as connector:
+            before = await connector.fetch_many([1], Call(timeout=10.0))
+            execute(path, "ALTER TABLE t DROP name; ALTER TABLE t ADD name TEXT; UPDATE t SET name = 'A'")
+            return [before, await connector.fetch_many([1], Call(timeout=10.0))]
+
+    row = {1: {"id": "1", "name": "A", "city": "Rome"}}
+    assert [row, row] == asyncio.run(before_and_after())
+
+
+def test_a_query_may_name_its_columns_as_it_likes(path: str) -> None:
+    execute(path, "CREATE TABLE t (id INTEGER PRIMARY KEY, a INTEGER); INSERT INTO t VALUES (1, 5)")
+    query = """SELECT a AS "we ""ird", count(*), a + 1 FROM t WHERE id = ?1 GROUP BY id"""
+    found = ask(of_query(path, query, 'struct<`we "ird`:bigint,`count(*)`:bigint,`a + 1`:bigint>'), 1)
+    assert {1: {'we "ird': "5", "count(*)": "1", "a + 1": "6"}} == found
 
 
 def test_a_query_with_other_parameters_is_refused(path: str) -> None:
