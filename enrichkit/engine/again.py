@@ -104,20 +104,23 @@ def ask_again(run: Run, lookups: list[Lookup], retry_after: float | None, cost: 
             lost.append(lookup)
         else:
             by_failures.setdefault(lookup.failures, []).append(lookup)
-    if by_failures and not engine.budget.spend(cost):
-        for lookup in (lookup for waiting in by_failures.values() for lookup in waiting):
-            lookup.error = TransientError(f"{lookup.error or 'no answer'} (the budget of retries is used up)")
-        return [lookup for lookup in lookups if not lookup.settled]
+    due: list[tuple[float, list[Lookup]]] = []
     for failures, waiting in by_failures.items():
         # One draw for the keys of one call: keys that each wait a time of their own would come back one by one.
         wait = backoff(retry, failures, retry_after, run.rng)
         in_time = [lookup for lookup in waiting if now + wait < run.deadlines.of(lookup)]
         lost += [lookup for lookup in waiting if now + wait >= run.deadlines.of(lookup)]
         if in_time:
-            run.stats.retries += len(in_time)
-            for lookup in in_time:
-                lookup.routes += 1
-            engine.later(run, wait, in_time)
+            due.append((wait, in_time))
+    if due and not engine.budget.spend(cost):
+        for lookup in (lookup for _, in_time in due for lookup in in_time):
+            lookup.error = TransientError(f"{lookup.error or 'no answer'} (the budget of retries is used up)")
+        return [lookup for lookup in lookups if not lookup.settled]
+    for wait, in_time in due:
+        run.stats.retries += len(in_time)
+        for lookup in in_time:
+            lookup.routes += 1
+        engine.later(run, wait, in_time)
     return lost
 
 

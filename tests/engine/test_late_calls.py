@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from enrichkit.engine.retry import Budget
 from enrichkit.errors import PermanentError, TransientError
 from enrichkit.options import Retry
 from enrichkit.testing.scripted import Step
@@ -116,10 +117,13 @@ async def test_attempts_are_counted_however_they_fail(lab: Lab, how: str) -> Non
 async def test_a_retry_that_is_due_too_late_is_an_error_at_once(lab: Lab, how: str, wait: float) -> None:
     error = TransientError("busy", retry_after=wait)
     step = Step(error=error) if how == "error" else Step(failure=error)
-    _, task = lab.start({"a": step}, timeout=10.0, on_error="null", on_timeout="null")
+    server, task = lab.start({"a": step}, timeout=10.0, on_error="null", on_timeout="null")
     task.admit("a")
     await task.end()
     assert [(row.status, row.error, row.at) for row in task.left] == [("error", "TransientError: busy", 0.0)]
+    assert task.run.engine is not None
+    assert task.run.engine.budget.tokens == Budget.SIZE, "nothing is spent on what is not asked again"
+    assert dict(server.asked) == {"a": 1}
 
 
 @raised_or_returned
