@@ -119,8 +119,14 @@ class Engine:
         while groups > 0 and len(self._slots) < self.capacity:
             slot = self._loop.create_task(self._slot(), name=f"enrichkit-slot-{self.name}")
             self._slots.add(slot)
-            slot.add_done_callback(self._slots.discard)
+            slot.add_done_callback(self._ended)
             groups -= 1
+
+    def _ended(self, slot: asyncio.Task[None]) -> None:
+        """Forget *slot*, and let another take its place: a connector may leave a cancellation behind."""
+        self._slots.discard(slot)
+        if not self._closing:
+            self.wake()
 
     def later(self, run: Run, wait: float, group: list[Lookup]) -> None:
         """Put *group* at the head of the pending queue of *run* in *wait* seconds; it holds no slot meanwhile."""
