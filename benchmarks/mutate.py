@@ -58,7 +58,7 @@ pytest_add_cli_args=
     --deselect=tests/engine/test_cache.py::test_a_cache_never_gives_a_wrong_or_an_old_answer_and_keeps_to_its_bounds
     -pno:cacheprovider
     -knot uvloop
-    --timeout=60
+    --timeout=600
 process_isolation=forkserver
 debug=true
 timeout_multiplier=4.0

@@ -278,7 +278,6 @@ def test_a_null_struct_in_a_column_is_null_and_no_struct_of_nulls() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("value", "data_type"), [("x", pa.string()), ({"a": "x"}, pa.struct([("a", pa.string())]))], ids=["text", "struct"]
 )
@@ -296,7 +295,6 @@ def test_more_than_2_gib_of_text_in_one_slice_fails_with_advice(value: Any, data
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_more_than_2_gib_of_text_in_distinct_values_fails_with_advice() -> None:
     with pytest.raises(TaskFailedError, match="more than 2 GiB"):
         assemble(["x" * 2**26] * 33, pa.array(range(33), pa.int32()), pa.string())

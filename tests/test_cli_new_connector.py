@@ -86,14 +86,12 @@ def test_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     )
 
 
-@pytest.mark.timeout(120)  # starts pytest
 @pytest.mark.parametrize("name", ["acme", "my_store2"])
 def test_it_keeps_the_contract_that_needs_no_spark(name: str, tmp_path: Path) -> None:
     assert " passed" in contract_of(make(name, tmp_path), "-m", "not spark")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # starts Spark
 def test_it_keeps_the_whole_contract(tmp_path: Path) -> None:
     printed = contract_of(make("acme", tmp_path))
     assert " passed" in printed

@@ -283,7 +283,6 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
     return found
 
 
-@pytest.mark.timeout(600)  # the first of them waits for the run of all
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_fails_the_check_that_is_meant_for_it_and_no_other(
     bug: str, verdicts: dict[str, dict[str, str]]
@@ -294,14 +293,12 @@ def test_a_planted_bug_fails_the_check_that_is_meant_for_it_and_no_other(
     assert {name: said for name, said in verdicts[bug].items() if said != "passed"} == {BUGS[bug]: "failure"}
 
 
-@pytest.mark.timeout(600)
 def test_a_check_may_be_left_out_with_a_reason(verdicts: dict[str, dict[str, str]]) -> None:
     # "skipped" is how the report has a test that was expected to fail, and did.
     odd = {name: said for name, said in verdicts["TestSaysWhy"].items() if said != "passed"}
     assert odd == {"test_a_missing_key_is_absent": "skipped"}
 
 
-@pytest.mark.timeout(600)
 def test_who_connects_has_to_name_the_address(verdicts: dict[str, dict[str, str]]) -> None:
     found = verdicts["TestNamesNoAddress"]
     odd = {name for name, said in found.items() if said != "passed"}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.service]
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:

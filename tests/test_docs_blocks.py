@@ -90,7 +90,6 @@ def test_the_toml_is_what_it_is_said_to_be(
 
 
 @pytest.mark.service
-@pytest.mark.timeout(300)  # a page is many jobs
 @pytest.mark.parametrize("page", RUN)
 def test_the_blocks_of_the_page_run_one_after_the_other(
     page: str,
@@ -134,7 +133,6 @@ def test_the_blocks_of_the_page_run_one_after_the_other(
 
 
 @pytest.mark.slow  # half a minute, for Spark has to start once more
-@pytest.mark.timeout(300)
 def test_the_connector_on_the_page_passes_the_contract_on_the_page(tmp_path: Path) -> None:
     wanted = ("class AcmeConnector", "class TestAcmeContract")
     code = [block.code for block in PYTHON if block.page == "docs/writing-a-connector.md"]

@@ -32,9 +32,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
-pytestmark = pytest.mark.timeout(120)  # three seconds of work on a machine that does nothing else
-
-
 def test_every_page_of_the_repository_is_a_page_of_the_site(site: Path) -> None:
     assert [] == [page for page in PAGES if not (site / page.relative_to(ROOT)).with_suffix(".html").exists()]
 

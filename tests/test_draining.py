@@ -34,7 +34,7 @@ from .engine.bench import end_thread
 if TYPE_CHECKING:
     from enrichkit import local
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.service
 
 CAPACITY = 20
 KEYS = 2_000  # that each source holds: 0 to 1,999

@@ -13,7 +13,7 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 # Not `spark`: each starts a session of its own, so there is nothing to repeat on Spark Connect.
-pytestmark = [pytest.mark.service, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.service
 
 # The first one with every run; each of the others starts Spark again, which takes minutes.
 RUN = [pytest.param(path, marks=() if path == EXAMPLES[0] else pytest.mark.slow) for path in EXAMPLES]

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from .sparkless import Worker
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.service
 
 
 # --- HTTP: the service does to one key what its fault says

@@ -34,8 +34,6 @@ from .engine.bench import end_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-pytestmark = pytest.mark.timeout(60)
-
 _numbers = itertools.count()
 TEXT = pa.string()
 INPUT = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("part", pa.string())])

@@ -125,7 +125,6 @@ def test_a_member_of_with_password_needs_the_password(postgres_server: local.Pos
 
 
 @pytest.mark.apt
-@pytest.mark.timeout(60)
 def test_mariadb_answers_and_leaves_nothing(open_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(open_tmp))
     with local.mariadb() as server:
@@ -564,13 +563,11 @@ def test_servers_do_not_outlive_a_killed_parent(open_tmp: Path) -> None:
 
 
 @pytest.mark.apt
-@pytest.mark.timeout(60)
 def test_mariadb_does_not_outlive_a_killed_parent(open_tmp: Path) -> None:
     killed_with_its_servers("local.mariadb()", open_tmp)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("connect", [False, True])
 def test_spark_does_not_outlive_a_killed_parent(open_tmp: Path, connect: bool) -> None:
     work = "spark.range(10).mapInArrow(lambda batches: batches, 'id long').count()"

@@ -62,9 +62,9 @@ def test_the_connector_is_under_sixty_lines() -> None:
     assert code_of(module[1].splitlines()) < 60
 
 
-@pytest.mark.slow
+@pytest.mark.more
 @pytest.mark.service
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_new_user_gets_a_connector_that_works(wheels: Path) -> None:
     env = environment()
     path = f"{Path(sys._base_executable).parent}{os.pathsep}{env['PATH']}"

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from .sparkless import Row, Worker
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.service
 
 NUMBERS = [1, 2, 13, 3, 4]
 

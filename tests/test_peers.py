@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from .sparkless import Worker
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.service
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "peers.md").read_text()

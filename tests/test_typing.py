@@ -19,7 +19,6 @@ CHECKERS = {
 }
 
 
-@pytest.mark.timeout(180)  # mypy reads all of PySpark when it has not done so before
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_the_checker_accepts_what_is_right_and_refuses_what_is_wrong(checker: str) -> None:
     done = subprocess.run([sys.executable, *CHECKERS[checker]], capture_output=True, text=True)

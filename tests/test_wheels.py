@@ -20,7 +20,7 @@ import enrichkit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.more, pytest.mark.service, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parent.parent
 DRIVERS = {"http": "pyreqwest", "mariadb": "asyncmy", "postgres": "asyncpg", "redis": "hiredis", "sqlite": None}

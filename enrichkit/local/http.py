@@ -186,7 +186,7 @@ def http_service() -> Iterator[HttpService]:
             return json.loads(text) if text.endswith("\n") else None
 
         try:
-            ports = wait_until_ready("The HTTP service", process, ready, log, timeout=30)
+            ports = wait_until_ready("The HTTP service", process, ready, log)
             url = f"http://127.0.0.1:{ports['port']}"
             announce(
                 f"HTTP service on port {ports['port']} ({ports['loop']}), ready in {time.monotonic() - began:.2f} s"

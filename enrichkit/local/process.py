@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 CHILD = Path(__file__).with_name("child.py")
 PORT_ATTEMPTS = 8
+START_TIMEOUT = 300.0
+"""Seconds that a server may take to answer. It ends a hang on a busy machine; one that dies is noticed at once."""
 
 
 class LocalServerError(RuntimeError):
@@ -109,7 +111,7 @@ def start_on_free_port(
     launch: Callable[[int], subprocess.Popen[bytes]],
     ready: Callable[[subprocess.Popen[bytes], int], T | None],
     log: Path,
-    timeout: float = 30.0,
+    timeout: float = START_TIMEOUT,
 ) -> tuple[subprocess.Popen[bytes], int, T]:
     """
     Start a server on a free port and wait until it answers; take another port when somebody was faster.
@@ -141,7 +143,11 @@ def start_on_free_port(
 
 
 def wait_until_ready(
-    name: str, process: subprocess.Popen[bytes], ready: Callable[[], T | None], log: Path, timeout: float
+    name: str,
+    process: subprocess.Popen[bytes],
+    ready: Callable[[], T | None],
+    log: Path,
+    timeout: float = START_TIMEOUT,
 ) -> T:
     """Ask *ready* until it returns something; `LocalServerError` when the process ends or *timeout* seconds pass."""
     end = time.monotonic() + timeout

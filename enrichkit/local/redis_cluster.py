@@ -83,7 +83,7 @@ def redis_cluster(
                 known = f"cluster_known_nodes:{nodes}\r\n" in info and f"cluster_slots_ok:{SLOTS}\r\n" in info
                 return True if known and "cluster_state:ok" in info else None
 
-            wait_until_ready(f"The {kind} cluster", process, ready, folder / str(n) / "log", timeout=30)
+            wait_until_ready(f"The {kind} cluster", process, ready, folder / str(n) / "log")
         announce(f"{kind} cluster on ports {', '.join(map(str, ports))}, ready in {time.monotonic() - began:.2f} s")
         yield RedisCluster(
             url=f"redis://127.0.0.1:{ports[0]}",
@@ -111,7 +111,7 @@ def _start_node(binary: Path, folder: Path, front: Callable[[int], int]) -> tupl
             return True if _info("127.0.0.1", port).get("process_id") == str(process.pid) else None
 
         try:
-            wait_until_ready("A node of the cluster", process, ready, log, timeout=30)
+            wait_until_ready("A node of the cluster", process, ready, log)
             return process, port
         except BaseException as error:
             stop(process, signal.SIGKILL)

@@ -152,9 +152,7 @@ def _classic(settings: Mapping[str, str], env: Mapping[str, str], folder: Path) 
         return hello.read_bytes() if hello.exists() else None
 
     try:
-        port, length = struct.unpack(
-            ">ii", (answer := wait_until_ready("Spark's JVM", process, ready, log, timeout=120))[:8]
-        )
+        port, length = struct.unpack(">ii", (answer := wait_until_ready("Spark's JVM", process, ready, log))[:8])
         os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
         os.environ["PYSPARK_GATEWAY_SECRET"] = answer[8 : 8 + length].decode()
         session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
@@ -190,7 +188,7 @@ def _connect(settings: Mapping[str, str], env: Mapping[str, str], folder: Path) 
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
         return True
 
-    process, port, _ = start_on_free_port("The Spark Connect server", launch, ready, log, timeout=120)
+    process, port, _ = start_on_free_port("The Spark Connect server", launch, ready, log)
     try:
         session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
         try:

@@ -211,7 +211,14 @@ def test_a_retry_that_is_due_at_the_deadline_is_one_outcome_in_any_order(capsys:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+def test_a_retry_that_is_due_at_the_deadline_is_one_outcome_in_a_tenth_of_the_orders(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    race(10_000, capsys)
+
+
+@pytest.mark.more
+@pytest.mark.timeout(3600)
 def test_a_retry_that_is_due_at_the_deadline_is_one_outcome_in_100_000_orders(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from enrichkit.local import HttpService
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.spark
 
 FAULTS = {fault.name: fault for fault in HTTP_FAULTS if not fault.wait}
 GOOD = [f"u{n}" for n in range(100)]

@@ -197,7 +197,6 @@ SCRIPT = """
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[1,1,1024]"])
 def test_a_script_and_a_module_beside_it_need_not_be_on_the_cluster(
     request: pytest.FixtureRequest, tmp_path: Path, master: str

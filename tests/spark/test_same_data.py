@@ -79,7 +79,6 @@ def found_in(events: DataFrame) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_million_rows_from_redis(spark: SparkSession, events: DataFrame, redis_url: str) -> None:
     held = {key: "" if len(key) % 9 == 0 else f"'value' of {key}" for key in HELD}
     with redis.Redis.from_url(redis_url) as client:
@@ -91,7 +90,6 @@ def test_a_million_rows_from_redis(spark: SparkSession, events: DataFrame, redis
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_million_rows_from_postgres(spark: SparkSession, events: DataFrame, postgres_dsn: str) -> None:
     rows = [(key, f"'name' of {key}", None if n % 7 == 0 else n, Decimal(n) / 4) for n, key in enumerate(HELD)]
 
@@ -115,7 +113,6 @@ def http_values(spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_million_rows_by_bulk_post(spark: SparkSession, events: DataFrame, http_service: HttpService) -> None:
     http_service.script(log=False)
     config = HttpConfig(url=f"{http_service.url}/bulk", bulk=True, returns=PROFILE)
@@ -124,7 +121,6 @@ def test_a_million_rows_by_bulk_post(spark: SparkSession, events: DataFrame, htt
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_twenty_thousand_rows_by_get(
     spark: SparkSession, events: DataFrame, http_service: HttpService, carrier: str
 ) -> None:

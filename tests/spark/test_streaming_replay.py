@@ -29,7 +29,7 @@ RECORDS = 120
 """By which the log grows before each start, half of them in each of two partitions: two micro-batches or three."""
 
 # Not `spark`: the sessions are in the processes that are killed.
-pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(800)]  # Spark starts four times
 
 
 def key_of(partition: int, offset: int) -> str | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Sql = Callable[[str], str]
 
 # The first test starts the server, which takes its time on a busy machine.
-pytestmark = [pytest.mark.service, pytest.mark.apt, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.service, pytest.mark.apt]
 
 UTC = dt.UTC
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Sql = Callable[[str], str]
 
 # The first test starts the server, which takes its time on a busy machine.
-pytestmark = [pytest.mark.service, pytest.mark.apt, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.service, pytest.mark.apt]
 
 SLOW = "CREATE VIEW slow AS SELECT id, if(id < 10, sleep(60), 0) AS slept, name FROM users"
 

@@ -1047,7 +1047,6 @@ def patient(monkeypatch):
     monkeypatch.setattr("enrichkit_postgres.pool.COMMAND_TIMEOUT", 60.0)
 
 
-@pytest.mark.timeout(90)
 def test_the_server_stops_a_slow_statement_and_the_connection_survives(users, patient):
     query = "SELECT id, CASE WHEN id = 1 THEN pg_sleep(60)::text ELSE name END AS name FROM users WHERE id = ANY($1)"
 
@@ -1092,7 +1091,6 @@ def test_the_statement_timeout_is_set_again_only_when_the_timeout_changes(users)
     assert limits[4] == limits[5]
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("first", ["setting", "lookup"])
 def test_a_frozen_backend_is_left_within_the_bound_and_replaced(users, patient, first):
     async def run() -> tuple[str, float, dict[int, str]]:
@@ -1117,7 +1115,6 @@ def test_a_frozen_backend_is_left_within_the_bound_and_replaced(users, patient, 
     assert answers == {2: "name2"}
 
 
-@pytest.mark.timeout(90)
 def test_a_server_that_accepts_and_never_answers_costs_the_timeout_and_no_more(users, patient):
     async def run() -> float:
         async with opened(users, table="users") as connector:
@@ -1134,7 +1131,6 @@ def test_a_server_that_accepts_and_never_answers_costs_the_timeout_and_no_more(u
     assert asyncio.run(run()) < 30
 
 
-@pytest.mark.timeout(90)
 def test_close_does_not_wait_for_a_frozen_backend(users, patient, monkeypatch):
     monkeypatch.setattr("enrichkit_postgres.pool.DISPOSE", 60.0)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from enrichkit import local
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.service
 
 SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 UNKNOWN = "unable to get local issuer certificate"

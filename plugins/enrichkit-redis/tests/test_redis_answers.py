@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
     from enrichkit.local import RedisServer
     from enrichkit.local.redis_cluster import RedisCluster
-
-pytestmark = pytest.mark.timeout(60)  # hundreds of examples, and a cluster to start
 
 TAGGED = ["{tag}1", "{tag}2", "{tag}3", "{tag}4"]  # share a slot in a cluster
 NAMES = ["a", "b:ü", "", "{other}1", *TAGGED]
