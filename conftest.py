@@ -1,14 +1,17 @@
-"""Fixtures for `tests/` and `plugins/*/tests/`, and the parts that `./run test` runs at once."""
+"""Fixtures for `tests/` and `plugins/*/tests/`, the parts that `./run test` runs at once, and Spark's time limit."""
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    import pytest
+    from pathlib import Path
 
 pytest_plugins = ["enrichkit.testing.fixtures", "tests.certificates", "tests.limits"]
 
@@ -24,16 +27,75 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cluster", choices=["standalone", "local-cluster"], help="run tests/spark on a cluster")
     parser.addoption("--part", choices=["spark", "rest"], help="run the tests that have a Spark session, or the others")
 
 
+# To collect all modules takes 20 s of CPU time in each of the three processes, so a run that wants only the tests with
+# one of these marks, or those with a Spark session, leaves out the modules whose text says that they hold none.
+SAYS = {
+    "spark": re.compile(r"mark\.spark|\bspark[:,)]|Contract\)"),
+    "slow": re.compile(r"mark\.slow|\beffort\b"),
+    "apt": re.compile(r"mark\.apt"),
+    "browser": re.compile(r"mark\.browser"),
+    "smoke": re.compile(r"mark\.smoke"),
+    "more": re.compile(r"mark\.more"),
+}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    wanted = {config.getoption("markexpr")} & SAYS.keys()
+    if config.getoption("--connect") or config.getoption("--part") == "spark":
+        wanted.add("spark")
+    if collection_path.match("test_*.py") and not all(_may_hold(collection_path, mark) for mark in wanted):
+        return True
+    return None
+
+
+def _is_of_spark(path: Path) -> bool:
+    return path.parent.name == "spark"
+
+
+@functools.cache
+def _may_hold(path: Path, mark: str) -> bool:
+    return (mark == "spark" and _is_of_spark(path)) or SAYS[mark].search(path.read_text(encoding="utf-8")) is not None
+
+
+def _assert_nothing_is_left_out(items: list[pytest.Item]) -> None:
+    """No run leaves out a test that it wants."""
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()} | {*getattr(item, "fixturenames", ())} & {"spark"}
+        for mark in marks & SAYS.keys():
+            assert _may_hold(item.path, mark), (
+                f"{item.nodeid} is for {mark!r}, but its module does not say so as in SAYS"
+            )
+
+
+def _repeats(item: pytest.Item) -> bool:
+    """
+    Whether *item* tells nothing new on Spark Connect: a test of the pandas carrier, outside of the tests of carriers.
+
+    A worker gets the same rows from classic Spark and from the server of Spark Connect; that an expression of each
+    carrier travels from the client is what `test_carriers.py` tells, and of all forms `test_versions.py`.
+    """
+    values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    return item.path.stem not in ("test_carriers", "test_versions") and "pandas" in [
+        v for v in values if isinstance(v, str)
+    ]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _assert_nothing_is_left_out(items)
     marked = {item for item in items if item.get_closest_marker("spark")}
     # Some use a session and are not marked: there is nothing to repeat on Spark Connect. Others start a Spark of their
-    # own, and belong there because at most one Spark runs beside the rest.
-    own = {item for item in items if item.path.parent.name == "spark"}
-    using = marked | own | {item for item in items if "spark" in getattr(item, "fixturenames", ())}
+    # own, for minutes: they are beside them, so that of the slow tests about as many run in each process.
+    using = marked | {item for item in items if "spark" in getattr(item, "fixturenames", ()) or _is_of_spark(item.path)}
     part = "connect" if config.getoption("--connect") else config.getoption("--part")
-    chosen = {"connect": marked, "spark": using, "rest": set(items) - using, None: set(items)}[part]
+    chosen = {
+        "connect": {item for item in marked if not _repeats(item)},
+        "spark": using,
+        "rest": set(items) - using,
+        None: set(items),
+    }[part]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]

@@ -1,13 +1,15 @@
 """
 Run the benchmarks named on the command line, or all of them, and write their results.
 
-    ./run bench                     # all
-    ./run bench redis_bulk scale    # some
-    ./run bench --quick approaches  # few and short runs, to try the script: nothing is written
-    ./run bench --twice             # two results of each, whose passes take turns, and whether they agree
-    ./run bench --compare FOLDER    # measures nothing: do the results here agree with those in FOLDER, of another run?
+    ./run bench                     # all benchmarks
+    ./run bench redis_bulk scale    # some benchmarks
+    ./run bench --quick approaches  # few and short runs, to try the script; writes nothing
+    ./run bench --twice             # measures each benchmark twice, with alternating passes, and compares the results
+    ./run bench --compare FOLDER    # measures nothing; compares the results with those in FOLDER, from another run
+    ./run bench --against FOLDER    # also measures the checkout in FOLDER, alternating, and compares the goals
 
-Each runs in processes of its own, so that none starts warmer than another, and in several passes.
+Each benchmark runs in several passes. Each pass is a process of its own, so that no benchmark starts with a warmer
+process than another one.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks import agreement, passes, pictures
+from benchmarks import against, agreement, passes, pictures
+from benchmarks.harness import ROOT
 from benchmarks.report import RESULTS, fingerprint, save
 
 ALL = (
@@ -30,22 +33,50 @@ ALL = (
     "postgres_bulk",
     "shapes",
     "cached",
+    "reuse",
+    "shuffle",
     "http_cost",
     "http_floor",
     "approaches",
     "http_tail",
     "scale",
     "memory",
+    "outages",
+    "few_rows",
+    "advice",
+    "watched",
+    "job_rate",
+    "cache_policy",
+    "auto_capacity",
+    "hedged",
+    "tiers",
 )
-ONCE = ("http_floor", "http_tail", "memory")
-"""What one pass is enough for: it waits more than it computes, which is alike in all sessions, or has no pairs."""
+ONCE = (
+    "http_floor",
+    "http_tail",
+    "memory",
+    "outages",
+    "few_rows",
+    "advice",
+    "watched",
+    "job_rate",
+    "cache_policy",
+    "auto_capacity",
+    "hedged",
+    "tiers",
+)
+"""
+The benchmarks for which one pass is enough.
+
+They wait more than they compute, which does not differ between Spark sessions, or they have no pairs of runs.
+"""
 
 
 def one(name: str, file: Path, number: int, of: int, folder: Path, *, quick: bool) -> int:
     """
     Make one pass of the benchmark *name*; return 0 when every goal was reached.
 
-    The last one writes the result into *folder*; *file* takes what was found from pass to pass.
+    The last pass writes the result into *folder*. The file *file* hands the samples of a pass on to the next pass.
     """
     module = importlib.import_module(f"benchmarks.{name}")
     measured = fingerprint(module.SOURCES)
@@ -65,17 +96,21 @@ def one(name: str, file: Path, number: int, of: int, folder: Path, *, quick: boo
     return 0 if all(reached for table in tables for _, reached in table.goals) else 1
 
 
-def run(names: Sequence[str], folders: Sequence[Path], *, quick: bool) -> list[str]:
+def run(names: Sequence[str], folders: Sequence[Path], *, quick: bool, other: Path = ROOT) -> list[str]:
     """
-    Run the benchmarks *names*, one pass of all after the other; return those that failed or missed a goal.
+    Run the first pass of all benchmarks *names*, then the second pass of all, and so on.
 
-    There is a result in each of *folders*. They have no pass in common, and make each of theirs beside each other.
+    Each of *folders* gets a result of each benchmark. The results share no pass, and their passes alternate. The second
+    result measures the checkout *other*.
+
+    Returns:
+        The names of the benchmarks that failed or missed a goal.
     """
     failed: dict[tuple[str, Path], None] = {}
     with TemporaryDirectory(prefix="enrichkit-bench-") as place:
         of = 1 if quick else passes.PASSES
         for number in range(of):
-            # Which of two comes first changes: it meets the machine as another benchmark has left it.
+            # The order alternates, because the first of two runs meets the machine as the previous benchmark left it.
             order = list(enumerate(folders))[:: -1 if number % 2 else 1]
             for name, (index, folder) in product(names, order):
                 if (name, folder) in failed or (name in ONCE and number + 1 < of):
@@ -85,13 +120,15 @@ def run(names: Sequence[str], folders: Sequence[Path], *, quick: bool) -> list[s
                 which = ["0", "1"] if name in ONCE else [str(number), str(of)]
                 between = str(Path(place, f"{name}-{index}"))
                 arguments = [name, *["--quick"] * quick, "--pass", *which, between, str(folder)]
-                if subprocess.run([sys.executable, "-m", "benchmarks", *arguments], check=False).returncode:
+                checkout = other if index else ROOT
+                python = sys.executable if checkout == ROOT else str(checkout / ".venv" / "bin" / "python")
+                if subprocess.run([python, "-m", "benchmarks", *arguments], cwd=checkout, check=False).returncode:
                     failed[name, folder] = None
     return list(dict.fromkeys(name for name, _ in failed))
 
 
 def compare(names: Sequence[str], folder: Path) -> int:
-    """Compare the results *names* with those in *folder*, and write what agrees; return 0 when all does."""
+    """Compare the results *names* with those in *folder*, and write the comparison; return 0 when all figures agree."""
     sources = sorted({source for name in names for source in importlib.import_module(f"benchmarks.{name}").SOURCES})
     table = agreement.compare(RESULTS, folder, names)
     print(table.text())
@@ -100,8 +137,17 @@ def compare(names: Sequence[str], folder: Path) -> int:
     return 0 if all(reached for _, reached in table.goals) else 1
 
 
+def compare_goals(names: Sequence[str], before: Path) -> int:
+    """Compare the goals of the results *names* with those in *before*, and write them; return 0 when none is worse."""
+    sources = sorted({source for name in names for source in importlib.import_module(f"benchmarks.{name}").SOURCES})
+    table = against.compare(RESULTS, before, names)
+    print(table.text())
+    print(f"written to {save(against.NAME, [table], sources, fingerprint(sources)).name}")
+    return 0 if all(reached for _, reached in table.goals) else 1
+
+
 def main() -> int:
-    """Run what was asked for; return 0 when every benchmark ran and reached its goals."""
+    """Run the command line; return 0 when every benchmark ran and reached its goals."""
     parser = argparse.ArgumentParser(
         prog="./run bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -109,7 +155,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few and short runs, and no file")
     parser.add_argument("--twice", action="store_true", help="two results of each, and whether they agree")
     parser.add_argument("--compare", metavar="FOLDER", type=Path, help="results of another run of the same sources")
-    # which pass, of how many, the file between them, and the folder of the result
+    parser.add_argument("--against", metavar="FOLDER", type=Path, help="another checkout, measured in turns with this")
+    # The four values are: number of the pass, number of passes, file between the passes, folder of the result.
     parser.add_argument("--pass", dest="place", nargs=4, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     for name in asked.names:
@@ -122,10 +169,11 @@ def main() -> int:
         number, of, file, folder = asked.place
         return one(names[0], Path(file), int(number), int(of), Path(folder), quick=asked.quick)
     with TemporaryDirectory(prefix="enrichkit-bench-other-") as other:
-        failed = run(names, [RESULTS, Path(other)] if asked.twice else [RESULTS], quick=asked.quick)
+        folders = [RESULTS, Path(other)] if asked.twice or asked.against else [RESULTS]
+        failed = run(names, folders, quick=asked.quick, other=(asked.against or ROOT).resolve())
         print(f"Failed, or missed a goal: {', '.join(failed)}" if failed else "All ran, and reached their goals.")
         both = [name for name in names if Path(other, f"{name}.md").exists()]
-        differ = compare(both, Path(other)) if both else 0
+        differ = (compare_goals if asked.against else compare)(both, Path(other)) if both else 0
     return 1 if failed else differ
 
 

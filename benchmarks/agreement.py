@@ -1,8 +1,9 @@
 """
-Whether two whole runs of the benchmarks, of the same sources on the same machine, say the same.
+The comparison of two whole runs of the benchmarks, with the same sources on the same machine.
 
 Two figures agree when their medians are at most 10 % apart, or one median is between the quartiles of the other.
-Ratios are counted apart from what is measured in seconds, which follows the speed of a machine that others share.
+Ratios and figures in seconds are counted separately, because figures in seconds follow the speed of the machine, which
+other work shares.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ Figure = tuple[float, float, float]
 
 def compare(first: Path, second: Path, names: Sequence[str]) -> Table:
     """
-    Return what agrees of the results *names* in the folders *first* and *second*.
+    Return a table of how many figures agree between the results *names* in the folders *first* and *second*.
 
     Raises:
-        FileNotFoundError: One of them has no such result.
-        ValueError: They are of different sources.
+        FileNotFoundError: One of the folders lacks a result.
+        ValueError: Two results measured different sources.
     """
     table = Table(
         NAME,
@@ -60,7 +61,7 @@ def compare(first: Path, second: Path, names: Sequence[str]) -> Table:
 
 
 def figures(page: str) -> Iterator[tuple[str, Figure]]:
-    """Yield whatever *page*, the text of a result, gives with quartiles: what it is, and the figure."""
+    """Yield the label and the figure of everything that *page*, the text of a result, gives with quartiles."""
     headings: list[str] = []
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
@@ -76,7 +77,7 @@ def figures(page: str) -> Iterator[tuple[str, Figure]]:
 
 
 def agree(one: Figure, other: Figure) -> bool:
-    """Return whether *one* and *other* are the same but for noise."""
+    """Return whether *one* and *other* differ by no more than noise."""
     (a, a_low, a_high), (b, b_low, b_high) = one, other
     return abs(a - b) <= APART * min(a, b) or a_low <= b <= a_high or b_low <= a <= b_high
 

@@ -1,4 +1,4 @@
-"""What people use today, side by side: a web service asked for each key, and a database table that could be joined."""
+"""The approaches that people use today, side by side with enrichkit: for a web service, and for a database table."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Approach:
     One way to look values up.
 
     Attributes:
-        keys: How many; few where they take long.
-        frame: Makes the frame with `key` and `value`.
+        keys: Number of keys; few for a slow approach.
+        frame: Function that returns the frame with the columns `key` and `value`.
     """
 
     keys: int
@@ -46,7 +46,7 @@ class Approach:
 def measure(
     approaches: Mapping[str, Approach], meter: Meter, right: str, rounds: int, table: Table, *, warmup: int = 0
 ) -> None:
-    """Check each of *approaches*, which also warms it up, then run them in turn and fill *table*."""
+    """Check the values of each of *approaches*, which also warms it up; then run them in turn and fill *table*."""
     for name, approach in approaches.items():
         count = approach.frame().where(right).count()
         assert count == approach.keys, f"{name}: {approach.keys - count:,} values are wrong"
@@ -65,7 +65,7 @@ def measure(
 
 
 def by_request(rounds: int, share: int) -> Table:
-    """Measure the ways to ask a web service."""
+    """Measure the approaches that make requests to a web service."""
     from enrichkit_http import HttpConfig
 
     table = Table(
@@ -103,7 +103,7 @@ def by_request(rounds: int, share: int) -> Table:
 
 
 def by_table(rounds: int, share: int) -> Table:
-    """Measure the ways to get at a table of a database, where there is more than to ask for each key."""
+    """Measure the approaches to a database table, which can also be joined or exported as a whole."""
     from enrichkit_postgres import PostgresConfig
     from pyspark.sql import functions as F
 
@@ -150,6 +150,6 @@ def by_table(rounds: int, share: int) -> Table:
 
 
 def main(quick: bool) -> list[Table]:
-    """Measure what people use today."""
+    """Measure all approaches."""
     rounds, share = (2, 10) if quick else (PAIRS, 1)
     return [by_request(rounds, share), by_table(2 if quick else SHORT_PAIRS, share)]

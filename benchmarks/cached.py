@@ -1,4 +1,4 @@
-"""N5: a cache. A million rows with ten thousand skewed keys, against Spark's cheapest Python function."""
+"""N5: the cache. A million rows with ten thousand skewed keys, compared with Spark's cheapest Python function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCES = (*COLUMN, "plugins/enrichkit-redis/enrichkit_redis", "benchmarks/cache
 
 
 def identity() -> Any:
-    """Return the column that an Arrow UDF makes by handing each batch back."""
+    """Return the column of an Arrow UDF that returns each batch unchanged."""
 
     def same(batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches
@@ -26,7 +26,7 @@ def identity() -> Any:
 
 
 def most(samples: Sequence[Sample]) -> tuple[int, int]:
-    """Return the most keys that one of *samples* sent, and how many worker processes it had."""
+    """Return, of the sample with the most keys sent, the number of keys and of worker processes."""
     return max((int(sample.counts["sent"]), int(sample.counts["workers"])) for sample in samples)
 
 
@@ -50,7 +50,7 @@ def main(quick: bool) -> list[Table]:
         prefixes = numbers_from()
 
         def cold() -> Any:
-            """A column over a source of its own, whose keys no cache knows."""
+            """Return a column over a new source, whose keys are in no cache."""
             prefix = f"{next(prefixes)}:"
             seed(server.url, DISTINCT, before=prefix + "u")
             return enrich(RedisConfig(url=server.url, key=prefix + "{}"), "key", cache=Cache(ttl=60))

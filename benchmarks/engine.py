@@ -1,9 +1,10 @@
 """
-N6 and N9: what the engine itself costs, without Spark and without a source.
+N6 and N9: the cost of the engine itself, without Spark and without a source.
 
-N6: a connector that answers at once, one key per call; beside it what people write by hand (`gather`, a semaphore and
-`asyncio.timeout`), and a bare loop of slots without deadline, retry, queue or statistics. N9: batches of 10,000 keys
-that the cache knows, from Arrow to Arrow over the real loop thread.
+N6 measures a connector that answers immediately, with one key per call. It is compared with code that people write by
+hand (`gather`, a semaphore and `asyncio.timeout`), and with a bare loop of slots without deadlines, retries, queue and
+statistics. N9 measures batches of 10,000 keys that are all in the cache, from Arrow array to Arrow array through the
+real loop thread.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ import pyarrow as pa
 import uvloop
 
 from benchmarks.harness import PAIRS, Sample, Table, alternate, median, rates, spread, timed, times
-from enrichkit.assemble import assemble
-from enrichkit.connector import Call, Connector, ConnectorConfig
+from enrichkit.engine.bridge import Bridge
 from enrichkit.engine.cache import AnswerCache
-from enrichkit.engine.dispatch import Engine
-from enrichkit.engine.handover import Handover
+from enrichkit.engine.engine import Engine
 from enrichkit.engine.loop import loop_thread
 from enrichkit.engine.run import Run
-from enrichkit.keys import encode
+from enrichkit.interface import Call, Connector, ConnectorConfig
 from enrichkit.options import Cache, Options
 from enrichkit.outcome import Outcomes
+from enrichkit.worker.assemble import assemble
+from enrichkit.worker.keys import encode
 
 if TYPE_CHECKING:
-    from enrichkit.engine.lookup import Part
+    from enrichkit.engine.records import Part
 
 KEYS = 200_000
 CAPACITY = 100
@@ -41,7 +42,7 @@ CACHED_ROWS = 2_000_000
 CACHED_BATCH = 10_000
 SOURCES = (
     "enrichkit/engine",
-    *(f"enrichkit/{name}.py" for name in ("keys", "assemble", "connector", "options", "outcome")),
+    *(f"enrichkit/{name}.py" for name in ("worker/keys", "worker/assemble", "interface", "options", "outcome")),
     "benchmarks/harness.py",
     "benchmarks/passes.py",
     "benchmarks/engine.py",
@@ -49,7 +50,7 @@ SOURCES = (
 
 
 class Noop(Connector[ConnectorConfig]):
-    """Answers each key with itself, at once."""
+    """A connector that answers each key with the key itself, without waiting."""
 
     name = "noop"
     config_class = ConnectorConfig
@@ -63,7 +64,7 @@ def identity(raws: Sequence[Any]) -> tuple[list[Any], dict[int, Any]]:
 
 
 def with_engine() -> Sample:
-    """KEYS lookups through the engine: deadline, retry, statistics, ordered queue."""
+    """Make KEYS lookups through the engine, with deadlines, retries, statistics and the ordered queue."""
 
     async def main() -> None:
         done = asyncio.Event()
@@ -80,8 +81,7 @@ def with_engine() -> Sample:
                 done.set()
 
         engine = Engine(Noop(ConnectorConfig()), CAPACITY, 1)
-        run = Run("noop", Options(on_error="null"), identity, emit)
-        engine.attach(run)
+        run = Run(engine, "noop", Options(on_error="null"), identity, emit)
         for start in range(0, KEYS, BATCH):
             run.admit(Outcomes(range(start, start + BATCH), BATCH))
             await asyncio.sleep(0)
@@ -93,7 +93,7 @@ def with_engine() -> Sample:
 
 
 def with_gather() -> Sample:
-    """KEYS lookups as written by hand."""
+    """Make KEYS lookups with code as people write it by hand."""
 
     async def fetch(key: int) -> int:
         return key
@@ -113,7 +113,7 @@ def with_gather() -> Sample:
 
 
 def with_bare_slots() -> Sample:
-    """KEYS lookups by slots and nothing else: the floor."""
+    """Make KEYS lookups with slots only, which is the floor of the cost."""
 
     async def main() -> None:
         connector, about = Noop(ConnectorConfig()), Call(timeout=10.0)
@@ -131,14 +131,20 @@ def with_bare_slots() -> Sample:
 
 
 def cached_handover() -> Sample:
-    """CACHED_ROWS rows in batches of CACHED_BATCH distinct keys that are all cached, from Arrow array to Arrow array."""
+    """Look up CACHED_ROWS rows, in batches of CACHED_BATCH distinct cached keys, from Arrow array to Arrow array."""
     cache = AnswerCache(3600.0, 2**30, None)
     names = [f"key {number}" for number in range(CACHED_BATCH)]
     cache.put_many(names, [f"value of {name}" for name in names], time.monotonic())
     batch = pa.array(names)
     expected = pa.array([f"value of {name}" for name in names])
     options = Options(cache=Cache(ttl=3600))
-    handover = Handover(loop_thread(), 100_000, 100_000, lambda emit: Run("noop", options, identity, emit, cache=cache))
+    loop = loop_thread()
+
+    def run(emit: Callable[[Any], None]) -> Run:
+        engine = loop.engine("n9", lambda: Engine(Noop(ConnectorConfig()), CAPACITY, 500))
+        return Run(engine, "noop", options, identity, emit, cache=cache)
+
+    bridge = Bridge(loop, 100_000, 100_000, "noop", options, run)
 
     def slices() -> Iterator[Outcomes]:
         for _ in range(CACHED_ROWS // CACHED_BATCH):
@@ -146,21 +152,21 @@ def cached_handover() -> Sample:
             yield Outcomes(keys.objects(), CACHED_BATCH, codes)
 
     def work() -> None:
-        for part in handover.process(slices(), "n9", lambda: Engine(Noop(ConnectorConfig()), CAPACITY, 500)):
+        for part in bridge.process(slices()):
             assert assemble(part.outcomes.values, part.outcomes.tag, pa.string()).equals(expected)
 
     return timed(work)
 
 
 def in_a_new_process(work: Callable[[], Sample]) -> Sample:
-    """Return the second run of *work* in a process of its own, which what ran here before cannot slow down."""
+    """Return the second run of *work* in a new process, which earlier work in this process cannot slow down."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         process.submit(work).result()
         return process.submit(work).result()
 
 
 def main(quick: bool) -> list[Table]:
-    """Measure N6 and N9; a run takes two seconds, so a quick one makes fewer."""
+    """Measure N6 and N9. A run takes two seconds, so with *quick* there are fewer runs."""
     rounds = 2 if quick else PAIRS
     samples = alternate({"enrichkit": with_engine, "gather": with_gather, "bare slots": with_bare_slots}, rounds)
     n6 = Table(

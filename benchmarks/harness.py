@@ -1,4 +1,4 @@
-"""How everything here is measured: alternating runs, pairs of runs, ratios with quartiles, and a table of them."""
+"""The tools of all benchmarks: alternating runs, pairs of runs, ratios with quartiles, and tables."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ ClientT = TypeVar("ClientT")
 
 ROOT = Path(__file__).parent.parent
 PAIRS = 7
-SHORT_PAIRS = 3 * PAIRS  # of runs of half a second, which what else the machine does changes by a tenth
+SHORT_PAIRS = 3 * PAIRS  # for runs of half a second, whose time other work on the machine changes by a tenth
 COLUMN = (
     "enrichkit/engine",
-    *(f"enrichkit/{name}.py" for name in ("carriers", "worker", "plan", "options", "keys", "outcome")),
-    *(f"enrichkit/{name}.py" for name in ("connector", "bulk", "decode", "columns", "scalars", "assemble")),
+    "enrichkit/worker",
+    *(f"enrichkit/observe/{name}.py" for name in ("stats", "clock", "task", "sender")),
+    *(f"enrichkit/{name}.py" for name in ("interface", "columnar", "plan", "options", "outcome", "driver/udf")),
+    *(f"enrichkit/values/{name}.py" for name in ("decode", "decode_columns", "scalars")),
     "benchmarks/harness.py",
     "benchmarks/passes.py",
 )
-"""What the rows of every column pass through, and what measures them."""
+"""The code through which the rows of every column pass, and the code that measures them."""
 
 
 @dataclass
 class Table:
     """
-    The outcome of one benchmark.
+    A table with the figures of one benchmark.
 
     Attributes:
-        name: For example `N6`.
+        name: Name of the table, for example `N6`.
         title: The workload in one line.
-        columns: Headings.
-        rows: As many texts each.
-        goals: What was to be reached, whether it was, as (text, reached).
-        notes: What else was counted or found, a sentence each.
-        numbers: What a picture is drawn of: for each line of it, its points as x and the values measured there.
+        columns: Headings of the columns.
+        rows: The rows, each with one text per column.
+        goals: The goals as pairs (text, whether the goal was reached).
+        notes: Further facts, a sentence each.
+        numbers: Data of a picture: for each of its lines, the points as x and the values measured at x.
     """
 
     name: str
@@ -74,14 +76,14 @@ class Table:
 @dataclass(frozen=True)
 class Sample:
     """
-    One run, in seconds.
+    The measurements of one run, in seconds.
 
     Attributes:
         seconds: Wall time.
-        cpu: CPU time of Python: of this process, and of Spark's workers.
+        cpu: CPU time of Python, in this process and in Spark's workers.
         jvm: CPU time of Spark's JVM.
         server: CPU time of the server.
-        counts: What was counted, by what it is; by the server, where it is calls or keys.
+        counts: Counts by name; calls and keys are counted by the server.
     """
 
     seconds: float
@@ -101,7 +103,8 @@ def alternate(
     """
     Run each of *runs* in turn, *rounds* times after *warmup* uncounted rounds; return the samples by name.
 
-    Where the benchmark runs in several passes, each makes its share of *rounds*, and gets the samples of those before.
+    If the benchmark runs in several passes, this pass makes its share of *rounds*, and the result also has the samples
+    of earlier passes.
     """
     samples: dict[str, list[Sample]] = {name: [] for name in runs}
     for number in range(warmup + passes.current.share(rounds)):
@@ -115,7 +118,7 @@ def alternate(
 
 
 def timed(work: Callable[[], object]) -> Sample:
-    """Run *work* in this process and return how long it took."""
+    """Run *work* in this process, and return its wall time and CPU time."""
     began, cpu = time.perf_counter(), time.process_time()
     work()
     return Sample(time.perf_counter() - began, time.process_time() - cpu)
@@ -127,7 +130,7 @@ async def drain(
     connect: Callable[[], AbstractAsyncContextManager[ClientT]],
     fetch: Callable[[ClientT, T], Awaitable[None]],
 ) -> None:
-    """Fetch *items* as a few lines by hand do: *in_flight* coroutines, each with a client, take the next one in turn."""
+    """Fetch *items* in *in_flight* coroutines, each with its own client; a free coroutine takes the next item."""
     waiting = iter(items)
 
     async def some() -> None:
@@ -139,12 +142,12 @@ async def drain(
 
 
 def rates(samples: Sequence[Sample], count: int) -> list[float]:
-    """Return how many of *count* were done per second in each of *samples*."""
+    """Return the rate of each of *samples*, in which *count* items were done, per second."""
     return [count / sample.seconds for sample in samples]
 
 
 def per_item(samples: Sequence[Sample], count: int) -> tuple[str, str, str]:
-    """Return the medians of Python's, the JVM's and the server's CPU per item, in microseconds."""
+    """Return the median CPU time per item of Python, the JVM and the server, in microseconds."""
     found = []
     for part in ("cpu", "jvm", "server"):
         micros = median([getattr(sample, part) for sample in samples]) / count * 1e6
@@ -176,5 +179,5 @@ def times(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 
 def at_least(least: float, what: str, ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, bool]:
-    """Return the goal that *ours* is at least *least* times *theirs*, which *what* names, as the median of the pairs."""
+    """Return the goal that the median ratio of *ours* and *theirs*, which *what* names, is at least *least*."""
     return f"at least {least:g} x {what}: {times(ours, theirs)}", ratios(ours, theirs)[1] >= least

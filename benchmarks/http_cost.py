@@ -1,4 +1,4 @@
-"""N8: what a request costs. A service that answers after a millisecond, so that the CPU is the limit."""
+"""N8: the cost of an HTTP request. The service answers after a millisecond, so that the CPU is the limit."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import uvloop
 from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, drain, per_item, rates, spread
 from benchmarks.spark_runs import Meter, keys_of
 from enrichkit import enrich, local
-from enrichkit.decode import decoder
-from enrichkit.engine.dispatch import Engine
+from enrichkit.engine.engine import Engine
 from enrichkit.engine.run import Run
 from enrichkit.options import Options
 from enrichkit.outcome import Outcomes
+from enrichkit.values.decode import decoder
 
 if TYPE_CHECKING:
     from enrichkit_http import HttpConfig
 
-    from enrichkit.engine.lookup import Part
+    from enrichkit.engine.records import Part
 
 KEYS = 100_000
 CAPACITY = 100
@@ -31,7 +31,7 @@ SOURCES = (*COLUMN, "plugins/enrichkit-http/enrichkit_http", "benchmarks/http_co
 
 
 def with_engine(config: HttpConfig, keys: list[str]) -> dict[str, str]:
-    """Fetch *keys* through engine and connector: deadlines, retries, limits, the ordered queue."""
+    """Fetch *keys* through engine and connector, with deadlines, retries, limits and the ordered queue."""
     import pyarrow as pa
     from enrichkit_http import HttpConnector
 
@@ -53,8 +53,7 @@ def with_engine(config: HttpConfig, keys: list[str]) -> dict[str, str]:
         connector = HttpConnector(config)
         connector.capacity = CAPACITY
         engine = Engine(connector, CAPACITY, 1)
-        run = Run("http", Options(), decoder(pa.string(), "text"), emit)
-        engine.attach(run)
+        run = Run(engine, "http", Options(), decoder(pa.string(), "text"), emit)
         for start in range(0, len(keys), BATCH):
             group = keys[start : start + BATCH]
             run.admit(Outcomes(group, len(group)))
@@ -70,7 +69,7 @@ def with_engine(config: HttpConfig, keys: list[str]) -> dict[str, str]:
 
 
 def with_client(url: str, keys: list[str]) -> dict[str, str]:
-    """Fetch *keys* by the bare client: CAPACITY coroutines, and nothing else."""
+    """Fetch *keys* with the bare HTTP client in CAPACITY coroutines."""
     from pyreqwest.client import Client, ClientBuilder
 
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""N1: how near the floor. A uniform latency, two tasks, 100 calls in flight each."""
+"""N1: the distance from the floor, with a uniform latency and two tasks of 100 calls in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""N2: a slow tail. One call in a hundred takes 25 times as long; who waits for it?"""
+"""N2: a slow tail. One call in a hundred takes 25 times as long; do the other rows wait for it?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEYS = 40_000
 CAPACITY = 64
 LATENCY, TAIL, TAIL_LATENCY = 0.020, 0.01, 0.500
 BATCHES = (200, 10_000)
-# Beside gather, which takes half a second per batch, fewer keys: for each batch size how many, and how many pairs.
+# By batch size, the number of keys and of pairs for the comparison with gather, which takes half a second per batch.
 BESIDE = {200: (6_000, PAIRS), 1_000: (10_000, 3), 10_000: (10_000, 3)}
 SOURCES = (
     *COLUMN,
@@ -65,7 +65,7 @@ def main(quick: bool) -> list[Table]:
             sampled.update(found)
 
         size = KEYS // 20 if quick else KEYS
-        for column in (ours, theirs):  # which also warms both up
+        for column in (ours, theirs):  # checks the values of both, which also warms them up
             keys = keys_of(spark, size, "k", tasks=1).withColumn("value", column)
             fields = "get_json_object(value, '$.key') <=> key AND get_json_object(value, '$.name')"
             assert keys.where(f"{fields} <=> concat('name of ', key)").count() == size

@@ -1,10 +1,10 @@
 """
-Which versions of PySpark enrichkit works on: `tests/spark/test_versions.py` in an environment of each.
+The supported versions of PySpark: runs `tests/spark/test_versions.py` in an environment of each version.
 
-    ./run matrix            # all versions, and benchmarks/results/matrix.md
-    ./run matrix 4.0 4.1    # some, to look at; nothing is written
+    ./run matrix            # all versions; writes benchmarks/results/matrix.md
+    ./run matrix 4.0 4.1    # some versions; writes nothing
 
-The environments are in `.matrix/` and take some 3 GB, most of which the first call fetches.
+The environments are in `.matrix/` and take about 3 GB; the first call downloads most of that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ET  # our own pytest wrote what it reads
+import xml.etree.ElementTree as ET  # safe here: our own pytest wrote the file
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from benchmarks.harness import ROOT, Table
 from benchmarks.report import fingerprint, save
 
 TESTS = "tests/spark/test_versions.py"
-# What each version of PySpark is run with, beside pandas 2. PySpark 3.5 wants NumPy 1, which the newest pyarrow does not
-# work with, so it is run with the oldest pyarrow that enrichkit allows.
+# The packages of each environment, besides pandas 2. PySpark 3.5 needs NumPy 1, with which the newest pyarrow does not
+# work, so its environment has the oldest pyarrow that enrichkit allows.
 VERSIONS = {
     "3.5": ["pyspark==3.5.*", "numpy<2", "pyarrow==18.*"],
     "4.0": ["pyspark[connect]==4.0.*"],
@@ -33,7 +33,8 @@ VERSIONS = {
     "4.3": ["pyspark[connect]==4.3.*"],
 }
 NOT_RUN = {("3.5", "connect"): "the package of PySpark 3.5 does not hold the Connect server"}
-EVERYWHERE = ["pandas>=2.2,<3", "hypothesis", "pytest-timeout", "setuptools"]  # the last: PySpark 3.5 uses distutils
+# setuptools, because PySpark 3.5 uses distutils.
+EVERYWHERE = ["pandas>=2.2,<3", "hypothesis", "pytest-timeout", "setuptools"]
 PLUGINS = ("redis", "postgres", "http")
 CHOSEN_BY_PYSPARK = {"pyspark", "py4j", "pandas", "numpy", "pyarrow", "python-dateutil", "pytz", "six", "tzdata"}
 CHOSEN_BY_PYSPARK |= {"grpcio", "grpcio-status", "googleapis-common-protos", "protobuf", "zstandard"}
@@ -53,14 +54,14 @@ print(json.dumps([versions[0], carrier, platform.python_version(), *versions[1:]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of each test, by its name, and how long all of them took in seconds."""
+    """Whether each test passed, by its name, and the seconds that all tests took."""
 
     passed: dict[str, bool]
     seconds: float
 
 
 def environment(uv: str, version: str) -> Path:
-    """Return the Python of the environment of *version*, made anew when what belongs into it has changed."""
+    """Return the Python of the environment of *version*; create the environment again if its packages have changed."""
     folder = ROOT / ".matrix" / version
     python = folder / "bin" / "python"
     locked = re.findall(r"^([\w.-]+)==([^ ;\\]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
@@ -83,7 +84,7 @@ def run(python: Path, mode: str) -> Outcome:
     """Run the tests in the environment of *python*."""
     report = python.parent.parent / f"{mode}.xml"
     report.unlink(missing_ok=True)
-    # Warnings are no errors here: each PySpark has its own, of libraries that came after it.
+    # Warnings are not errors here: each PySpark causes warnings of libraries that are newer than it.
     options = ["-q", "-o", "filterwarnings=default", "--disable-warnings", "-p", "no:cacheprovider"]
     command = [python, "-m", "pytest", *options, f"--junitxml={report}", *["--connect"] * (mode == "connect"), TESTS]
     done = subprocess.run(command, cwd=ROOT, timeout=TIME_LIMIT, capture_output=True, text=True)

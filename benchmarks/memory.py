@@ -1,11 +1,12 @@
-"""N7: is the memory of a worker flat? Five million rows through one task, in a process of its own without Spark."""
+"""N7: the memory of a worker, which must stay flat: five million rows in one task, in a process without Spark."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness import Table
 
@@ -14,8 +15,8 @@ STEP = 500_000
 BATCH = 10_000
 SOURCES = (
     "enrichkit/engine",
-    "enrichkit/keys.py",
-    "enrichkit/assemble.py",
+    "enrichkit/worker/keys.py",
+    "enrichkit/worker/assemble.py",
     "enrichkit/outcome.py",
     "benchmarks/memory.py",
 )
@@ -26,17 +27,23 @@ def child(rows: int) -> None:
     import pyarrow as pa
 
     from benchmarks.engine import Noop, identity
-    from enrichkit.assemble import assemble
-    from enrichkit.connector import ConnectorConfig
-    from enrichkit.engine.dispatch import Engine
-    from enrichkit.engine.handover import Handover
+    from enrichkit.engine.bridge import Bridge
+    from enrichkit.engine.engine import Engine
     from enrichkit.engine.loop import loop_thread
     from enrichkit.engine.run import Run
-    from enrichkit.keys import encode
+    from enrichkit.interface import ConnectorConfig
     from enrichkit.options import Options
     from enrichkit.outcome import Outcomes
+    from enrichkit.worker.assemble import assemble
+    from enrichkit.worker.keys import encode
 
-    handover = Handover(loop_thread(), 40_000, 8_000, lambda emit: Run("noop", Options(), identity, emit))
+    loop = loop_thread()
+
+    def run(emit: Callable[[Any], None]) -> Run:
+        engine = loop.engine("n7", lambda: Engine(Noop(ConnectorConfig()), 8, 500))
+        return Run(engine, "noop", Options(), identity, emit)
+
+    bridge = Bridge(loop, 40_000, 8_000, "noop", Options(), run)
 
     def slices() -> Iterator[Outcomes]:
         for start in range(0, rows, BATCH):
@@ -46,7 +53,7 @@ def child(rows: int) -> None:
                 yield Outcomes(keys.objects(), 2_500, codes)
 
     done = 0
-    for part in handover.process(slices(), "n7", lambda: Engine(Noop(ConnectorConfig()), 8, 500)):
+    for part in bridge.process(slices()):
         values = assemble(part.outcomes.values, part.outcomes.tag, pa.int64())
         assert values.equals(pa.array(range(done, done + part.rows), pa.int64()))
         done += part.rows

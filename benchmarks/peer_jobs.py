@@ -1,9 +1,9 @@
 """
-The workload of N1 in other engines; without enrichkit, because each of them has an environment of its own.
+The workload of N1 in other engines. This module does not import enrichkit, because each engine has its own environment.
 
-`python -m benchmarks.peer_jobs NAME URL IN_FLIGHT` makes ready, says so, and for each number on its standard input does
-the job once: so many keys from the service, with IN_FLIGHT calls at a time in two workers, or in one that has them all.
-Each engine is used as its documentation says.
+`python -m benchmarks.peer_jobs NAME URL IN_FLIGHT` prints a line when it is ready. For each number that it reads on
+standard input it does the job once: it fetches this number of keys from the service, with IN_FLIGHT calls at a time,
+divided between two workers or all in one worker. Each engine is used as its documentation recommends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARK = "peer: "
 TIMEOUT = 60
 
 Job: TypeAlias = Callable[[list[str]], list[str]]
-"""From keys to values, in any order."""
+"""A function that returns the values of keys, in any order."""
 
 limits: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()
 sessions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -35,18 +35,18 @@ def client() -> Any:
 
 
 async def fetch(url: str, key: str) -> str:
-    """Ask for *key* with the client that enrichkit has."""
+    """Fetch *key* with pyreqwest, the HTTP client of enrichkit."""
     response = await client().get(f"{url}/{key}").build().send()
     return str(await response.text())
 
 
 def limit(in_flight: int) -> asyncio.Semaphore:
-    """Return the semaphore of the running loop."""
+    """Return the semaphore of the running event loop."""
     return limits.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(in_flight))
 
 
 async def fetch_by_aiohttp(url: str, key: str, in_flight: int) -> str:
-    """Ask for *key* with aiohttp: a process that runs Pathway ends with a fault when pyreqwest is in its second job."""
+    """Fetch *key* with aiohttp: a process with Pathway crashes when pyreqwest is used in a second job."""
     import aiohttp
 
     loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ def pyflink(url: str, in_flight: int) -> Job:
 def daft(url: str, in_flight: int) -> Job:
     import daft as engine
 
-    # Without a semaphore the service counted 2,492 requests at a time, whatever `max_concurrency` said.
+    # Without a semaphore the service counted 2,492 concurrent requests, for any value of `max_concurrency`.
     @engine.func(return_dtype=engine.DataType.string(), max_concurrency=in_flight)
     async def value_of(key: str) -> str:
         async with limit(in_flight):
@@ -130,7 +130,7 @@ JOBS = {"PyFlink": pyflink, "Daft": daft, "Pathway": pathway, "Ray Data": ray}
 
 
 def main(name: str, url: str, in_flight: str) -> None:
-    """Serve jobs until the standard input ends."""
+    """Do a job for each line of standard input, until standard input ends."""
     run = JOBS[name](url, int(in_flight))
     print(f"{MARK}ready", flush=True)
     for line in sys.stdin:
@@ -144,6 +144,6 @@ def main(name: str, url: str, in_flight: str) -> None:
 
 
 if __name__ == "__main__":
-    from benchmarks import peer_jobs  # under the name by which the workers of these engines import it
+    from benchmarks import peer_jobs  # the workers of these engines import the module by this name, not as __main__
 
     peer_jobs.main(*sys.argv[1:])

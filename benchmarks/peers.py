@@ -1,11 +1,11 @@
 """
-The workload of N1 on other engines: PyFlink's `AsyncDataStream`, Daft, Pathway and Ray Data beside enrichkit.
+The workload of N1 in other engines, compared with enrichkit: PyFlink's `AsyncDataStream`, Daft, Pathway and Ray Data.
 
-    ./run peers             # all, and benchmarks/results/peers.md
-    ./run peers Daft        # some, to look at; nothing is written
+    ./run peers             # all engines; writes benchmarks/results/peers.md
+    ./run peers Daft        # some engines; writes nothing
 
-Each is in an environment of its own, in `.matrix/`, some 3 GB that the first call fetches. All processes stay alive and
-take turns. Beside each job stands one of a single key, so that what a row takes is told from what a job takes.
+Each engine has its own environment in `.matrix/`; the first call downloads about 3 GB. All processes stay alive and
+take turns. Each job is paired with a job of a single key, which separates the cost of a row from the cost of a job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -38,7 +38,7 @@ PACKAGES_OF = {
     "Pathway": ("pathway==0.33.0", "aiohttp==3.14.5"),
     "Ray Data": ("ray[data]==2.60.0",),
 }
-UNMETERED = ("Ray Data",)  # its workers end with their job, and nobody is told what they used
+UNMETERED = ("Ray Data",)  # the workers of Ray end with their job, so their CPU time cannot be read
 SOURCES = (
     *COLUMN,
     "plugins/enrichkit-http/enrichkit_http",
@@ -49,20 +49,19 @@ SOURCES = (
 
 @dataclass(frozen=True)
 class Turn:
-    """One job: its wall time, and the CPU time of all processes that took part but the service's, in seconds."""
+    """The wall time of one job, and the CPU time of all its processes except the service's, in seconds."""
 
     seconds: float
     cpu: float
 
 
 class PeerError(Exception):
-    """A peer could not be installed, or its job failed; the text is for the table."""
+    """An engine could not be installed, or its job failed; the table shows the message."""
 
 
-def environment(uv: str, name: str) -> Path:
-    """Return the Python of the environment of *name*, made anew when what belongs into it has changed."""
+def environment(uv: str, name: str, wanted: Sequence[str]) -> Path:
+    """Return the Python of the environment of *name*; create the environment again if its packages have changed."""
     folder = ROOT / ".matrix" / f"peer-{name.replace(' ', '-').lower()}"
-    wanted = [*PACKAGES_OF[name], f"pyreqwest=={version('pyreqwest')}"]
     stamp = hashlib.sha256("\0".join(wanted).encode()).hexdigest()
     if (folder / "stamp").exists() and (folder / "stamp").read_text() == stamp:
         return folder / "bin" / "python"
@@ -77,17 +76,31 @@ def environment(uv: str, name: str) -> Path:
 
 
 class Peer:
-    """A process that does jobs in another engine."""
+    """
+    A process that runs jobs in another engine.
 
-    def __init__(self, python: Path, name: str, url: str) -> None:
-        self.log = python.parent.parent / "log"
+    Args:
+        python: Its Python.
+        module: What it runs, with *arguments*.
+        mark: What its lines begin with that are for us.
+        path: Folders from which it imports, besides this checkout.
+    """
+
+    def __init__(self, python: Path, module: str, *arguments: str, mark: str = MARK, path: Sequence[Path] = ()) -> None:
+        self.log, self.mark = python.parent.parent / "log", mark
         self.log.unlink(missing_ok=True)
-        paths = f"{python.parent}:{os.environ['PATH']}"  # PyFlink calls its workers' Python by name
+        paths = f"{python.parent}:{os.environ['PATH']}"  # PyFlink finds the Python of its workers on the PATH
         quiet = {"DO_NOT_TRACK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
         self.process = start(
-            [python, "-m", "benchmarks.peer_jobs", name, url, str(CAPACITY * TASKS)],
+            [python, "-m", module, *arguments],
             log=self.log,
-            env={**os.environ, **quiet, "PATH": paths, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(java_home())},
+            env={
+                **os.environ,
+                **quiet,
+                "PATH": paths,
+                "PYTHONPATH": ":".join(map(str, [ROOT, *path])),
+                "JAVA_HOME": str(java_home()),
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
@@ -95,11 +108,11 @@ class Peer:
         self.meter = Meter(self.process.pid)
         self._answer()
 
-    def job(self, keys: int) -> Turn:
-        """Do the job with *keys* keys."""
+    def job(self, *line: object) -> Turn:
+        """Run the job that *line* describes: the number of its keys, and what else the process wants to know."""
         before = self.meter.read()[2]
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{keys}\n".encode())
+        self.process.stdin.write(f"{' '.join(map(str, line))}\n".encode())
         self.process.stdin.flush()
         answer = json.loads(self._answer())
         if not answer["right"]:
@@ -111,10 +124,10 @@ class Peer:
         limit = threading.Timer(TIME_LIMIT, self.process.kill)
         limit.start()
         try:
-            for line in self.process.stdout:  # among what the engine itself prints
+            for line in self.process.stdout:  # the engine itself prints lines, too
                 text = line.decode(errors="replace")
-                if text.startswith(MARK):
-                    return text.removeprefix(MARK)
+                if text.startswith(self.mark):
+                    return text.removeprefix(self.mark)
         finally:
             limit.cancel()
         last = self.log.read_text(errors="replace").strip().rpartition("\n")[2]
@@ -123,7 +136,7 @@ class Peer:
 
 @contextlib.contextmanager
 def ours(url: str) -> Iterator[Callable[[int], Turn]]:
-    """Yield the job in enrichkit, its values checked."""
+    """Check the values of enrichkit's job, and yield the job."""
     from enrichkit_http import HttpConfig
 
     with local.spark() as spark:
@@ -141,7 +154,7 @@ def ours(url: str) -> Iterator[Callable[[int], Turn]]:
 
 
 def main(uv: str, chosen: list[str]) -> int:
-    """Measure the peers *chosen*, or all, beside enrichkit."""
+    """Measure the engines *chosen*, or all of them, together with enrichkit."""
     for name in chosen:
         if name not in PACKAGES_OF:
             print(f"There is no peer {name!r} here. Peers: {', '.join(PACKAGES_OF)}", file=sys.stderr)
@@ -168,9 +181,10 @@ def main(uv: str, chosen: list[str]) -> int:
         for name in chosen or PACKAGES_OF:
             label = f"{name} {PACKAGES_OF[name][0].rpartition('=')[2]}"
             try:
-                peer = Peer(environment(uv, name), name, service.url)
+                python = environment(uv, name, [*PACKAGES_OF[name], f"pyreqwest=={version('pyreqwest')}"])
+                peer = Peer(python, "benchmarks.peer_jobs", name, service.url, str(CAPACITY * TASKS))
                 stack.callback(stop, peer.process)
-                peer.job(KEYS)  # warms it up
+                peer.job(KEYS)  # warms the engine up
                 jobs[label] = peer.job
             except PeerError as error:
                 failed[label] = str(error)

@@ -1,8 +1,8 @@
 """
-The pictures of the README, drawn of the numbers beside the results; `python -m benchmarks.pictures` draws them again.
+The pictures of the README, drawn from the JSON files of the results; `python -m benchmarks.pictures` draws them again.
 
-The same numbers give the same bytes. There is no background and all ink is of middling brightness, so that a picture
-reads on a light page and on a dark one.
+The same numbers give the same bytes. The pictures have no background and only colours of medium brightness, so that
+they can be read on light and on dark pages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SETTINGS |= dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "x
 
 
 def approaches(figure: Any, numbers: dict[str, Any]) -> None:
-    """Rows per second by approach, a panel for each table."""
+    """Draw the rows per second of each approach, with a panel for each table."""
     tables = [
         (title.removeprefix("approaches, "), {name: median(points[0][1]) for name, points in lines.items()})
         for title, lines in numbers.items()
@@ -38,7 +38,7 @@ def approaches(figure: Any, numbers: dict[str, Any]) -> None:
 
 
 def http_tail(figure: Any, numbers: dict[str, Any]) -> None:
-    """Time per row against the size of an Arrow batch, when one call in a hundred is slow."""
+    """Draw the time per row by the size of an Arrow batch, when one call in a hundred is slow."""
     panel = figure.subplots()
     for name, points in numbers["N2"].items():
         sizes = [size for size, _ in points]
@@ -60,7 +60,7 @@ DRAWN = {"approaches": approaches, "http_tail": http_tail}
 
 
 def draw(name: str, folder: Path = RESULTS) -> list[str]:
-    """Draw the picture of the benchmark *name* into *folder*, if it has one; return the names of the files written."""
+    """Draw the picture of the benchmark *name*, if it has one, into *folder*; return the names of the written files."""
     source = RESULTS / f"{name}.json"
     if name not in DRAWN or not source.exists():
         return []

@@ -1,8 +1,8 @@
 """
-N4: many keys per statement, PostgreSQL. A million distinct keys through Spark, against asyncpg alone.
+N4: many keys per statement, with PostgreSQL. A million distinct keys through Spark, compared with asyncpg alone.
 
-A key at a time is asked for by the pool's own `fetchrow`, as asyncpg's documentation has it, and on connections that
-their tasks hold, which nothing resets between two keys.
+For one key per statement there are two ways: the pool's own `fetchrow`, as in asyncpg's documentation, and `fetchrow`
+on connections that the tasks keep, so that no connection is reset between two keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from enrichkit import enrich, local
 KEYS = 1_000_000
 SINGLE_KEYS = 20_000
 GROUP, IN_FLIGHT, SINGLE_IN_FLIGHT = 1_000, 4, 16
-STEP = 7919  # a prime, so that the keys come all, and in an order unlike the index's
+STEP = 7919  # a prime number, so that multiples of it reach all keys, in another order than the index
 SOURCES = (*COLUMN, "enrichkit/sql", "plugins/enrichkit-postgres/enrichkit_postgres", "benchmarks/postgres_bulk.py")
 
 TABLE = """
@@ -35,7 +35,7 @@ ONE = "SELECT name FROM users WHERE id = $1"
 
 
 def with_asyncpg(dsn: str, groups: list[list[int]], in_flight: int) -> dict[int, str]:
-    """Fetch *groups* of keys by `= ANY`, or by `fetchrow` where there is one key in a group, on connections held."""
+    """Fetch *groups* of keys with `= ANY`, or with `fetchrow` if a group has one key, on connections kept by tasks."""
     found: dict[int, str] = {}
 
     async def main() -> None:
@@ -53,7 +53,7 @@ def with_asyncpg(dsn: str, groups: list[list[int]], in_flight: int) -> dict[int,
 
 
 def with_pool(dsn: str, keys: list[int]) -> dict[int, str]:
-    """Fetch *keys* one by one by the pool's own `fetchrow`, which takes a connection for each and resets it."""
+    """Fetch *keys* one by one with the pool's own `fetchrow`, which acquires and resets a connection for each key."""
     found: dict[int, str] = {}
 
     async def main() -> None:
@@ -68,7 +68,7 @@ def with_pool(dsn: str, keys: list[int]) -> dict[int, str]:
 
 
 def statements(server: local.PostgresServer, dsn: str, rows: int, work: Callable[[], object]) -> int:
-    """Return how many transactions, one for each statement, the server counts for *work*, which fetches *rows* rows."""
+    """Run *work*, which fetches *rows* rows; return the server's number of transactions, one for each statement."""
     database = dsn.rpartition("/")[2]
     query = f"SELECT xact_commit, tup_fetched FROM pg_stat_database WHERE datname = '{database}'"
 
@@ -78,7 +78,7 @@ def statements(server: local.PostgresServer, dsn: str, rows: int, work: Callable
     before = counted()
     work()
     give_up = time.monotonic() + 30
-    while (after := counted())[1] - before[1] < rows:  # a session tells its counts when it was idle for 10 s, or ends
+    while (after := counted())[1] - before[1] < rows:  # a session reports its counts after 10 s idle, or when it ends
         assert time.monotonic() < give_up, f"the server counted {after[1] - before[1]:,} rows, not {rows:,}"
         time.sleep(0.2)
     return after[0] - before[0]
@@ -111,7 +111,7 @@ def main(quick: bool) -> list[Table]:
             right = keys.withColumn("value", column).where("value <=> concat('name of ', key)").count()
             assert right == count, f"{count - right:,} values are wrong"
 
-        # In runs of their own: looking at the values takes as long as fetching them.
+        # The values are checked in separate runs, because the check takes as long as the lookups.
         ours, bulk = "enrichkit through Spark", f"asyncpg, = ANY of {GROUP:,}"
         single, held = "asyncpg, pool.fetchrow per key", "asyncpg, fetchrow per key, connections held"
         asked = {ours: count, bulk: count, single: singles, held: singles}

@@ -1,4 +1,4 @@
-"""N3: many keys per call, Redis. A million distinct keys through Spark, against one process with redis-py alone."""
+"""N3: many keys per call, with Redis. A million distinct keys through Spark, compared with redis-py in one process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEEDED_AT_ONCE = 50_000
 SOURCES = (*COLUMN, "plugins/enrichkit-redis/enrichkit_redis", "benchmarks/redis_bulk.py")
 
 PLAIN = {"parser_class": _AsyncRESP3Parser}
-"""What redis-py parses with where hiredis is not installed, as after `pip install redis`."""
+"""The parser of redis-py without hiredis, as after `pip install redis`."""
 
 SEED = """
 local before, after, padding = ARGV[1], ARGV[2], string.rep('v', tonumber(ARGV[3]))
@@ -43,14 +43,14 @@ end
 
 
 def seed(url: str, count: int, before: str = "u", after: str = "", padding: int = 0) -> None:
-    """Store values under *count* keys, numbers between two texts; the server makes them, as sending takes minutes."""
+    """Store values under *count* keys, *before* + number + *after*, by a script on the server: sending takes minutes."""
     with redis.Redis.from_url(url) as client:
         for start in range(0, count, SEEDED_AT_ONCE):
             client.eval(SEED, 0, before, after, padding, start, min(start + SEEDED_AT_ONCE, count))
 
 
 def calls(url: str) -> tuple[int, int]:
-    """Return how many read commands, and how many keys in them, the server counted since the last look."""
+    """Return the numbers of read commands and of their keys that the server counted since the previous call of this."""
     with redis.Redis.from_url(url) as client:
         commands, keys = client.info("commandstats"), client.info("stats")
         client.config_resetstat()
@@ -59,7 +59,7 @@ def calls(url: str) -> tuple[int, int]:
 
 
 def with_redis_py(url: str, groups: list[list[str]], **settings: Any) -> list[list[Any]]:
-    """Fetch *groups* of keys by `MGET`, or by `GET` where there is one key in a group, IN_FLIGHT at a time."""
+    """Fetch *groups* of keys with `MGET`, or with `GET` if a group has one key, IN_FLIGHT at a time."""
     answers: list[list[Any]] = [[]] * len(groups)
 
     async def main() -> None:
@@ -94,7 +94,7 @@ def main(quick: bool) -> list[Table]:
         keys = keys_of(spark, count, "u")
         column = enrich(RedisConfig(url=server.url), "key")
 
-        # In a run of its own: looking at the values takes as long as fetching them.
+        # The values are checked in a separate run, because the check takes as long as the lookups.
         right = keys.withColumn("value", column).where("value <=> concat('value of ', key)").count()
         assert right == count, f"{count - right:,} values are wrong"
         assert [value for group in with_redis_py(server.url, groups) for value in group] == [

@@ -1,14 +1,15 @@
 """
-What is kept of a benchmark: `benchmarks/results/NAME.md`, and beside it the numbers that pictures are drawn of.
+The result files of a benchmark: `benchmarks/results/NAME.md`, and `NAME.json` with the numbers of its picture.
 
-A result names the sources that it measured and their hash, so `python -m benchmarks.report`, which `./run check` calls,
-can say which results are older than the code.
+A result names the sources that it measured and their hash. `python -m benchmarks.report`, which `./run check` calls,
+compares this hash with the code and lists the results that are older than the code.
 """
 
 from __future__ import annotations
 
 import ast
 import datetime
+import functools
 import hashlib
 import io
 import json
@@ -34,10 +35,10 @@ _SOURCES = re.compile(r"^- sources: ([0-9a-f]{16})(?: of (.+))?$", re.MULTILINE)
 
 def fingerprint(sources: Sequence[str]) -> str:
     """
-    Return a hash of the code in *sources*, files and folders; comments, docstrings and tests do not count.
+    Return a hash of the code in the files and folders *sources*, without comments, docstrings and tests.
 
     Raises:
-        FileNotFoundError: One of them is no more.
+        FileNotFoundError: One of *sources* does not exist any more.
     """
     digest = hashlib.sha256()
     for name in sources:
@@ -48,8 +49,9 @@ def fingerprint(sources: Sequence[str]) -> str:
     return digest.hexdigest()[:16]
 
 
+@functools.cache  # most benchmarks measure the same files
 def _code(text: str) -> str:
-    """Return Python source without comments, docstrings, blank lines and indentation of what is continued."""
+    """Return Python source without comments, docstrings, blank lines and the indentation of continuation lines."""
     docstrings = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
@@ -79,15 +81,15 @@ def save(
     Write *tables* to `NAME.md` in *folder*, and their numbers, if they have any, to `NAME.json`.
 
     Args:
-        name: Of the benchmark.
-        tables: Its outcome.
-        sources: Folders and files that hold what it measured.
-        measured: Their fingerprint from before the run.
-        packages: Those whose versions here, in this environment, are those that were measured.
-        folder: `benchmarks/results` unless told.
+        name: Name of the benchmark.
+        tables: Tables of the benchmark.
+        sources: Folders and files whose code the benchmark measured.
+        measured: Fingerprint of *sources* from before the run.
+        packages: Packages of this environment whose versions the result names.
+        folder: Folder of the result; `benchmarks/results` by default.
 
     Raises:
-        RuntimeError: The sources changed during the run, so the outcome says nothing about them.
+        RuntimeError: The sources changed during the run, so it is not known which code the benchmark measured.
     """
     if fingerprint(sources) != measured:
         raise RuntimeError(f"The sources of {name} changed during the run; nothing is written. Run it again.")
@@ -115,7 +117,7 @@ def save(
 
 
 def pace() -> float:
-    """Return the seconds that a fixed loop takes here, at best of five: a machine that others share is not one speed."""
+    """Return the seconds of a fixed loop, the best of five runs, as a measure of this machine's present speed."""
     best = math.inf
     for _ in range(5):
         found, began = {}, time.perf_counter()
@@ -127,10 +129,10 @@ def pace() -> float:
 
 def first_touch() -> float:
     """
-    Return the microseconds that a page takes which nobody has touched, at best of five.
+    Return the microseconds of the first access to a page of memory, the best of five runs.
 
-    A virtual machine that gives back what it does not use gets each page from its host again, which takes several
-    microseconds. What is new in every job pays for it: Arrow's buffers, a server's replies, a fork, the dict of `pace`.
+    A virtual machine that returns unused memory to its host must get each page from the host again, which takes several
+    microseconds. All new memory in a job has this cost: Arrow's buffers, a server's reply, a fork, the dict of `pace`.
     """
     pages = 16_384
     best = math.inf
@@ -143,7 +145,7 @@ def first_touch() -> float:
 
 
 def summary() -> str:
-    """Return a page of the goals of all results, as each result states them, and of the results without one."""
+    """Return a page with the goals of all results, in their own words, and a list of the results without a goal."""
     lines = ["# Goals", "", "What each result was to reach, and reached; written whenever one of them is."]
     others = []
     for path in sorted(RESULTS.glob("*.md")):
@@ -165,7 +167,7 @@ def summary() -> str:
 
 
 def stale() -> dict[str, str]:
-    """Return the results that are older than the code, by name, with the reason."""
+    """Return the names of the results that are older than the code, with the reasons."""
     found = {}
     for path in sorted(RESULTS.glob("*.md")):
         if path.name == SUMMARY:

@@ -1,7 +1,7 @@
 """
-What people use today to look up values from Spark, as they write it.
+The approaches that people use today to look up values from Spark, in the code that they write.
 
-Sessions live in this module: a UDF's own globals start afresh with every task, and so would its connections.
+Sessions and connections are kept in this module, because the globals of a pickled UDF are new in every task.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ TIMEOUT = 30.0
 
 
 def row_udf(url: str) -> Any:
-    """A UDF that is called for each row, with `requests`."""
+    """Return the column of a UDF that is called for each row and uses `requests`."""
     from pyspark.sql.functions import udf
 
     return udf(lambda key: get(url, key), "string", useArrow=False).asNondeterministic()("key")
 
 
 def concurrent_udf(url: str) -> Any:
-    """The same on Arrow, which runs it in `spark.sql.execution.pythonUDF.arrow.concurrency.level` threads."""
+    """Return the same with Arrow, where Spark uses `spark.sql.execution.pythonUDF.arrow.concurrency.level` threads."""
     from pyspark.sql.functions import udf
 
     return udf(lambda key: get(url, key), "string", useArrow=True).asNondeterministic()("key")
 
 
 def get(url: str, key: str) -> str:
-    """Ask for one key."""
+    """Fetch one key with `requests`."""
     response = session().get(f"{url}/{key}", timeout=TIMEOUT)
     response.raise_for_status()
     return str(response.text)
@@ -37,7 +37,7 @@ def get(url: str, key: str) -> str:
 
 @cache
 def session() -> Any:
-    """The session of this process, with as many connections as there may be threads."""
+    """Return the session of this process, with enough connections for all threads."""
     import requests
 
     found = requests.Session()
@@ -46,7 +46,7 @@ def session() -> Any:
 
 
 def thread_pool(url: str, capacity: int) -> Any:
-    """An iterator `pandas_udf` with a thread pool."""
+    """Return the column of an iterator `pandas_udf` with a thread pool."""
     import pandas as pd
     from pyspark.sql import functions as F
 
@@ -63,7 +63,7 @@ def thread_pool(url: str, capacity: int) -> Any:
 
 
 def gather_per_batch(url: str, capacity: int) -> Any:
-    """An Arrow UDF with `asyncio.run(gather(...))` for each batch, and one client for it."""
+    """Return the column of an Arrow UDF that calls `asyncio.run(gather(...))` with a new client for each batch."""
 
     def enrich(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -89,7 +89,7 @@ async def _fetch_all(url: str, keys: list[str], capacity: int) -> list[str]:
 
 
 def arrow_column(function: Callable[[Iterator[Any]], Iterator[Any]]) -> Any:
-    """Return the text column that *function*, from Arrow arrays to Arrow arrays, makes of the column `key`."""
+    """Return the text column of *function*, a function from Arrow arrays to Arrow arrays, on the column `key`."""
     import pyarrow as pa
     from pyspark.sql import functions as F
 
@@ -99,7 +99,7 @@ def arrow_column(function: Callable[[Iterator[Any]], Iterator[Any]]) -> Any:
 
 
 def statement_per_row(dsn: str) -> Any:
-    """A UDF that is called for each row, with one statement on a connection that stays open."""
+    """Return the column of a UDF that is called for each row and executes one statement on a connection kept open."""
     from pyspark.sql.functions import udf
 
     return udf(lambda key: _name_of(dsn, key), "string", useArrow=False).asNondeterministic()("key")
@@ -120,7 +120,7 @@ def _connection(dsn: str) -> tuple[asyncio.AbstractEventLoop, Any]:
 
 
 def export(dsn: str, path: str) -> None:
-    """Copy the table `users` into a CSV file, for Spark to read."""
+    """Copy the table `users` into a CSV file, which Spark can read."""
     import asyncpg
 
     async def copy() -> None:

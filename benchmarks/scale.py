@@ -1,9 +1,9 @@
 """
-How the cost of a row changes with the number of rows, of distinct keys, of workers, and with the size of keys and values.
+The cost of a row by the number of rows, distinct keys and workers, and by the size of keys and values.
 
-Each table gives what a row takes in wall time and CPU, and how often one line of it, as the median of the rounds. Where
-it is more than a quarter above the cheapest line, a note says which part of it has grown: wall time x cores is the CPU
-of Python, JVM and server, and cores that stood idle.
+Each table gives the wall time and CPU time of a row, and the ratio to one line of the table, as medians of the rounds.
+If a line costs over a quarter more than the cheapest line, a note says which part of the cost has grown: wall time x
+cores is the sum of the CPU time of Python, JVM and server, and of the time of idle cores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANY = 1_000_000
 DISTINCT = (100, 10_000, 100_000, 1_000_000)
 MASTERS = ("local[1]", "local[2]", "local-cluster[2,1,2048]")
 WARM_ROWS = 100_000
-SHORT_ROWS = 200_000  # take half a second
+SHORT_ROWS = 200_000  # a job of these rows takes half a second
 SIZED_ROWS = 200_000
 KEY_SIZES = (10, 100, 1_000)
 VALUE_SIZES = (20, 100, 1_000, 5_000)
@@ -32,11 +32,11 @@ BESIDE = "x that of "
 SOURCES = (*COLUMN, "plugins/enrichkit-redis/enrichkit_redis", "benchmarks/scale.py")
 
 Measured: TypeAlias = Mapping[str, tuple[int, list[Sample]]]
-"""For each line of a table how many rows it had, and its runs."""
+"""For each line of a table, its number of rows and its runs."""
 
 
 def headings(first: str, *beside: str) -> tuple[str, ...]:
-    """Return the headings of a table whose lines are each a *first*, with the ratios to the lines *beside*."""
+    """Return the headings of a table whose first column is *first*, with a column of ratios to each line *beside*."""
     ratios = (f"{BESIDE}{name}" for name in beside)
     return (first, "rows", "us per row", *ratios, "Python CPU", "JVM", "server", "keys sent")
 
@@ -47,8 +47,8 @@ class Line:
     One line of a table.
 
     Attributes:
-        rows: How many.
-        frame: With the column `value`, and what it must be as `expected`.
+        rows: Number of rows.
+        frame: Frame with the columns `value` and `expected`, which must be equal.
     """
 
     rows: int
@@ -56,7 +56,7 @@ class Line:
 
 
 class Bench:
-    """A Redis, a Spark and what measures them; a quick one makes few rounds of few rows."""
+    """A Redis, a Spark session, and methods to measure jobs; with *quick*, there are few rounds of few rows."""
 
     def __init__(self, server: local.RedisServer, spark: Any, *, quick: bool) -> None:
         self.server = server
@@ -66,13 +66,13 @@ class Bench:
         self.share = 50 if quick else 1
 
     def warm_up(self) -> None:
-        """Run a job of a tenth of a second until the JVM has compiled it."""
+        """Run a job of a tenth of a second until the JVM has compiled its code."""
         warm_up(self.line(WARM_ROWS // self.share).frame.select("value"), quick=self.quick)
 
     def line(
         self, rows: int, *, distinct: int = 0, before: str = "u", after: str = "", padding: int = 0, tasks: int = 2
     ) -> Line:
-        """Return *rows* rows of *distinct* keys (as many when 0), each key asked again when all others were."""
+        """Return *rows* rows that cycle through *distinct* keys; with 0, all keys are distinct."""
         from enrichkit_redis import RedisConfig
         from pyspark.sql import functions as F
 
@@ -87,8 +87,8 @@ class Bench:
         """
         Check the values of *lines*, then run them in turn and fill *table*.
 
-        A heading `x that of LINE` is for the cost of a row beside that line's in the same round; *peak* adds the memory
-        of a worker.
+        A column `x that of LINE` gets the ratio of the cost of a row to that of LINE in the same round. With *peak* the
+        table also gets the memory of a worker.
         """
         memory: dict[str, str] = {}
         for name, line in lines.items():
@@ -120,7 +120,7 @@ class Bench:
 
 
 def bends(measured: Measured) -> list[str]:
-    """Say for each line that costs over a quarter more per row than the cheapest which part of its cost grew."""
+    """Return a note for each line that costs over a quarter more per row than the cheapest: which part has grown."""
     cores = os.cpu_count() or 1
 
     def parts(rows: int, samples: list[Sample]) -> dict[str, float]:
@@ -146,7 +146,7 @@ def bends(measured: Measured) -> list[str]:
 
 
 def fixed(measured: Measured) -> list[str]:
-    """Say how much of each job is what the smallest one takes, too: a job costs something before its first row."""
+    """Return a note on the fixed cost of a job: the time of the smallest job as a share of the times of the others."""
     (_, smallest), *others = measured.values()
     least = median([sample.seconds for sample in smallest])
     shares = [f"{least / median([s.seconds for s in samples]):.0%} of {rows:,} rows" for rows, samples in others]
@@ -154,7 +154,7 @@ def fixed(measured: Measured) -> list[str]:
 
 
 def main(quick: bool) -> list[Table]:
-    """Measure all five."""
+    """Measure all five tables."""
     tables = []
     with local.redis() as server:
         with local.spark() as spark:

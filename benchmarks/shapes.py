@@ -1,7 +1,7 @@
 """
-Values of other shapes than one text: JSON, hashes, a struct of columns, and a Redis cluster.
+Values that are more than one text (JSON, hashes, a struct of columns), and a Redis cluster.
 
-Beside each what a person writes with the driver: the same calls, and for each key a dict of its fields.
+Each is compared with code that a person writes with the driver: the same calls, and a dict of its fields for each key.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ Fetch = Callable[[Any, list[str]], Awaitable[dict[str, Any]]]
 
 
 def person(number: int) -> dict[str, Any]:
-    """Return the value of the key with *number*."""
+    """Return the value of the key with the number *number*."""
     return {"name": f"name of u{number}", "age": number, "score": number / 8}
 
 
 def seed(url: str, count: int) -> None:
-    """Store each of *count* people as a document and as a hash."""
+    """Store *count* people, each as a JSON document and as a hash."""
     with redis.Redis.from_url(url) as client:
         for start in range(0, count, SEEDED_AT_ONCE):
             with client.pipeline(transaction=False) as pipeline:
@@ -63,7 +63,7 @@ def seed(url: str, count: int) -> None:
 
 
 def seed_cluster(url: str, count: int) -> None:
-    """Store a text under each of *count* keys."""
+    """Store one text under each of *count* keys."""
     with redis.RedisCluster.from_url(url) as client:
         for start in range(0, count, SEEDED_AT_ONCE):
             numbers = range(start, min(start + SEEDED_AT_ONCE, count))
@@ -95,7 +95,7 @@ async def rows(connection: asyncpg.Connection, keys: list[str]) -> dict[str, Any
 
 
 def by_hand(connect: Callable[[], Any], fetch: Fetch, keys: Sequence[str]) -> dict[str, Any]:
-    """Fetch *keys*, GROUP a call and IN_FLIGHT calls at a time, each on a client of its own."""
+    """Fetch *keys* in calls of GROUP keys, IN_FLIGHT calls at a time, each on its own client."""
     found: dict[str, Any] = {}
 
     async def keep(client: Any, group: list[str]) -> None:

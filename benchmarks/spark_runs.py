@@ -1,4 +1,4 @@
-"""What the Spark benchmarks share: a run to the noop sink, and the CPU of all that took part in it."""
+"""The tools of the Spark benchmarks: runs into the noop sink, and the CPU time of all processes that took part."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchmarks.harness import Sample, timed
 
 WARMUP = 30
 """
-Jobs of half a second before the first that counts. A JVM compiles what it runs for so long: N3's job takes 0.35 to
-0.4 s of its CPU at first, 0.3 after 15 jobs, and 0.22 to 0.25 from the 30th to the 70th.
+The number of jobs of half a second before the first one that counts. A JVM compiles its code for so long: N3's job
+takes 0.35 to 0.4 s of the JVM's CPU at first, 0.3 s after 15 jobs, and 0.22 to 0.25 s from the 30th to the 70th job.
 """
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -20,10 +20,10 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 class Meter:
     """
-    The CPU seconds that Spark below this process and the server with the processes *servers* have used.
+    The CPU seconds that this process's Spark and the server have used; *servers* are the process ids of the server.
 
     Attributes:
-        workers: The Python workers that there were at the last look.
+        workers: The process ids of the Python workers at the last `read`.
     """
 
     def __init__(self, *servers: int) -> None:
@@ -31,7 +31,7 @@ class Meter:
         self.workers: list[int] = []
 
     def read(self) -> tuple[float, float, float]:
-        """Return the CPU seconds of the Python workers, of the JVMs, and of the server, ended children included."""
+        """Return the CPU seconds of the Python workers, the JVMs and the server, including ended child processes."""
         ticks: dict[int, tuple[int, int]] = {}
         parents: dict[int, int] = {}
         daemons, javas = set(), set()
@@ -42,7 +42,7 @@ class Meter:
                 name, _, rest = (folder / "stat").read_text().rpartition(")")
                 command = (folder / "cmdline").read_bytes()
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it has just ended
+                continue  # the process has just ended
             pid, fields = int(folder.name), rest.split()
             parents[pid] = int(fields[1])
             ticks[pid] = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
@@ -57,7 +57,7 @@ class Meter:
         ours, servers = below(os.getpid()), below(*self.servers)
         self.workers = [pid for pid in daemons & ours if parents[pid] in daemons]
         workers = sum(sum(ticks[pid]) for pid in daemons & ours)
-        # Not the children of a JVM that have ended: they are Python daemons, or servers of others.
+        # The ended children of a JVM do not count for the JVM: they are Python daemons, or other servers.
         return (
             workers / TICKS,
             sum(ticks[pid][0] for pid in javas & ours) / TICKS,
@@ -65,7 +65,7 @@ class Meter:
         )
 
     def peak(self) -> float:
-        """Return the most memory, in MiB, that a Python worker ever had resident; of those at the last look."""
+        """Return the largest resident memory, in MiB, that one of the Python workers at the last `read` ever had."""
         found = []
         for pid in self.workers:
             status = Path(f"/proc/{pid}/status").read_text()
@@ -73,7 +73,7 @@ class Meter:
         return max(found)
 
     def spark(self, frame: Any) -> Sample:
-        """Run *frame* into the noop sink."""
+        """Run *frame* into the noop sink, and return its sample."""
         return self.run(lambda: to_nowhere(frame))
 
     def run(self, work: Callable[[], object]) -> Sample:
@@ -96,7 +96,7 @@ def warm_up(frame: Any, *, quick: bool = False) -> None:
 
 
 def _line(pid: int, parents: dict[int, int]) -> list[int]:
-    """Return *pid* and the processes above it."""
+    """Return *pid* and the ids of its ancestor processes."""
     line = [pid]
     while (pid := parents.get(pid, 0)) and pid not in line:
         line.append(pid)
@@ -104,7 +104,7 @@ def _line(pid: int, parents: dict[int, int]) -> list[int]:
 
 
 def keys_of(spark: Any, count: int, prefix: str, tasks: int = 2) -> Any:
-    """Return a frame of *count* distinct text keys, *prefix* and a number, in *tasks* partitions."""
+    """Return a frame of *count* distinct text keys, each *prefix* and a number, in *tasks* partitions."""
     from pyspark.sql import functions as F
 
     return spark.range(0, count, 1, tasks).select(F.concat(F.lit(prefix), F.col("id").cast("string")).alias("key"))

@@ -1,8 +1,8 @@
 """
-How Sphinx builds the site: `.venv/bin/python -m sphinx -W -c docs . site`.
+Configure Sphinx, which builds the site: `.venv/bin/python -m sphinx -W -c docs . site`.
 
-The sources are those of the whole repository and not of this folder, so that the READMEs of the plugins are pages too
-and each relative link works on the site as it does in the repository.
+The source folder is the whole repository and not this folder, so that the READMEs of the plugins are pages too, and
+each relative link works on the site as it does in the repository.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ include_patterns = ["*.md", "docs/**.md", "plugins/*/README.md", "benchmarks/res
 exclude_patterns = [".*", "site"]
 
 myst_heading_anchors = 3
-suppress_warnings = ["myst.header"]  # the benchmarks print theirs from the third level on
+suppress_warnings = ["myst.header"]  # the headings in the results of benchmarks begin at the third level
 
-# Docstrings are written in Markdown: one backtick is code, as two are.
+# Docstrings are written in Markdown, where single backticks are code, as double backticks are.
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -41,16 +41,19 @@ html_theme = "furo"
 html_title = f"enrichkit {release}"
 html_copy_source = html_show_sphinx = False
 templates_path = ["templates"]
+pygments_dark_style = "a11y-dark"  # the one of Furo underlines names, as if they were links
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_additional_pages = {"index": "start.html"}  # at the root of the site, where browsers begin
 
 
 def setup(app: Sphinx) -> None:
-    # Before napoleon, which goes on with what is there.
-    app.connect("autodoc-process-docstring", fences, priority=400)
+    # Before napoleon (priority 500), which then converts the rest of the docstring.
+    app.connect("autodoc-process-docstring", convert_fences, priority=400)
 
 
-def fences(app: Sphinx, what: str, name: str, of: object, options: Any, lines: list[str]) -> None:
-    """Write the fenced blocks of a docstring as reStructuredText has them."""
+def convert_fences(app: Sphinx, what: str, name: str, member: object, options: Any, lines: list[str]) -> None:
+    """Turn the fenced blocks in the *lines* of a docstring into blocks of reStructuredText."""
     lines[:] = re.sub(
         r"^```(\w+)\n(.*?)^```$",
         lambda match: f".. code-block:: {match[1]}\n\n{textwrap.indent(match[2], '    ')}",

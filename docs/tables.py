@@ -1,4 +1,8 @@
-"""Write the tables of options.md anew, from the code: `.venv/bin/python docs/tables.py`. A test compares them."""
+"""
+Write the tables of options.md and monitor.md from the code: `.venv/bin/python docs/tables.py`.
+
+A test compares the tables on the pages with those of this script.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enrichkit_http import HttpConfig
+from enrichkit_llm import ChatConfig, EmbeddingConfig
 from enrichkit_mariadb import MariadbConfig
 from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
 from enrichkit_sqlite import SqliteConfig
 
-from enrichkit import Cache, Options, Retry
-from enrichkit.config import find_source
+from enrichkit import Budget, Cache, Limit, Options, Preload, Rate, Retry, Stats
+from enrichkit.sources.config import find_source
 
 if TYPE_CHECKING:
     from enrichkit import ConnectorConfig
 
-PAGE = Path(__file__).parent / "options.md"
+PAGES = [Path(__file__).parent / name for name in ("options.md", "monitor.md")]
 CONFIGS: dict[str, ConnectorConfig] = {
     "`http`": HttpConfig(url="https://api.example/{}"),
     "`http` with `bulk=True`": HttpConfig(url="https://api.example", bulk=True),
+    "`llm`": ChatConfig(base_url="https://api.example/v1", model="m"),
+    "`EmbeddingConfig`": EmbeddingConfig(base_url="https://api.example/v1", model="m"),
     "`mariadb`": MariadbConfig(table="shop.users"),
     "`postgres`": PostgresConfig(table="users"),
     "`redis`": RedisConfig(),
@@ -34,13 +41,13 @@ CONFIGS: dict[str, ConnectorConfig] = {
 
 
 def options(cls: type) -> list[tuple[str, ...]]:
-    """A row for each field of *cls*: its name, its default as it is written, and its line of the docstring."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(body, ast.ClassDef)
-    written = {ast.unparse(line.target): line.value for line in body.body if isinstance(line, ast.AnnAssign)}
-    described = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(cls) or "", re.MULTILINE))
+    """Return a row for each field of *cls*: its name, its default as the code has it, and its text in the docstring."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    defaults = {ast.unparse(line.target): line.value for line in definition.body if isinstance(line, ast.AnnAssign)}
+    texts = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(cls) or "", re.MULTILINE))
     return [
-        (f"`{field.name}`", _default(written[field.name]), re.sub(r"\s+", " ", described[field.name]))
+        (f"`{field.name}`", _default(defaults[field.name]), re.sub(r"\s+", " ", texts[field.name]))
         for field in fields(cls)
     ]
 
@@ -54,7 +61,7 @@ def _default(value: ast.expr | None) -> str:
 
 
 def connectors() -> list[tuple[str, ...]]:
-    """A row for each connector: what `capacity` and `batch_size` are unless they are given."""
+    """Return a row for each connector: its default `capacity` and `batch_size`, and its largest `batch_size`."""
     rows = []
     for name, config in CONFIGS.items():
         connector: Any = find_source(config)[1](config)
@@ -64,17 +71,22 @@ def connectors() -> list[tuple[str, ...]]:
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """The lines of a Markdown table."""
+    """Return a Markdown table with the line *head* and the *rows*."""
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
 def page(text: str) -> str:
-    """Return *text* with a new table behind each `<!-- from the code: NAME -->`."""
+    """Return *text* with a new table after each `<!-- from the code: NAME -->`."""
     tables = {
         "Options": table(("option", "default", "meaning"), options(Options)),
         "Retry": table(("field of `Retry`", "default", "meaning"), options(Retry)),
+        "Rate": table(("field of `Rate`", "default", "meaning"), options(Rate)),
+        "Limit": table(("field of `Limit`", "default", "meaning"), options(Limit)),
+        "Budget": table(("field of `Budget`", "default", "meaning"), options(Budget)),
+        "Preload": table(("field of `Preload`", "default", "meaning"), options(Preload)),
         "Cache": table(("field of `Cache`", "default", "meaning"), options(Cache)),
+        "Stats": table(("field", "what it is"), [(name, text) for name, _, text in options(Stats)]),
         "connectors": table(("connector", "`capacity`", "`batch_size`", "at most"), connectors()),
     }
     return re.sub(
@@ -83,4 +95,5 @@ def page(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text()))
+    for path in PAGES:
+        path.write_text(page(path.read_text()))

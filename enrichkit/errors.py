@@ -9,10 +9,13 @@ The exceptions of enrichkit::
     │   ├── DuplicateConnectorError         two packages offer one name
     │   └── MissingDriverError              the package that the connector needs is absent
     ├── ConnectorError                      worker: raised by connectors
-    │   ├── TransientError                  try again: refused, reset, busy, throttled
+    │   ├── TransientError                  try again: busy, throttled, out of step
+    │   │   └── UnavailableError            nothing is wrong with the key: not reachable, refused, broken, starting up
     │   ├── PermanentError                  this key will not work: bad value, 4xx, wrong type
     │   └── FatalError                      nothing will work: authentication, unknown table
     │       └── ContractError               the connector broke its contract
+    ├── JournalError                        worker: the journal cannot be read or written
+    ├── OverBudgetError                     worker: in the outcomes of keys for which the budget left no call
     └── TaskFailedError                     worker: fails the Spark task
         ├── LookupFailedError               a lookup failed and its policy is "fail"
         ├── TooManyFallbacksError           more fallbacks than max_fallback_ratio allows
@@ -24,6 +27,10 @@ Spark drops exception chains on the way to the driver, so each message repeats i
 
 from __future__ import annotations
 
+import difflib
+import math
+from collections.abc import Iterable
+
 __all__ = [
     "ConfigError",
     "ConnectorBlockedError",
@@ -32,14 +39,17 @@ __all__ = [
     "DuplicateConnectorError",
     "EnrichkitError",
     "FatalError",
+    "JournalError",
     "LookupFailedError",
     "MissingDriverError",
+    "OverBudgetError",
     "PermanentError",
     "PluginError",
     "SourceStalledError",
     "TaskFailedError",
     "TooManyFallbacksError",
     "TransientError",
+    "UnavailableError",
     "UnknownConnectorError",
     "UnknownOptionError",
 ]
@@ -53,7 +63,7 @@ class ConfigError(EnrichkitError, ValueError):
     """
     An argument, option or config is wrong. Raised on the driver, before any row moves.
 
-    On a worker where only it can tell: a secret that is not there, a key column of a type that is no key.
+    Raised on a worker where only the worker can tell: a secret is absent, or a key column has a type that is no key.
     """
 
 
@@ -70,44 +80,100 @@ class PluginError(EnrichkitError):
 
 
 class DuplicateConnectorError(PluginError):
-    """Two installed packages offer a connector of one name."""
+    """Two installed packages offer a connector of the same name."""
 
 
 class MissingDriverError(PluginError, ImportError):
-    """The package that a connector talks through is not installed."""
+    """The client package that a connector needs is not installed. Raised on the driver."""
+
+
+def _seconds(given: object) -> float | None:
+    """Return *given* as a number of seconds, or None when it is none."""
+    try:
+        seconds = float(given)  # type: ignore[arg-type]  # whatever it is
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        return None
+    return None if math.isnan(seconds) else seconds
 
 
 class ConnectorError(EnrichkitError):
-    """What a connector raises, or returns inside a `Failure`, on a worker."""
+    """
+    An error that a connector raises, or returns inside a `Failure`, on a worker.
+
+    Attributes:
+        said: What the source said, for example the beginning of a response; it may hold keys and values, but no secret.
+            Messages show it only with `show_keys=True`, and `enrichkit check` shows it. A connector that raises the
+            error sets it; a `Failure` takes none.
+    """
+
+    said: str = ""
 
 
 class TransientError(ConnectorError):
     """
-    The same lookup may work a moment later: refused, reset, timed out, throttled. It is retried.
+    The same lookup may work a moment later: refused, reset, timed out, throttled. The engine retries the lookup.
 
     Attributes:
-        retry_after: Seconds that the source asked us to wait, or None. Clamped by the engine to 0..60.
+        retry_after: Seconds that the source asks its clients to wait, or None. The engine clamps the wait to 0..60.
+            What is no number counts as None: a connector may pass on what a source has said.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after = _seconds(retry_after)
+
+
+class UnavailableError(TransientError):
+    """
+    The source gave no answer, and the key is not the reason: the next call of any key would have failed as well.
+
+    The source is not reachable, refuses connections, breaks one before it answers, starts up or shuts down, or has no
+    free connection. While it answers nobody, the engine keeps the keys, counts no attempt, and asks by one call at a
+    time whether the source is back. While it answers other calls, the error counts like any `TransientError`.
+
+    Attributes:
+        node: Name of the server of several that is not available, when the others may answer; None: the whole source.
+            Its keys wait and are asked again without an attempt being counted, and other keys are not held back.
+        sent: Whether the keys may have reached the source. False proves that the key is not the reason; else a key that
+            fails alone, while no other key is asked for, is not waited for longer than its `timeout`.
+    """
+
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, node: str | None = None, sent: bool = True
+    ) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.node = node
+        self.sent = sent
 
 
 class PermanentError(ConnectorError):
-    """This key will fail however often it is asked. Never retried; a group of keys is bisected to find it."""
+    """This key fails at every attempt. The engine never retries the key; it bisects a group of keys to find it."""
 
 
 class FatalError(ConnectorError):
-    """No key can succeed: authentication, configuration, unknown table. Fails the task at once."""
+    """No key can succeed: authentication, configuration, unknown table. The task fails at once."""
 
 
 class ContractError(FatalError):
-    """A connector returned something else than a mapping of the keys that it was asked for."""
+    """A connector returned something other than a mapping from the keys of the call."""
+
+
+class JournalError(EnrichkitError):
+    """
+    The journal cannot be read or written: the disk is full, a folder is not accessible. Raised on a worker.
+
+    What follows is the decision of `Journal.on_error`.
+    """
+
+
+class OverBudgetError(EnrichkitError):
+    """The budget of the job is spent, so no call was made for a key; in its outcome, never raised. On the worker."""
 
 
 class TaskFailedError(EnrichkitError):
-    """Fails the Spark task. Raised on a worker."""
+    """The Spark task fails. Raised on a worker."""
 
 
 class LookupFailedError(TaskFailedError):
@@ -119,8 +185,20 @@ class TooManyFallbacksError(TaskFailedError):
 
 
 class SourceStalledError(TaskFailedError):
-    """The source failed for longer than `stall_timeout`, so admission was held back all that time."""
+    """The source was away or failed for longer than `stall_timeout`; the engine held calls back all that time."""
 
 
 class ConnectorBlockedError(TaskFailedError):
-    """A connector blocked the event loop for too long, or the loop died."""
+    """A connector blocked the event loop for too long, or the event loop ended."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """
+    Return ``" Did you mean 'x'?"`` when one of *known* looks like *name*, else an empty text.
+
+    >>> f"No column is named 'teir'.{did_you_mean('teir', ['name', 'tier'])}"
+    "No column is named 'teir'. Did you mean 'tier'?"
+    """
+    known = list(known)
+    close = [other for other in known if other.lower() == name.lower()] or difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,94 +1,87 @@
-"""The SQL form: `register_function()` gives an enrichment a name that queries use."""
+"""
+Facts about a user's function: its name, whether it is an `async def`, what it accepts, and where it raised.
+"""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Unpack
+import functools
+import inspect
+import os
+import sysconfig
+import traceback
+from collections.abc import Callable
+from typing import Any
 
-from .errors import ConfigError
+from .secrets import redact
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+__all__ = ["is_async", "name_of", "place", "raised", "signature_problem"]
 
-    from .connector import ConnectorConfig, Returns
-    from .options import OptionsDict
+FRAMES_MAX = 5
+"""Most frames of a user's code that a message names: the innermost ones of a deep recursion."""
 
-__all__ = ["register_function"]
-
-_INSTEAD = (
-    "enrich a DataFrame with enrich() and give it a name for SQL with "
-    "df.withColumn(...).createOrReplaceTempView('enriched')"
-)
+# Code in these folders is Python's own, or that of an installed package.
+_FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_NOT_USERS = tuple(os.path.join(folder, "") for folder in (*_FOLDERS, os.path.dirname(__file__)))
 
 
-def register_function(
-    spark: SparkSession,
-    name: str,
-    source: str | ConnectorConfig,
-    *,
-    returns: Returns | None = None,
-    **options: Unpack[OptionsDict],
-) -> None:
+def is_async(function: Callable[[Any], Any]) -> bool:
+    """Return whether *function* is an `async def`, or an object whose `__call__` is one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # the question is how it is called, not whether it can be
+
+
+def name_of(function: Callable[[Any], Any]) -> str:
+    """Return the name of *function* for messages; for a partial, the name alone, without the bound arguments."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return name
+
+
+def signature_problem(function: Callable[..., Any], argument: str) -> str | None:
     """
-    Let SQL look keys up in *source* under *name*, for the life of the session.
-
-    The function takes one key, or as many as form one key, by position. A call with another number of keys than the
-    source needs fails its job: Spark does not say how many there are before the query runs.
+    Return why *function* cannot be called with *argument* alone, as the end of a sentence; None when it can.
 
     Args:
-        spark: The session whose SQL gets the function; classic or Spark Connect.
-        name: Of the function: letters, digits and `_`; no name of a function that Spark has built in. A second
-            registration replaces the first.
-        source: Name of a source, or its config.
-        returns: Type of one value, as for `enrich`.
-        options: Flow control; see `Options`. Fixed here, the same for all calls. ``deterministic=True`` allows the
-            function in join conditions and aggregates. ``carrier="pandas"`` is refused: SQL hands keys over as they
-            are, and an integer beside a null is a float in pandas.
-
-    Raises:
-        UnknownConnectorError: Nothing is named *source*. Here, on the driver.
-        ConfigError: An argument, option, config or type is wrong. Here, on the driver.
-
-    >>> register_function(spark, "user_of", "users")
-    >>> spark.sql("SELECT user_of(user_id).name AS name FROM events LIMIT 2").collect()
-    [Row(name='name of u0'), Row(name='name of u1')]
+        function: The function of a user.
+        argument: The argument as the message names it, for example "a key".
     """
-    from .carriers import function
-    from .plan import make_plan
-
-    if not hasattr(spark, "udf") or not hasattr(spark, "sql"):
-        raise ConfigError(
-            f"spark is a {type(spark).__name__}; it must be a SparkSession, as in "
-            "register_function(spark, 'user_of', 'users')."
-        )
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise ConfigError(
-            f"The name of the SQL function is {name!r}; it must consist of letters, digits and '_' and begin with no "
-            "digit. For example register_function(spark, 'user_of', 'users')."
-        )
-    if spark.sql(f"SHOW SYSTEM FUNCTIONS LIKE '{name}'").collect():
-        # Spark 4.3 would go on calling its own, older ones would lose it, and neither says so.
-        raise ConfigError(
-            f"The name of the SQL function is {name!r}, which Spark itself has a function of; it must be another. "
-            f"For example register_function(spark, 'my_{name}', 'users')."
-        )
-    given: dict[str, Any] = {**options}
-    plan, spark_type = make_plan(source, None, returns, given)
-    if plan.options.carrier == "pandas":
-        raise ConfigError(
-            "carrier is 'pandas'; a SQL function needs 'arrow', because SQL hands keys over as they are, and in pandas "
-            f"an integer beside a null is a float, another key. Leave carrier out, or {_INSTEAD}."
-        )
-    _require_arrow()
-    spark.udf.register(name, function(plan, spark_type))
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return None  # a function in C does not tell its signature
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        # The message shows neither default values nor arguments that a partial has bound: one may be a password.
+        parameters = [parameter.replace(default=parameter.empty) for parameter in signature.parameters.values()]
+        shown = signature.replace(parameters=parameters)
+        return f"{name_of(function)}{shown}, which cannot be called with {argument} alone: {error}."
+    return None
 
 
-def _require_arrow() -> None:
-    import pyspark
-    from pyspark.sql import functions as F
+def raised(error: BaseException, *, show_text: bool = False) -> str:
+    """
+    Return the class of *error*, and the places in the user's code at which it was raised, with their source lines.
 
-    if not hasattr(F, "arrow_udf"):
-        raise ConfigError(
-            f"PySpark is {pyspark.__version__}; register_function() needs 4.1 or newer, the first with arrow_udf. "
-            f"Upgrade PySpark, or {_INSTEAD}."
-        )
+    A place is a file, a line and a function. Places in enrichkit, in Python itself and in installed packages are left
+    out, and so is a source line whose file is not on this machine.
+
+    Args:
+        error: An exception that a function or a connector raised.
+        show_text: Whether the text of *error* is shown, which may hold a key. Secrets are left out of it.
+    """
+    text = type(error).__qualname__
+    if show_text and str(error):
+        text += f": {redact(str(error))}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    places = [f"{place(frame)}: {redact(frame.line)}" if frame.line else place(frame) for frame in frames[-FRAMES_MAX:]]
+    return f"{text} at {'; '.join(places)}" if places else text
+
+
+def place(frame: traceback.FrameSummary) -> str:
+    """Return the file, line and function of *frame*, as messages show them."""
+    return f"{os.path.basename(frame.filename)}, line {frame.lineno}, in {frame.name}"
+
+
+def _is_users(path: str) -> bool:
+    return not path.startswith(_NOT_USERS) and "-packages" not in path and not path.startswith("<frozen")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
-    from .connector import Connector
+    from .interface import Connector, TaskInfo
+    from .observe.stats import Stats
 
 __all__ = ["hookimpl", "hookspec"]
 
@@ -25,9 +26,14 @@ def enrichkit_connector() -> type[Connector[Any]]:  # type: ignore[empty-body]  
 
 
 @hookspec
-def enrichkit_task_finished(stats: dict[str, Any]) -> None:
+def enrichkit_task_finished(stats: Stats, source: str, task: TaskInfo) -> None:
     """
-    Observe the statistics of a run that ended.
+    Observe a run that ended: once for each attempt of a Spark task and enrichment, on the worker, after its last row.
 
-    Not called yet in 0.1; it will be on the worker, once per Spark task and enrichment.
+    An implementation is named by an entry point of the group `enrichkit.observers`, and may leave arguments out.
+
+    Args:
+        stats: What the run did.
+        source: Name of its source.
+        task: The Spark task.
     """

@@ -1,16 +1,24 @@
-"""The engine's options: one frozen dataclass, checked on the driver before any row moves; long by its documentation."""
+"""
+The engine's options: one frozen dataclass, which the driver checks before any row moves.
+
+The module is long because each option is documented here.
+"""
 
 from __future__ import annotations
 
-import difflib
+import datetime as dt
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
-from .connector import Connector, ConnectorConfig
-from .errors import ConfigError, UnknownOptionError
-from .key_function import not_of_one_argument
+from .budgets import Budget
+from .errors import ConfigError, UnknownOptionError, did_you_mean
+from .functions import signature_problem
+from .interface import Connector, ConnectorConfig
+from .journal.config import Journal
+from .limits import Limit, Rate, requests_per_second
 
 __all__ = [
     "MOST_BATCH_SIZE",
@@ -20,9 +28,11 @@ __all__ = [
     "Options",
     "OptionsDict",
     "Policy",
+    "Preload",
     "Retry",
+    "check_choice",
+    "check_known",
     "default",
-    "did_you_mean",
 ]
 
 MOST_CAPACITY, MOST_BATCH_SIZE = 10_000, 1_000_000
@@ -30,14 +40,14 @@ MOST_CAPACITY, MOST_BATCH_SIZE = 10_000, 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """The value that takes the place of one that could not be had. Made by `default`."""
+    """A value for rows whose lookup has no answer. Made by `default`."""
 
     value: Any
 
 
 def default(value: Any) -> Default:
     """
-    Use *value* where a lookup timed out, failed or found nothing; the status still tells what happened.
+    Use *value* for rows whose lookup timed out, failed or found nothing; their status still says which of these it was.
 
     Args:
         value: A Python value of the declared type; checked on the driver.
@@ -50,8 +60,8 @@ def default(value: Any) -> Default:
 
 Policy: TypeAlias = str | Default | ConnectorConfig | Callable[[Any], Any]
 """
-What a row gets instead of a value: `"fail"` (the task), `"null"`, `default(value)`, what a function of the key returns,
-or what another source holds, which is named or given as its config.
+The fallback for a row without an answer: `"fail"` (the task fails), `"null"`, `default(value)`, a function of the key,
+or another source, as its name or its config.
 """
 
 
@@ -61,12 +71,13 @@ class Retry:
     When and how often a key is asked again after a transient error.
 
     Attributes:
-        attempts: Calls for one key, the first included; 1 to 100.
-        wait: Seconds before the second attempt; 0 to 3,600.
-        factor: Each further wait is this much longer; 1 to 100.
-        wait_max: Longest wait, in seconds; at least `wait`.
-        jitter: `"full"` draws each wait from 0 to its length, as AWS advises against retry storms; `"none"` does not.
-        on_missing: Ask again also when the source does not hold the key.
+        attempts: Calls for one key, the first call included; 1 to 100.
+        wait: Longest wait before the second attempt, in seconds; 0 to 3,600.
+        factor: Factor by which the longest wait grows with each further attempt; 1 to 100.
+        wait_max: Limit to which the longest wait grows, in seconds; at least `wait`.
+        jitter: `"full"` draws each wait between 0 and its full length, as AWS advises against retry storms; `"none"`
+            waits the full length.
+        on_missing: Whether a key that the source does not hold is asked again, too.
 
     >>> Retry(attempts=5, wait=0.1)
     Retry(attempts=5, wait=0.1, factor=2.0, wait_max=5.0, jitter='full', on_missing=False)
@@ -80,61 +91,137 @@ class Retry:
     on_missing: bool = False
 
     def __post_init__(self) -> None:
-        _whole("Retry.attempts", self.attempts, 1, 100)
-        _seconds("Retry.wait", self.wait, 0.0, 3600.0)
-        _number("Retry.factor", self.factor, 1.0, 100.0)
-        _seconds("Retry.wait_max", self.wait_max, 0.0, 3600.0)
+        _check_whole("Retry.attempts", self.attempts, 1, 100)
+        _check_seconds("Retry.wait", self.wait, 0.0, 3600.0)
+        _check_number("Retry.factor", self.factor, 1.0, 100.0)
+        _check_seconds("Retry.wait_max", self.wait_max, 0.0, 3600.0)
         if self.wait_max < self.wait:
             raise ConfigError(
                 f"Retry.wait_max is {self.wait_max}; it must be at least Retry.wait ({self.wait}). Raise wait_max."
             )
-        _choice("Retry.jitter", self.jitter, ("full", "none"))
-        _flag("Retry.on_missing", self.on_missing)
+        check_choice("Retry.jitter", self.jitter, ("full", "none"))
+        _check_flag("Retry.on_missing", self.on_missing)
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
     """
-    Remember answers in each worker process, across tasks and micro-batches.
+    How each worker process remembers answers, across tasks and micro-batches.
 
     Attributes:
-        ttl: Seconds that a value may be used; 0.001 to 604,800 (a week).
-        max_bytes: Most bytes of keys and values; the oldest leave first. 1 KiB to 1 TiB.
-        missing_ttl: Seconds that a miss is remembered; None: as long as a value; 0: not at all.
+        ttl: Seconds for which a value may be used, at most; 0.001 to 604,800 (a week).
+        max_bytes: Most bytes of the cache, its tables included; the answers that are asked for least leave first. 1 KiB
+            to 1 TiB.
+        missing_ttl: Seconds for which a miss is remembered. None: as long as a value; 0: not at all.
+        jitter: Largest share of its time by which an answer expires earlier, so that not all expire together; 0 to 0.9.
+        stale_if_error: Seconds after its time for which a value stands for a lookup that failed or timed out, or whose
+            source is away; 0 to 604,800. 0: not at all. The origin of such rows is `stale`.
+        refresh_ahead: How early an answer that is still asked for is refreshed in the background: on average this
+            multiple of the time that a call takes, before its time is over; 0 to 1,000. 0: not at all.
 
-    >>> Cache(ttl=60)
-    Cache(ttl=60, max_bytes=134217728, missing_ttl=None)
+    >>> Cache(ttl=60, stale_if_error=3600)
+    Cache(ttl=60, max_bytes=134217728, missing_ttl=None, jitter=0.1, stale_if_error=3600, refresh_ahead=0.0)
     """
 
     ttl: float
     max_bytes: int = 128 * 2**20
     missing_ttl: float | None = None
+    jitter: float = 0.1
+    stale_if_error: float = 0.0
+    refresh_ahead: float = 0.0
 
     def __post_init__(self) -> None:
-        _seconds("Cache.ttl", self.ttl, 0.001, 604_800.0)
-        _whole("Cache.max_bytes", self.max_bytes, 1024, 2**40)
+        _check_seconds("Cache.ttl", self.ttl, 0.001, 604_800.0)
+        _check_whole("Cache.max_bytes", self.max_bytes, 1024, 2**40)
         if self.missing_ttl is not None:
-            _seconds("Cache.missing_ttl", self.missing_ttl, 0.0, 604_800.0)
+            _check_seconds("Cache.missing_ttl", self.missing_ttl, 0.0, 604_800.0)
+        _check_number("Cache.jitter", self.jitter, 0.0, 0.9)
+        _check_seconds("Cache.stale_if_error", self.stale_if_error, 0.0, 604_800.0)
+        _check_number("Cache.refresh_ahead", self.refresh_ahead, 0.0, 1_000.0)
+
+
+_TIME_OF_DAY = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Preload:
+    """
+    How each worker process loads a whole source before its first lookup.
+
+    Attributes:
+        refresh: When the source is loaded again, while the old answers serve: seconds between the end of a load and the
+            next one, 0.001 to 604,800 (a week); or a time of each day, such as `"03:15"` or `"03:15Z"` (both UTC) or
+            `"03:15+07:00"`. None: never.
+        max_bytes: Most bytes of keys and values; a larger source fails the task. 1 KiB to 1 TiB. While a source is
+            loaded again, there may be twice as many.
+        on_refresh_error: What happens when the source cannot be loaded again: `"serve"` (the old answers serve, until a
+            later refresh) or `"fail"` (the tasks fail).
+
+    >>> Preload(refresh=600)
+    Preload(refresh=600, max_bytes=268435456, on_refresh_error='serve')
+    """
+
+    refresh: float | str | None = None
+    max_bytes: int = 256 * 2**20
+    on_refresh_error: str = "serve"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.refresh, str):
+            if _TIME_OF_DAY.fullmatch(self.refresh) is None:
+                raise ConfigError(
+                    f"Preload.refresh is {self.refresh!r}; a time of day has hours from 00 to 23 and minutes, and may "
+                    "have an offset from UTC. Write '03:15', '03:15Z' or '03:15+07:00'."
+                )
+        elif self.refresh is not None:
+            _check_seconds("Preload.refresh", self.refresh, 0.001, 604_800.0)
+        _check_whole("Preload.max_bytes", self.max_bytes, 1024, 2**40)
+        check_choice("Preload.on_refresh_error", self.on_refresh_error, ("serve", "fail"))
+
+    def wait(self, now: dt.datetime) -> float | None:
+        """
+        Return the seconds from *now*, the end of a load, to the next load; None: there is none.
+
+        >>> Preload("10:15+07:00").wait(dt.datetime(2026, 7, 30, 3, 14, tzinfo=dt.UTC))
+        60.0
+        """
+        if not isinstance(self.refresh, str):
+            return self.refresh
+        at = dt.time.fromisoformat(self.refresh)
+        zone = at.tzinfo or dt.UTC
+        due = dt.datetime.combine(now.astimezone(zone).date(), at.replace(tzinfo=zone))
+        return (due - now + (dt.timedelta(days=1) if due <= now else dt.timedelta())).total_seconds()
+
+
+OF_FRAMES = ("many", "how", "ordered", "barrier", "into")
+"""Arguments of `enrich_frame` that users look for in `enrich`."""
 
 
 class OptionsDict(TypedDict, total=False):
     """The keywords of `enrich`, for type checkers; `Options` describes them."""
 
-    capacity: int | None
+    capacity: int | Literal["auto"] | None
+    max_capacity: int | None
     batch_size: int | None
     window: int | None
     window_bytes: int
     timeout: float | None
-    attempt_timeout: float | None
+    attempt_timeout: float | Literal["p95"] | None
     on_timeout: Policy
     on_error: Policy
     on_missing: Policy
     max_fallback_ratio: float
     retry: Retry | None
     stall_timeout: float
+    reuse: bool
+    reuse_bytes: int
+    preload: bool | Preload
+    journal: Journal | None
     cache: Cache | None
-    rate: float | None
+    rate: float | Rate | None
+    limit: Limit | None
+    budget: Budget | None
     details: bool
+    absent_fields: str
     show_keys: bool
     deterministic: bool
     carrier: str
@@ -143,185 +230,301 @@ class OptionsDict(TypedDict, total=False):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """
-    How lookups flow. All durations in seconds.
+    The flow control of lookups. All durations are in seconds.
 
     Attributes:
-        capacity: Calls in flight per worker process, late ones included, and the size of the connection pool; 1 to
-            10,000. None: the connector's.
-        batch_size: Keys per call; 1 to the connector's maximum. None: the connector's.
+        capacity: Calls in flight per worker process, late calls included, and the size of the connection pool; 1 to
+            10,000. None: the connector's default. `"auto"`: found from the latency of the source and from what it
+            refuses, from 1 to `max_capacity`.
+        max_capacity: Most calls in flight per worker process with `capacity="auto"`; 1 to 10,000. None: the connector's
+            default capacity.
+        batch_size: Keys per call; 1 to the connector's maximum. None: the connector's default.
         window: Rows admitted and not yet emitted, per task; 1 to 100,000,000.
-            None: 20,000, or 4 x `capacity` x `batch_size` if that is more; 10 x for a source with neighbours, as
-            PostgreSQL.
-        window_bytes: Bytes of answers not yet emitted, per task, above which only the oldest rows are looked up.
-        timeout: One lookup from its first slot to its outcome, retries and waits included; 0.001 to 86,400.
-            None: unbounded, and then `attempt_timeout` is required.
-        attempt_timeout: After it a key may be asked again while its first call goes on; shorter than `timeout`.
-        on_timeout: What a row gets whose lookup timed out: `"fail"` (the task), `"null"`, `default(value)`, a function
-            of the key, or another source. `"fail"`, or `"null"` with `details=True`, when not given.
-        on_error: What a row gets whose lookup failed or whose key the source refuses. Likewise.
-        on_missing: What a row gets whose key the source does not hold: the same choices.
-        max_fallback_ratio: When more than this share of a task's keys, from the 100th on, timed out, failed or were
-            refused, the task fails, whatever `on_timeout` and `on_error` say; 1.0: never.
-        retry: After transient errors; None: one attempt.
-        stall_timeout: How long a failing source may hold calls back before the task fails; 0.001 to 86,400.
-        cache: Remember answers; None: do not.
-        rate: Calls per second per worker process; 0.001 to 1,000,000. None: no limit.
-        details: Return `struct<value, status, error, attempts, latency, origin>` instead of the value.
-        show_keys: Show keys in messages instead of a hash of them.
-        deterministic: Let Spark move and repeat the expression, as join conditions and aggregates need.
-        carrier: `"arrow"`, `"pandas"`, or `"auto"`: Arrow where PySpark has `arrow_udf`.
+            None: 20,000, or 4 x `capacity` x `batch_size` if that is more; for a source with neighbours, such as
+            PostgreSQL, 10 x instead of 4 x.
+        window_bytes: Bytes of answers that Spark has not taken, per task. Above this size no row is looked up but the
+            oldest, and none while finished rows wait for Spark.
+        timeout: Seconds for one lookup, from its first slot to its outcome, retries and waits included; 0.001 to
+            86,400. None: no limit, and then `attempt_timeout` is required.
+        attempt_timeout: Seconds after which a key may be asked again while its first call goes on; shorter than
+            `timeout`. `"p95"`: hedged reads; the keys of a call that takes longer than 95 % of the last calls are asked
+            for once more, in at most 2 % more calls, and the first answer counts.
+        on_timeout: Value of a row whose lookup timed out: `"fail"` (the task fails), `"null"`, `default(value)`, a
+            function of the key, or another source. Default: `"fail"`, or `"null"` with `details=True`.
+        on_error: Value of a row whose lookup failed or whose key the source refuses; choices and default as for
+            `on_timeout`.
+        on_missing: Value of a row whose key the source does not hold; choices as for `on_timeout`.
+        max_fallback_ratio: Largest share of a task's keys that may time out, fail or be refused, whatever `on_timeout`
+            and `on_error` say; above it the task fails, from its 100th key on. 1.0: the task never fails for this.
+        retry: How a key is asked again after a transient error. None: one attempt.
+        stall_timeout: Seconds for which the source may be away, or failing calls be held back, before the task fails;
+            0.001 to 86,400.
+        reuse: Whether an answer or a miss stands for all later rows of its task, so that a task asks for a key once.
+            Errors and fallbacks are never kept. With a `cache` the cache says how long an answer stands.
+        reuse_bytes: Bytes that a task keeps for that, the least recently used answers leave first; 1024 to 2**40.
+        preload: Whether each worker process loads the whole source before its first lookup, as `Preload` says; True
+            means `Preload()`. For small tables.
+        journal: Where answers are written, so that a replay does not ask for them again; see `Journal`. None: nowhere.
+        cache: How answers are remembered beyond the task. None: they are not.
+        rate: Calls per second per worker process, 0.001 to 1,000,000; or a `Rate`, per process or for the whole job.
+            None: no limit.
+        limit: Calls in flight of the whole job, as a `Limit`; each worker process has at most `capacity` of them. None:
+            no limit.
+        budget: The most that the whole job may spend, in tokens or in money, as a `Budget`; rows beyond it have the
+            status `over_budget` and get what `on_error` says. For sources that say what a call costs, such as `llm`.
+            None: no limit.
+        details: Whether to return `struct<value, status, error, attempts, latency, origin>` instead of the value.
+        absent_fields: What happens when a declared field, or the path in the config, is absent from all of the first 20
+            answers of a task, or from all answers of a smaller task: `"fail"` (the task fails, because the name is
+            probably misspelt), or `"null"`. A field that other answers have is null where it is absent, in any case.
+        show_keys: Whether messages show keys instead of hashes of keys.
+        deterministic: Whether Spark may move and repeat the expression, as join conditions and aggregates require.
+        carrier: Format between Spark and the worker: `"arrow"`, `"pandas"`, or `"auto"`, which is Arrow where PySpark
+            has `arrow_udf`.
     """
 
-    capacity: int | None = None
+    capacity: int | Literal["auto"] | None = None
+    max_capacity: int | None = None
     batch_size: int | None = None
     window: int | None = None
     window_bytes: int = 64 * 2**20
     timeout: float | None = 10.0
-    attempt_timeout: float | None = None
+    attempt_timeout: float | Literal["p95"] | None = None
     on_timeout: Policy | None = None
     on_error: Policy | None = None
     on_missing: Policy = "null"
     max_fallback_ratio: float = 0.5
     retry: Retry | None = field(default_factory=Retry)
     stall_timeout: float = 60.0
+    reuse: bool = True
+    reuse_bytes: int = 64 * 2**20
+    preload: bool | Preload = False
+    journal: Journal | None = None
     cache: Cache | None = None
-    rate: float | None = None
+    rate: float | Rate | None = None
+    limit: Limit | None = None
+    budget: Budget | None = None
     details: bool = False
+    absent_fields: str = "fail"
     show_keys: bool = False
     deterministic: bool = False
     carrier: str = "auto"
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> Options:
-        """Return the options *given* as keywords; raises `ConfigError` with a hint for a misspelt one."""
-        known = [f.name for f in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise UnknownOptionError(
-                    f"enrich() has no option {name!r}.{did_you_mean(name, known)} Options: {', '.join(known)}. "
-                    "What concerns the source belongs to its config."
-                )
+    def of(cls, given: dict[str, Any], function: str = "enrich()", arguments: Sequence[str] = ()) -> Options:
+        """
+        Return the options of the keywords *given*.
+
+        Args:
+            given: Keywords of *function* besides its own arguments.
+            function: The function that the user called, for messages.
+            arguments: Names of the optional arguments of *function*, one of which may be misspelt.
+
+        Raises:
+            ConfigError: An option is unknown or wrong.
+        """
+        check_known(given, [*arguments, *(f.name for f in fields(cls))], function)
         return cls(**given)
 
     def __post_init__(self) -> None:
-        if self.capacity is not None:
-            _whole("capacity", self.capacity, 1, MOST_CAPACITY)
-        if self.batch_size is not None:
-            _whole("batch_size", self.batch_size, 1, MOST_BATCH_SIZE)
-        if self.window is not None:
-            _whole("window", self.window, 1, 100_000_000)
-        _whole("window_bytes", self.window_bytes, 1024, 2**40)
-        if self.timeout is not None:
-            _seconds("timeout", self.timeout, 0.001, 86_400.0)
-        if self.attempt_timeout is not None:
-            _seconds("attempt_timeout", self.attempt_timeout, 0.001, 86_400.0)
-        if self.timeout is None and self.attempt_timeout is None:
+        self._check_sizes()
+        self._check_timeouts()
+        self._check_fallbacks()
+        self._check_retry_and_cache()
+        self._check_preload()
+        _check_seconds("stall_timeout", self.stall_timeout, 0.001, 86_400.0)
+        if self.rate is not None and not isinstance(self.rate, Rate):
+            _check_number("rate", self.rate, 0.001, 1_000_000.0)
+        _check_instance("limit", self.limit, Limit, "Limit(50, per='job', store='redis')")
+        _check_instance("budget", self.budget, Budget, "Budget(tokens=2_000_000, store='redis')")
+        for name in ("reuse", "details", "show_keys", "deterministic"):
+            _check_flag(name, getattr(self, name))
+        check_choice("absent_fields", self.absent_fields, ("fail", "null"))
+        check_choice("carrier", self.carrier, ("auto", "arrow", "pandas"))
+
+    def _check_sizes(self) -> None:
+        if self.max_capacity is not None and not self.tuned:
             raise ConfigError(
-                "timeout is None, so a lookup may take for ever; attempt_timeout must then be set, for example "
-                "attempt_timeout=30.0."
+                f"max_capacity is {self.max_capacity!r}, but capacity is {self.capacity!r}. Set capacity='auto', or "
+                "leave max_capacity out."
             )
-        if self.timeout is not None and self.attempt_timeout is not None and self.attempt_timeout >= self.timeout:
+        if self.capacity is not None and not self.tuned:
+            _check_whole("capacity", self.capacity, 1, MOST_CAPACITY, other=", or 'auto'")
+        sizes = (("max_capacity", MOST_CAPACITY), ("batch_size", MOST_BATCH_SIZE), ("window", 100_000_000))
+        for name, most in sizes:
+            value = getattr(self, name)
+            if value is not None:
+                _check_whole(name, value, 1, most)
+        for name in ("window_bytes", "reuse_bytes"):
+            _check_whole(name, getattr(self, name), 1024, 2**40)
+
+    def _check_timeouts(self) -> None:
+        if self.timeout is not None:
+            _check_seconds("timeout", self.timeout, 0.001, 86_400.0)
+        if self.attempt_timeout is not None and not self.hedged:
+            _check_seconds("attempt_timeout", self.attempt_timeout, 0.001, 86_400.0, other=", or 'p95'")
+        attempt_timeout = self.seconds_of_attempt
+        if self.timeout is None and attempt_timeout is None:
             raise ConfigError(
-                f"attempt_timeout is {self.attempt_timeout}; it must be shorter than timeout ({self.timeout}), which "
+                "timeout is None, so a lookup may take for ever; attempt_timeout must then be set to a number of "
+                "seconds, for example attempt_timeout=30.0."
+            )
+        if self.timeout is not None and attempt_timeout is not None and attempt_timeout >= self.timeout:
+            raise ConfigError(
+                f"attempt_timeout is {attempt_timeout}; it must be shorter than timeout ({self.timeout}), which "
                 "covers all attempts. Lower attempt_timeout or raise timeout."
             )
+
+    def _check_fallbacks(self) -> None:
         for name in ("on_timeout", "on_error", "on_missing"):
             if getattr(self, name) is not None or name == "on_missing":
-                _policy(name, getattr(self, name))
-        _number("max_fallback_ratio", self.max_fallback_ratio, 0.0, 1.0)
-        _instance("retry", self.retry, Retry, "Retry(attempts=3)")
-        _instance("cache", self.cache, Cache, "Cache(ttl=60)")
+                _check_policy(name, getattr(self, name))
+        _check_number("max_fallback_ratio", self.max_fallback_ratio, 0.0, 1.0)
+
+    def _check_retry_and_cache(self) -> None:
+        _check_instance("retry", self.retry, Retry, "Retry(attempts=3)")
+        _check_instance("cache", self.cache, Cache, "Cache(ttl=60)")
+        _check_instance("journal", self.journal, Journal, "Journal('/data/answers', run_id='2026-07-30')")
         retry = self.retry
         if retry and retry.attempts > 1 and retry.jitter == "none" and retry.wait >= (self.timeout or math.inf):
             raise ConfigError(
                 f"Retry.wait is {retry.wait}; it must be shorter than timeout ({self.timeout}), or no second attempt "
                 "ever happens. Lower wait or raise timeout."
             )
-        _seconds("stall_timeout", self.stall_timeout, 0.001, 86_400.0)
-        if self.rate is not None:
-            _number("rate", self.rate, 0.001, 1_000_000.0)
-        for name in ("details", "show_keys", "deterministic"):
-            _flag(name, getattr(self, name))
-        _choice("carrier", self.carrier, ("auto", "arrow", "pandas"))
+
+    def _check_preload(self) -> None:
+        if not isinstance(self.preload, bool | Preload):
+            raise ConfigError(
+                f"preload is {self.preload!r}; it must be True, False or a Preload, for example Preload(refresh=600)."
+            )
+        for name in ("cache", "journal"):
+            if self.preload and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"preload comes with {name}; a source that is loaded before the first lookup needs no {name}, "
+                    f"which would keep the same answers once more. Leave {name} or preload out."
+                )
+
+    @property
+    def loads(self) -> Preload | None:
+        """How the source is loaded before the first lookup; None: it is not."""
+        return self.preload if isinstance(self.preload, Preload) else Preload() if self.preload else None
+
+    @property
+    def tuned(self) -> bool:
+        """Whether the capacity is found from the latency of the source."""
+        return self.capacity == "auto"
+
+    @property
+    def hedged(self) -> bool:
+        """Whether the keys of a call that is slow for its source are asked for once more."""
+        return self.attempt_timeout == "p95"
+
+    @property
+    def seconds_of_attempt(self) -> float | None:
+        """Seconds after which a key may be asked again while its first call goes on; None: it may not, or is hedged."""
+        return None if isinstance(self.attempt_timeout, str) else self.attempt_timeout
+
+    @property
+    def longest_wait(self) -> float | None:
+        """Seconds for a lookup, or for an attempt where a lookup has no limit; None: the defaults of a fallback."""
+        return self.timeout or self.seconds_of_attempt
+
+    @property
+    def calls_per_second(self) -> float | None:
+        """The calls per second that `rate` allows, to a worker process or to the whole job; None: no limit."""
+        return requests_per_second(self.rate)
 
     def policy(self, name: str) -> Policy:
-        """Return the effective `on_timeout`, `on_error` or `on_missing`."""
-        given: Policy | None = getattr(self, name)
-        if given is not None:
-            return given
+        """Return the effective fallback of the option *name*: `on_timeout`, `on_error` or `on_missing`."""
+        policy: Policy | None = getattr(self, name)
+        if policy is not None:
+            return policy
         return "null" if self.details else "fail"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` when one of *known* looks like *name*, else an empty text."""
-    known = list(known)
-    close = [other for other in known if other.lower() == name.lower()] or difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+def check_known(names: Iterable[str], known: Sequence[str], function: str) -> None:
+    """Raise an `UnknownOptionError` with a hint when one of *names* is not in *known*, the keywords of *function*."""
+    for name in names:
+        if name not in known:
+            if name in OF_FRAMES:
+                raise UnknownOptionError(
+                    f"{function} has no option {name!r}, because a column has one value for each row, in the order of "
+                    f"the rows. enrich_frame(df, source, on=..., {name}=...) has it."
+                )
+            raise UnknownOptionError(
+                f"{function} has no option {name!r}.{did_you_mean(name, known)} Options: {', '.join(known)}. "
+                "What concerns the source belongs to its config."
+            )
 
 
-def _whole(name: str, value: Any, low: int, high: int) -> None:
+def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raise a `ConfigError` when the *value* of the option *name* is not in *allowed*: texts, True and False."""
+    # By identity, because 1 is equal to True.
+    if any(value is choice or (isinstance(choice, str) and value == choice) for choice in allowed):
+        return
+    texts = [choice for choice in allowed if isinstance(choice, str)]
+    hint = did_you_mean(value, texts) if isinstance(value, str) else ""
+    raise ConfigError(
+        f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.{hint} "
+        f"Set {name.split('.')[-1]}={allowed[0]!r}."
+    )
+
+
+def _check_whole(name: str, value: Any, low: int, high: int, *, other: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         short = name.split(".")[-1]
         above = isinstance(value, int) and value > high
         raise ConfigError(
-            f"{name} is {value!r}; it must be a whole number from {low:,} to {high:,}. "
+            f"{name} is {value!r}; it must be a whole number from {low:,} to {high:,}{other}. "
             f"Set {short}={f'{high:d} or less' if above else f'{low:d} or more'}."
         )
 
 
-def _number(name: str, value: Any, low: float, high: float, unit: str = "") -> None:
+def _check_number(name: str, value: Any, low: float, high: float, unit: str = "", *, other: str = "") -> None:
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or not low <= value <= high:
-        what = f"a number{unit} from {low:,g} to {high:,g}"
+        most = f"{high:,.0f}" if high >= 1_000 else f"{high:g}"  # not 1e+06
+        what = f"a number{unit} from {low:,g} to {most}"
         raise ConfigError(
-            f"{name} is {value!r}; it must be {what}, for example {name.split('.')[-1]}={_example(low, high)}."
+            f"{name} is {value!r}; it must be {what}{other}, for example {name.split('.')[-1]}={_example(low, high)}."
         )
 
 
-def _seconds(name: str, value: Any, low: float, high: float) -> None:
-    _number(name, value, low, high, " of seconds")
+def _check_seconds(name: str, value: Any, low: float, high: float, *, other: str = "") -> None:
+    _check_number(name, value, low, high, " of seconds", other=other)
 
 
 def _example(low: float, high: float) -> float:
     return next(candidate for candidate in (1.0, 0.5, low, high) if low <= candidate <= high)
 
 
-def _flag(name: str, value: Any) -> None:
+def _check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ConfigError(f"{name} is {value!r}; it must be True or False, for example {name.split('.')[-1]}=True.")
 
 
-def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        options = ", ".join(map(repr, allowed))
-        hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
-        raise ConfigError(
-            f"{name} is {value!r}; it must be one of {options}.{hint} Set {name.split('.')[-1]}={allowed[0]!r}."
-        )
-
-
-def _instance(name: str, value: Any, cls: type, example: str) -> None:
+def _check_instance(name: str, value: Any, cls: type, example: str) -> None:
     if value is not None and not isinstance(value, cls):
         raise ConfigError(f"{name} is {value!r}; it must be {cls.__name__}(...) or None, for example {name}={example}.")
 
 
-def _policy(name: str, value: Any) -> None:
-    # A name is looked for where sources are. Classes can be called, but the one of a source is a slip for its config,
-    # and so is default without its value.
-    slip = value is default or (isinstance(value, type) and issubclass(value, ConnectorConfig | Connector | Default))
-    if slip or value == "" or not (isinstance(value, str | Default | ConnectorConfig) or callable(value)):
+def _check_policy(name: str, value: Any) -> None:
+    # A text may be the name of a source, which the planner looks up. A class is callable, but the class of a config or
+    # connector is a slip for a config, and `default` itself a slip for default(value).
+    is_slip = value is default or (isinstance(value, type) and issubclass(value, ConnectorConfig | Connector | Default))
+    if is_slip or value == "" or not (isinstance(value, str | Default | ConnectorConfig) or callable(value)):
         raise ConfigError(
             f"{name} is {value!r}; it must be 'fail', 'null', default(value), a function of the key, or a source: its "
             f"config or its name. For example {name}='null'."
         )
     if callable(value) and not isinstance(value, ConnectorConfig):
-        _function_of_the_key(name, value)
+        _check_function(name, value)
 
 
-def _function_of_the_key(name: str, function: Callable[[Any], Any]) -> None:
-    fault = not_of_one_argument(function, "a key")
-    if fault is not None:
+def _check_function(name: str, function: Callable[[Any], Any]) -> None:
+    problem = signature_problem(function, "a key")
+    if problem is not None:
         raise ConfigError(
-            f"{name} is the function {fault} It gets one argument, a tuple if there are several key columns. For "
+            f"{name} is the function {problem} It gets one argument, a tuple if there are several key columns. For "
             f"example {name}=lambda key: None."
         )

@@ -1,59 +1,109 @@
-"""What became of the keys of one slice of rows: the engine writes it, the carrier reads it."""
+"""The outcomes of the keys of one slice of rows: the engine writes them, the worker makes columns of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["ERROR", "MISSING", "OK", "PENDING", "REJECTED", "STATUSES", "TIMEOUT", "Outcomes"]
+__all__ = ["ERROR", "MISSING", "OK", "OVER_BUDGET", "PENDING", "REJECTED", "STATUSES", "TIMEOUT", "Details", "Outcomes"]
 
 # Status codes, one byte each. `null_key` is a row's status, not a key's: the engine never sees a null key.
-PENDING, OK, MISSING, TIMEOUT, ERROR, REJECTED = range(6)
-STATUSES = ("pending", "ok", "missing", "timeout", "error", "rejected", "null_key")
+PENDING, OK, MISSING, TIMEOUT, ERROR, REJECTED, OVER_BUDGET = range(7)
+STATUSES = ("pending", "ok", "missing", "timeout", "error", "rejected", "over_budget", "null_key")
+
+
+class Details:
+    """
+    What ``details=True`` shows of each of *n* keys besides value, status and error.
+
+    Attributes:
+        attempts: n counts of calls made for the key; 0 from a stage before the source.
+        latencies: n seconds from the key's first slot to its outcome.
+        origins: n of `call`, `shared`, `reuse`, `journal`, `cache`, `stale`, `fallback`, and `tier:` with the name of
+            the tier; None while there is none.
+        paid: What the calls of a key have cost, by the index of the key; only where the source reports it. Who shows it
+            on a row removes it, so that it is on one row of its key.
+    """
+
+    __slots__ = ("attempts", "latencies", "origins", "paid")
+
+    def __init__(self, n: int) -> None:
+        self.attempts = [0] * n
+        self.latencies = [0.0] * n
+        self.origins: list[str | None] = [None] * n
+        self.paid: dict[int, Mapping[str, float]] = {}
+
+    def put(
+        self,
+        indices: Sequence[int],
+        attempts: int,
+        latency: float,
+        origins: Sequence[str],
+        paid: Mapping[str, float] | None = None,
+    ) -> None:
+        """Write *attempts*, *latency* and *paid* of all keys with *indices*, and the *origins*, one for each."""
+        for index, origin in zip(indices, origins, strict=True):
+            self.attempts[index] = attempts
+            self.latencies[index] = latency
+            self.origins[index] = origin
+        if paid:
+            self.paid.update(dict.fromkeys(indices, paid))
+
+    def select(self, indices: Sequence[int]) -> Details:
+        """Return the details of the keys with *indices*, which may come again or not at all; `paid` moves there."""
+        selected = Details(0)
+        selected.attempts = [self.attempts[index] for index in indices]
+        selected.latencies = [self.latencies[index] for index in indices]
+        selected.origins = [self.origins[index] for index in indices]
+        if self.paid:
+            selected.paid = {place: self.paid.pop(index) for place, index in enumerate(indices) if index in self.paid}
+        return selected
 
 
 class Outcomes:
     """
-    The outcomes of the distinct keys of one slice of rows, column by column.
+    The outcomes of the distinct keys of one slice of rows, as one list or array per attribute.
 
-    Columns instead of one object per key: the values go to Arrow as one list, and a bulk lookup of a million
-    keys would otherwise make a million objects.
+    Lists instead of one object per key: the values go to Arrow as one list, and a bulk lookup of a million keys would
+    otherwise make a million objects.
 
     Attributes:
         keys: The distinct keys, n of them.
-        column: They as one Arrow column, where the Spark thread compares slices; None: nowhere.
-        apart: None of the keys is in a slice that was admitted before and has not left.
+        key_array: The keys as one Arrow column, for the overlap check on the Spark thread; None when slices are not
+            compared.
+        apart: True when none of the keys is in a slice that was admitted before and has not left.
         rows: How many rows of the window the slice holds.
-        tag: The carrier's own data, handed back untouched.
-        values: n values; None until settled, and for every status but `ok` and a fallback, and where *columns* have it.
-        columns: Values that came as columns, each with the places of its keys.
+        tag: Data of the caller, which the engine returns untouched.
+        values: n values. None until the key is settled, where the rows get a null, and where *value_columns* has the
+            value.
+        value_columns: Values that came as Arrow columns, each with the indices of its keys.
         statuses: n status codes.
-        errors: Index of a key to a redacted "ErrorClass: text"; only keys that failed are here.
-        attempts: n counts of calls made for the key; 0 from the cache. None unless details are asked for.
-        latencies: n seconds from first slot to outcome. None unless details are asked for.
-        origins: n of `call`, `shared`, `cache`, `stale`, `fallback` or a tier. None unless details are asked for.
+        errors: Index of a key to a redacted "ErrorClass: text", for keys that failed.
+        details: Attempts, latencies and origins; None unless the user asked for details.
         counts: n numbers of rows that have the key; needed in unordered mode only.
         unsettled: How many keys still have no outcome.
         bytes: About how many bytes the settled values take.
+        admitted: Loop time at which the slice came.
+        spent: Seconds that tiers took for the keys that come from them now, which count for their timeout.
         ticket: The slice's place in the queue of its run.
     """
 
     __slots__ = (
+        "admitted",
         "apart",
-        "attempts",
         "bytes",
-        "column",
-        "columns",
         "counts",
+        "details",
         "errors",
+        "key_array",
         "keys",
-        "latencies",
-        "origins",
         "rows",
+        "spent",
         "statuses",
         "tag",
         "ticket",
         "unsettled",
+        "value_columns",
         "values",
     )
 
@@ -65,41 +115,46 @@ class Outcomes:
         *,
         details: bool = False,
         counts: Sequence[int] | None = None,
-        column: Any = None,
+        key_array: Any = None,
     ) -> None:
         n = len(keys)
-        self.column = column
+        self.key_array = key_array
         self.apart = False
         self.counts = counts
         self.bytes = 0
+        self.admitted = self.spent = 0.0
         self.ticket: Any = None
         self.keys = keys
         self.rows = rows
         self.tag = tag
         self.values: list[Any] = [None] * n
-        self.columns: list[tuple[Sequence[int], Any]] = []
+        self.value_columns: list[tuple[Sequence[int], Any]] = []
         self.statuses = bytearray(n)
         self.errors: dict[int, str] = {}
-        self.attempts: list[int] | None = [0] * n if details else None
-        self.latencies: list[float] | None = [0.0] * n if details else None
-        self.origins: list[str | None] | None = [None] * n if details else None
+        self.details = Details(n) if details else None
         self.unsettled = n
 
     def put(self, indices: Sequence[int], values: Any, statuses: bytes | bytearray) -> None:
         """Write the *values*, a list or a column, and *statuses* of the keys with *indices*, as many of each."""
         if not isinstance(values, list):
-            self.columns.append((indices, values))
+            self.value_columns.append((indices, values))
+            _assign(self.statuses, indices, statuses)
         elif isinstance(indices, range):
             self.values[indices.start : indices.stop] = values
-        else:
-            for index, value in zip(indices, values, strict=True):
-                self.values[index] = value
-        if isinstance(indices, range):
             self.statuses[indices.start : indices.stop] = statuses
         else:
-            for index, status in zip(indices, statuses, strict=True):
+            for index, value, status in zip(indices, values, statuses, strict=True):
+                self.values[index] = value
                 self.statuses[index] = status
         self.unsettled -= len(indices)
 
     def __repr__(self) -> str:
         return f"<Outcomes {self.rows} rows, {len(self.keys)} keys, {self.unsettled} unsettled>"
+
+
+def _assign(statuses: bytearray, indices: Sequence[int], given: bytes | bytearray) -> None:
+    if isinstance(indices, range):
+        statuses[indices.start : indices.stop] = given
+    else:
+        for index, status in zip(indices, given, strict=True):
+            statuses[index] = status

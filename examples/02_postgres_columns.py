@@ -1,5 +1,5 @@
 """
-Several columns from Postgres: many keys in one call, and the types come from the table.
+Several columns from PostgreSQL: one call looks up many keys, and the types come from the table.
 
     root
      |-- item: string (nullable = true)
@@ -39,11 +39,11 @@ with local.postgres() as server, local.spark() as spark:
         "item string, shop string, user_id bigint",
     )
 
-    # Several value columns make a struct. Nobody had to declare it: Postgres was asked, here, before any row moves.
+    # Several value columns make a struct. Its type need not be declared: this line asks PostgreSQL for the types.
     users = PostgresConfig(dsn=server.dsn, table="users", columns=("name", "tier", "since"))
     enriched = orders.withColumn("user", enrich(users, "user_id"))
     enriched.printSchema()
 
-    # Two key columns form one key, and a single value column is a column of its own type, here decimal(10,2).
+    # Two key columns form one key. A single value column makes a column of its own type, here decimal(10,2).
     prices = PostgresConfig(dsn=server.dsn, table="prices", key=("shop", "item"), columns=("price",))
     enriched.withColumn("price", enrich(prices, "shop", "item")).select("item", "user.*", "price").show()

@@ -1,5 +1,5 @@
 """
-JSON from an HTTP service, one request per key or one for many, and what to do when it fails.
+JSON from an HTTP service, with one request per key or per many keys, and the outcomes of failed lookups.
 
     +-------+----+----+-------+--------+
     |user_id|name|city| status|attempts|
@@ -20,19 +20,19 @@ from enrichkit import enrich, local
 
 with local.http() as service, local.spark() as spark:
     service.seed({"u1": {"name": "Ann", "address": {"city": "Oslo"}}, "u2": {"name": "Bob"}})
-    # The service is told to be busy once for u2 (503: asked again) and to refuse u4 (400: it never will work).
-    service.script(local.Fault(match="u2", status=503, times=1), local.Fault(match="u4", status=400))
+    # The service answers the first request for u2 with 500, so enrichkit retries, and all requests for u4 with 400.
+    service.script(local.Fault(match="u2", status=500, times=1), local.Fault(match="u4", status=400))
 
-    # The answer is decoded into the type that `returns` declares; a field that is not there is null. 404 is a miss.
+    # The JSON is decoded as the type that `returns` declares; an absent field is null. 404 means a missing key.
     users = HttpConfig(url=service.url + "/users/{}", returns="name string, address struct<city string>")
 
-    # With details=True a lookup that fails does not fail the job: each row says what became of it. When the service
-    # takes no credentials of ours, or more than half of the keys fail, the job still does.
+    # With details=True a failed lookup does not fail the job: each row has the status of its lookup. The job still
+    # fails when the service refuses our credentials, or when more than half of the keys fail.
     rows = spark.createDataFrame([("u1",), ("u2",), ("missing",), ("u4",)], "user_id string")
     answered = rows.withColumn("user", enrich(users, "user_id", details=True))
     answered.select("user_id", "user.value.name", "user.value.address.city", "user.status", "user.attempts").show()
 
-    # Where the service takes a list of keys in one POST, a thousand rows need few requests.
+    # If the service takes a list of keys in one POST, a thousand rows need few requests.
     service.reset()
     many = HttpConfig(url=service.url + "/bulk", bulk=True, returns="name string, score int")
     rows = spark.range(1000).select(concat(lit("u"), "id").alias("user_id"))

@@ -1,5 +1,5 @@
 """
-A connector of your own: documents of a ZIP archive, by a driver that blocks and knows nothing of asyncio.
+A connector of your own: documents of a ZIP archive, read by a blocking library that does not use asyncio.
 
     +-------------+---------------+
     |         file|           text|
@@ -21,31 +21,31 @@ from enrichkit import Call, Connector, ConnectorConfig, FatalError, TransientErr
 
 
 @dataclass(frozen=True, kw_only=True)
-class ZipConfig(ConnectorConfig):  # what travels to the workers: plain data that can be hashed
+class ZipConfig(ConnectorConfig):  # Spark sends it to the workers: plain data with a hash
     path: str
 
 
-class ZipConnector(Connector[ZipConfig]):  # what lives on a worker
-    name, config_class, encoding = "zip", ZipConfig, "text"  # values are bytes of UTF-8, for the engine to decode
-    capacity, batch_size, max_batch_size = 1, 100, 100  # one open file: one call at a time
+class ZipConnector(Connector[ZipConfig]):  # each worker creates its own
+    name, config_class, encoding = "zip", ZipConfig, "text"  # the values are UTF-8 bytes, which the engine decodes
+    capacity, batch_size, max_batch_size = 1, 100, 100  # one call at a time, because all calls share one open file
 
-    async def open(self) -> None:  # once per worker process, not once per task
+    async def open(self) -> None:  # called once per worker process, not once per task
         try:
             self.archive = await asyncio.to_thread(ZipFile, self.config.path)
-        except (OSError, BadZipFile) as error:  # nothing can be looked up: the task ends
+        except (OSError, BadZipFile) as error:  # no key can be looked up, so the task must fail
             raise FatalError(f"{self.config.path} cannot be opened: {error}") from error
         self.names = set(self.archive.namelist())
 
     async def fetch_many(self, keys: Sequence[str], call: Call) -> Mapping[str, bytes]:
         try:
-            return await asyncio.to_thread(self._read, keys)  # a blocking driver must not block the event loop
-        except OSError as error:  # of a network drive, say: worth a retry, which a damaged document is not
+            return await asyncio.to_thread(self._read, keys)  # a blocking call must not block the event loop
+        except OSError as error:  # for example of a network drive; a retry may help, unlike for a damaged document
             raise TransientError(str(error)) from error
 
-    def _read(self, keys: Sequence[str]) -> dict[str, bytes]:  # answers under their keys; an absent key is a miss
+    def _read(self, keys: Sequence[str]) -> dict[str, bytes]:  # values by key; keys without a value are left out
         return {key: self.archive.read(key) for key in keys if key in self.names}
 
-    async def close(self) -> None:  # after the worker was idle for a while, and after an open that failed
+    async def close(self) -> None:  # called when the worker has been idle for a while, and after a failed open
         if hasattr(self, "archive"):
             self.archive.close()
 

@@ -1,5 +1,5 @@
 """
-Two enrichments in one select, and a third that builds on one of them.
+Two enrichments in one select, and a third one whose key is a value of the first.
 
     +---+-----+----+-------+----------+
     | id| name|city|country|    device|
@@ -36,7 +36,7 @@ with (
     service.seed({**CITIES, **DEVICES})
     events = spark.createDataFrame(EVENTS, "id int, user_id string, device_id string").coalesce(1)
 
-    # Each enrichment is a column like any other, with a connector, options and calls in flight of its own.
+    # Each enrichment is an ordinary column, with its own connector, options and calls in flight.
     users = RedisConfig(url=server.url, key="user:{}", kind="hash", fields=("name", "city"))
     devices = HttpConfig(url=service.url + "/devices/{}", value="model")
     enriched = events.select(
@@ -45,7 +45,7 @@ with (
         enrich(devices, "device_id", timeout=2.0).alias("device"),
     )
 
-    # The city comes out of the first one. Where it is null, nobody is asked: a null key costs no call.
+    # The city is a value of the first enrichment. A null city costs no call, because a null key is never looked up.
     cities = HttpConfig(url=service.url + "/cities/{}", value="country")
     enriched = enriched.withColumn("country", enrich(cities, "user.city"))
 

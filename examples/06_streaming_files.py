@@ -39,7 +39,7 @@ with (
     arriving, out = folder / "arriving", folder / "out"
     arriving.mkdir()
 
-    # A worker process keeps its connections and its cache from one micro-batch to the next.
+    # A worker process keeps its connections and its cache between micro-batches.
     user = enrich(RedisConfig(url=server.url, key="user:{}"), "user_id", cache=Cache(ttl=60))
     events = spark.readStream.schema("id int, user_id string").json(str(arriving))
     writer = events.withColumn("user", user).writeStream.option("checkpointLocation", str(folder / "checkpoint"))

@@ -36,13 +36,13 @@ with local.postgres() as server, local.spark() as spark:
         dsn=server.dsn,
         query="SELECT user_id, item, price FROM orders WHERE user_id = ANY($1) ORDER BY id",
         key="user_id",
-        returns="item string, price decimal(10,2)",  # of one match
+        returns="item string, price decimal(10,2)",  # the type of one match
     )
 
-    # An inner join drops users without an order; unordered, rows leave as their lookups are done.
+    # An inner join drops users without an order. With ordered=False, a row leaves when its lookup is done.
     print("a row for each order:")
     enrich_frame(users, orders, on="user_id", how="inner", many=True, ordered=False).orderBy("user_id", "item").show()
 
-    # With an array every user stays one row. `enriched` is the same for chains of transformations.
+    # With many="array" every user stays one row. `enriched` is `enrich_frame` as a function for DataFrame.transform.
     print("a row for each user:")
     users.transform(enriched(orders, on="user_id", into="orders", many="array")).show(truncate=False)

@@ -1,5 +1,5 @@
 """
-A topic, as from Kafka: failed rows are put aside, and a crash repeats a micro-batch without repeating its rows.
+A topic, as in Kafka: failed rows go to a table of their own, and a repeated micro-batch writes no row twice.
 
     crashed in the middle of micro-batch 1
     +-----+------+-------+----+
@@ -27,10 +27,10 @@ crashes = [1]
 
 
 def write(batch, batch_id):
-    batch.persist()  # or each of the two writes would enrich the rows again
+    batch.persist()  # without this, each of the two writes would enrich the rows again
     good = "user.status in ('ok', 'missing', 'null_key')"
     names = batch.where(good).select("offset", "user_id", "user.value.name")
-    names.write.mode("overwrite").parquet(f"{folder}/good/batch={batch_id}")  # overwritten when it runs again
+    names.write.mode("overwrite").parquet(f"{folder}/good/batch={batch_id}")  # a repeated batch overwrites its rows
     if batch_id in crashes:
         crashes.remove(batch_id)
         print(f"crashed in the middle of micro-batch {batch_id}")
@@ -50,7 +50,7 @@ with local.http() as service, local.spark() as spark, tempfile.TemporaryDirector
     query = events.withColumn("user", user).writeStream.foreachBatch(write).trigger(availableNow=True)
     for keys in ([b"u1", b"u2"], [b"u1", b"u9", None]):
         append(f"{folder}/log", "visits", [(key, b"") for key in keys])
-        for _ in range(5):  # started again after a crash, as what runs your jobs would do
+        for _ in range(5):  # starts the query again after a crash, as the scheduler of your jobs would
             with suppress(StreamingQueryException):
                 query.option("checkpointLocation", f"{folder}/checkpoint").start().awaitTermination()
                 break

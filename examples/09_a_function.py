@@ -1,5 +1,5 @@
 """
-A function is enough: one that blocks, as most code does, and a class that keeps a client and takes many keys per call.
+A function as a connector: a blocking function, and a class that keeps a client and takes many keys per call.
 
     +-------+-------+----+
     |user_id|   name|tier|
@@ -22,14 +22,14 @@ import redis
 import enrichkit
 from enrichkit import TransientError, default, enrich, local
 
-warnings.filterwarnings("ignore", message=".* is no async function")  # said below
+warnings.filterwarnings("ignore", message=".* is no async function")  # the comment on `name` explains it
 
 with local.redis() as server, local.http() as service, local.spark() as spark:
     service.seed({"u1": {"name": "Ann"}, "u2": {"name": "Bob"}})
     redis.Redis.from_url(server.url).mset({"u1": "gold", "missing": "gold"})
-    profiles, tiers = f"{service.url}/users/", server.url  # what the functions use travels with them: plain values
+    profiles, tiers = f"{service.url}/users/", server.url  # the functions are pickled with these plain values
 
-    # Not async: each worker process runs it in as many threads as `capacity`, and no deadline ends a thread.
+    # The function is not async, so each worker process runs it in `capacity` threads. A deadline cannot end a thread.
     @enrichkit.connector("name", returns="string", capacity=16)
     def name(user_id: str) -> str | None:
         try:
@@ -38,21 +38,21 @@ with local.redis() as server, local.http() as service, local.spark() as spark:
         except HTTPError as error:
             if error.code == 404:
                 return None  # the service does not hold the key
-            raise TransientError(f"the service answered {error.code}") from error  # asked again
+            raise TransientError(f"the service answered {error.code}") from error  # the engine retries
 
-    # A class is made once per worker process; with a batch size, its method is given a list and returns a mapping.
+    # One object of the class serves a worker process. With a batch size, `fetch` takes a list and returns a mapping.
     @enrichkit.connector("tier", returns="string", batch_size=500)
     class Tier:
         async def open(self) -> None:
             self.client = redis.asyncio.from_url(tiers, decode_responses=True)
 
         async def fetch(self, user_ids: Sequence[str]) -> Mapping[str, str]:
-            found = await self.client.mget(user_ids)
-            return {user: tier for user, tier in zip(user_ids, found, strict=True) if tier is not None}
+            values = await self.client.mget(user_ids)
+            return {user: tier for user, tier in zip(user_ids, values, strict=True) if tier is not None}
 
         async def close(self) -> None:
             await self.client.aclose()
 
-    assert name("u1") == "Ann"  # still the function that it was
+    assert name("u1") == "Ann"  # the decorator leaves the function as it was
     users = spark.createDataFrame([("u1",), ("u2",), ("missing",)], "user_id string")
     users.select("user_id", enrich("name", "user_id", on_missing=default("unknown")), enrich("tier", "user_id")).show()

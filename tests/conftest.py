@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enrichkit import registry
+from enrichkit.sources import registry
 
 from .engine.bench import end_thread
 from .sparkless import Worker

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 PROFILE = t.StructType([t.StructField("name", t.StringType()), t.StructField("score", t.IntegerType())])
 INT = t.IntegerType()
+STRING = t.StringType()
 GOOD = ["u1", "u2", "u3", "u4"]
 TWICE = Retry(attempts=2, wait=0.001)
 TIMEOUT = 0.5  # where a fault is waited for
+FOR_A_WAIT = 2.0  # where the service wants its keys to wait for longer
 PATIENT = 30.0  # where it is not
 
 POLICIES = ["null", "default", "function", "source"]
@@ -84,6 +86,7 @@ def assert_fails(look_up: Callable[[], Any], source: str, status: str, error: st
     pattern = (
         rf"{source}: the lookup of key #[0-9a-f]{{10}} {what} after \d attempts? and [\d.e-]+ s: {cause}\. "
         rf"The task fails because {option} is 'fail'; {option}='null' or .*{option}=default\(value\) .*keeps? the row\."
+        r" Set show_keys=True to see the key\."
     )
     assert re.fullmatch(pattern, str(caught.value)), str(caught.value)
 
@@ -105,6 +108,8 @@ class HttpFault:
         error: Pattern of its error, the class of the exception first; empty when it has none.
         attempts: Calls made for the key.
         wait: Whether the service wants all other keys to wait too.
+        away: Whether it may be taken for a part of an outage: fewer attempts may be counted, and the key may have its
+            timeout.
     """
 
     name: str
@@ -113,10 +118,11 @@ class HttpFault:
     error: str = ""
     attempts: int = 1
     wait: bool = False
+    away: bool = False
 
 
 LATE = r"TimeoutError: no answer within [\d.]+ s"
-BROKE = r"TransientError: The connection to \S+ broke before the answer was complete\."
+BROKE = r"UnavailableError: The connection to \S+ broke before the answer was complete\."
 NO_HTTP = r"PermanentError: The answer from \S+ is not valid HTTP: .+\."
 HALF = r"PermanentError: The compressed answer is cut off, or something follows it; it was not used\."
 NO_JSON = r"PermanentError: The answer of \d+ bytes is no JSON document: .+\."
@@ -130,7 +136,8 @@ NEVER_SENT = r"PermanentError: The key makes a path segment .+; such a key is ne
 
 
 def says(status: str) -> str:
-    return rf"TransientError: The service answered {status}\."
+    error = "TransientError" if status == "500" else "UnavailableError"
+    return rf"{error}: The service answered {status}\."
 
 
 # Asked with two attempts, a struct<name:string,score:int> and MAX_BYTES.
@@ -140,17 +147,26 @@ HTTP_FAULTS = (
     HttpFault("answered-late", Fault(delay=60.0), "timeout", LATE),
     HttpFault("dripping", Fault(drip=0.5), "timeout", LATE),
     # half an answer
-    HttpFault("reset", Fault(reset=True), "error", BROKE, 2),
-    HttpFault("cut-in-the-head", Fault(close_after=20), "error", BROKE, 2),
-    HttpFault("cut-in-the-body", Fault(close_after=90), "error", BROKE, 2),
-    HttpFault("closed-without-a-byte", Fault(close_after=0), "error", BROKE, 2),
+    HttpFault("reset", Fault(reset=True), "error", BROKE, 2, away=True),
+    HttpFault("cut-in-the-head", Fault(close_after=20), "error", BROKE, 2, away=True),
+    HttpFault("cut-in-the-body", Fault(close_after=90), "error", BROKE, 2, away=True),
+    HttpFault("closed-without-a-byte", Fault(close_after=0), "error", BROKE, 2, away=True),
     HttpFault("half-a-gzip", Fault(truncated_gzip=True), "error", HALF),
     HttpFault("two-lengths", Fault(headers={"Content-Length": "5"}), "error", NO_HTTP),
     # a status that is none of a value
-    HttpFault("error-500", Fault(status=500), "error", says("500"), 2),
-    HttpFault("busy-503", Fault(status=503), "error", says("503"), 2),
-    HttpFault("throttled-429", Fault(status=429, headers={"Retry-After": "0"}), "error", says("429"), 2),
-    HttpFault("throttled-for-long", Fault(status=429, headers={"Retry-After": "2"}), "error", says("429"), wait=True),
+    HttpFault("error-500", Fault(status=500), "error", says("500"), 2, away=True),
+    HttpFault("busy-503", Fault(status=503), "error", says("503"), 2, away=True),
+    HttpFault("throttled-429", Fault(status=429, headers={"Retry-After": "0"}), "error", says("429"), 2, away=True),
+    HttpFault(
+        "throttled-for-long",
+        # After all other keys are answered, or the source is away and the clock of the only key left stands still.
+        Fault(status=429, headers={"Retry-After": "4"}, delay=0.5),
+        "error",
+        r"UnavailableError: The service answered 429 "
+        r"\(not asked again: the source asks for 4 s, which ends after the timeout of 2 s\)",
+        wait=True,
+        away=True,
+    ),
     HttpFault("refused-400", Fault(status=400), "error", r"PermanentError: The service answered 400; .+\."),
     HttpFault(
         "elsewhere-302", Fault(status=302, headers={"Location": "/u1"}), "error", r"PermanentError: .+ 302, .+\."
@@ -169,7 +185,7 @@ HTTP_FAULTS = (
     HttpFault("..", None, "rejected", NEVER_SENT),
     # what looks like a fault and is none
     HttpFault("stray-answer", Fault(stray=True), "ok"),
-    HttpFault("busy-once", Fault(status=503, times=1), "ok", attempts=2),
+    HttpFault("busy-once", Fault(status=503, times=1), "ok", attempts=2, away=True),
     HttpFault("stored-null", Fault(body=b"null"), "ok"),
 )
 

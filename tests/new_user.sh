@@ -1,10 +1,11 @@
 #!/bin/sh
-# A new user's half hour: from an empty folder to a Spark job that is enriched from a store that no page mentions.
+# The steps of a new user: from an empty folder to a Spark job that uses a connector for a store that no page mentions.
 #
 #     tests/new_user.sh DIST >tests/new_user.txt
 #
-# DIST is the folder of the wheels. The commands are those of docs/new-connector.md with another name; the files that
-# the user writes, the connector and what fills its store, are her own. tests/test_new_user.py compares, and runs this.
+# DIST is the folder of the wheels. The commands are those of docs/new-connector.md with another name. The user writes
+# the files of this script: the connector, its tests, and a program that fills the store. tests/test_new_user.py runs
+# this script and compares its output with tests/new_user.txt.
 set -eu
 wheels=$(cd "$1" && pwd)
 folder=$(mktemp -d)
@@ -12,7 +13,8 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 ln -s "$wheels" dist
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
-export PIP_QUIET=2 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTEST_ADDOPTS=--quiet # less to read
+# These settings shorten the output.
+export PIP_QUIET=2 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTEST_ADDOPTS=--quiet
 
 run() { printf '\n$ %s\n' "$1" && eval "$1"; }
 write() { printf '\n# %s\n' "$1" && tee "$1"; }
@@ -26,7 +28,7 @@ run "pip install --editable 'enrichkit-rocksdb[test]'"
 run "pytest enrichkit-rocksdb"
 
 write enrichkit-rocksdb/enrichkit_rocksdb/__init__.py <<'END'
-"""The rocksdb connector of enrichkit: text to text, from a RocksDB database that somebody else writes."""
+"""The rocksdb connector of enrichkit: text keys and text values, from a RocksDB database that other programs write."""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ class RocksdbConnector(Connector[RocksdbConfig]):
     capacity, batch_size, max_batch_size = 4, 200, 1000
     requires, pip = ("rocksdict",), "pip install enrichkit-rocksdb"
     key_types = (str,)
-    encoding = "text"  # the values are bytes of a text
+    encoding = "text"  # the values are UTF-8 bytes
     _db = None
 
     async def open(self) -> None:
@@ -127,7 +129,7 @@ from rocksdict import Options, Rdict
 with Rdict("people.db", Options(raw_mode=True)) as db:
     db[b"u1"], db[b"u2"] = b"Ann", b"Bob"
 END
-run "python fill.py" # her own
+run "python fill.py" # not on the page
 
 write enrichkit.toml <<'END'
 [sources.people]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from enrichkit import worker as task
+from enrichkit.driver.pickling import pack
+from enrichkit.driver.planner import make_plan
 from enrichkit.engine.loop import LoopThread
-from enrichkit.plan import make_plan, pack
+from enrichkit.worker import entry, task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     import pytest
     from pyspark.sql.types import DataType
 
-    from enrichkit.connector import ConnectorConfig
     from enrichkit.engine.run import Run
+    from enrichkit.interface import ConnectorConfig
 
 Row = dict[str, Any]
 """One outcome: value, status, error, attempts, latency and origin."""
@@ -36,20 +37,20 @@ class Worker:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.thread = LoopThread()
         self._here = threading.local()
-        make_handover: Any = task._handover
+        make_bridge: Any = task._bridge
 
-        def handover(*args: Any, **settings: Any) -> Any:
-            made = make_handover(*args, **settings)
-            self._here.run = made.run
+        def bridge(*args: Any, **settings: Any) -> Any:
+            made = make_bridge(*args, **settings)
+            self._here.bridge = made
             return made
 
-        monkeypatch.setattr(task, "_handover", handover)
+        monkeypatch.setattr(task, "_bridge", bridge)
         monkeypatch.setattr(task, "loop_thread", lambda: self.thread)
 
     @property
     def run(self) -> Run:
         """The engine's side of the last task of this thread."""
-        run: Run = self._here.run
+        run: Run = self._here.bridge.run
         return run
 
     def outcomes(
@@ -67,7 +68,7 @@ class Worker:
         settings = {"details": True, "max_fallback_ratio": 1.0, **options}
         plan, _ = make_plan(config, len(keys), returns, settings)
         columns = tuple(column if isinstance(column, pa.Array) else pa.array(column) for column in keys)
-        rows = [row for array in task.arrow_batches(pack(plan), [columns]) for row in array.to_pylist()]
+        rows = [row for array in entry.arrow_batches(pack(plan), [columns]) for row in array.to_pylist()]
         assert len(columns[0]) == len(rows)
         assert_nothing_silent(rows)
         stats = self.run.stats

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enrichkit.connector import Answers
 from enrichkit.errors import ContractError
+from enrichkit.interface import Answers
 
 UNHURRIED = settings(deadline=None)  # a busy machine stalls now and then
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enrichkit.assemble import BYTES, assemble, assemble_details, columns_of, values_of
 from enrichkit.errors import TaskFailedError
 from enrichkit.outcome import ERROR, MISSING, OK, REJECTED, STATUSES, TIMEOUT, Outcomes
+from enrichkit.worker.assemble import BYTES, assemble, assemble_details, columns_of, values_of
 
 UNHURRIED = settings(deadline=None)  # a busy machine stalls now and then
 
@@ -68,7 +68,7 @@ def test_pieces_are_the_rows_in_order(
     array = pa.array(codes, pa.int32())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("enrichkit.assemble.BYTES", most)
+        patch.setattr("enrichkit.worker.assemble.BYTES", most)
         pieces = list(columns_of(outcomes, array, data_type))
 
     whole = assemble_details(outcomes, array, data_type) if details else assemble(values, array, data_type)
@@ -115,9 +115,9 @@ def settled(draw: st.DrawFn) -> tuple[Outcomes, list[int | None]]:
     outcomes.values = values
     for index in range(len(values)):
         outcomes.statuses[index] = draw(st.sampled_from([OK, MISSING, TIMEOUT, ERROR, REJECTED]))
-        outcomes.attempts[index] = draw(st.integers(0, 3))  # type: ignore[index]  # there are details
-        outcomes.latencies[index] = draw(st.floats(0, 10))  # type: ignore[index]  # there are details
-        outcomes.origins[index] = draw(st.sampled_from(["call", "shared", "cache", None]))  # type: ignore[index]
+        outcomes.details.attempts[index] = draw(st.integers(0, 3))  # type: ignore[union-attr]  # there are details
+        outcomes.details.latencies[index] = draw(st.floats(0, 10))  # type: ignore[union-attr]  # there are details
+        outcomes.details.origins[index] = draw(st.sampled_from(["call", "shared", "cache", None]))  # type: ignore[union-attr]
         if outcomes.statuses[index] in (ERROR, REJECTED) and draw(st.booleans()):
             outcomes.errors[index] = "TransientError: refused"
     return outcomes, codes
@@ -138,9 +138,9 @@ def test_each_row_gets_the_outcome_of_its_key(case: tuple[Outcomes, list[int | N
             "value": outcomes.values[code],
             "status": STATUSES[outcomes.statuses[code]],
             "error": outcomes.errors.get(code),
-            "attempts": outcomes.attempts[code],  # type: ignore[index]  # there are details
-            "latency": outcomes.latencies[code],  # type: ignore[index]  # there are details
-            "origin": outcomes.origins[code],  # type: ignore[index]  # there are details
+            "attempts": outcomes.details.attempts[code],  # type: ignore[union-attr]  # there are details
+            "latency": outcomes.details.latencies[code],  # type: ignore[union-attr]  # there are details
+            "origin": outcomes.details.origins[code],  # type: ignore[union-attr]  # there are details
         }
         for code in codes
     ]

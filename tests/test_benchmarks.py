@@ -1,4 +1,4 @@
-"""What a benchmark says must be what was measured: its statistics, its hash of the code, its picture, the README."""
+"""The benchmarks' own code, and that texts agree with results: statistics, hash of the code, pictures, README."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import agreement, passes, pictures, report
+from benchmarks import against, agreement, passes, pictures, report
 from benchmarks.__main__ import ALL, run
 from benchmarks.harness import Sample, Table, alternate, at_least, per_item, rates, spread
 
@@ -33,7 +33,7 @@ TABLE = Table("N0", "a table", ("", "seconds"), [("ours", "1.0")], [("fast enoug
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one source, `counter.py`."""
+    """A repository with one source file, `counter.py`."""
     results = tmp_path / "benchmarks" / "results"
     results.mkdir(parents=True)
     for module in (report, pictures):
@@ -55,7 +55,7 @@ def test_runs_take_turns_and_the_warm_up_does_not_count() -> None:
     assert [[sample.seconds for sample in found] for found in samples.values()] == [[3.0, 5.0], [4.0, 6.0]]
 
 
-def test_the_rounds_are_shared_by_the_passes_and_the_last_has_the_samples_of_all(
+def test_the_rounds_are_divided_among_the_passes_and_the_last_pass_has_all_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = []
@@ -76,7 +76,7 @@ def test_the_rounds_are_shared_by_the_passes_and_the_last_has_the_samples_of_all
         passes.read(tmp_path / "n0", 2, 3, "4567")
 
 
-def test_all_benchmarks_make_one_pass_before_the_first_makes_its_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_benchmarks_make_one_pass_before_the_first_one_makes_its_second(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
     def child(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
@@ -127,14 +127,14 @@ def test_cpu_is_given_per_item_and_in_microseconds() -> None:
         ("\n\nclass", "\n\n\n# Here it is.\nclass"),
     ],
 )
-def test_words_do_not_age_a_result(repository: Path, old: str, new: str) -> None:
+def test_comments_and_docstrings_do_not_make_a_result_stale(repository: Path, old: str, new: str) -> None:
     before = report.fingerprint(["counter.py"])
     (repository / "counter.py").write_text(SOURCE.replace(old, new))
     assert report.fingerprint(["counter.py"]) == before
 
 
 @pytest.mark.parametrize(("old", "new"), [("step = 1", "step = 2"), ('"step"', '"stop"'), ("return number", "number")])
-def test_code_ages_a_result(repository: Path, old: str, new: str) -> None:
+def test_changed_code_makes_a_result_stale(repository: Path, old: str, new: str) -> None:
     report.save("n0", [TABLE], ["counter.py"], report.fingerprint(["counter.py"]), packages=["pytest"])
     assert report.stale() == {}
     (repository / "counter.py").write_text(SOURCE.replace(old, new))
@@ -151,7 +151,7 @@ def test_nothing_is_written_when_the_code_changed_during_the_run(repository: Pat
     assert list(report.RESULTS.iterdir()) == []
 
 
-def test_a_result_says_how_fast_the_machine_was_and_goes_where_it_is_told(repository: Path) -> None:
+def test_a_result_has_the_speed_of_the_machine_and_is_written_into_the_given_folder(repository: Path) -> None:
     other = repository / "other"
     other.mkdir()
     measured = report.fingerprint(["counter.py"])
@@ -182,7 +182,7 @@ def test_a_benchmark_names_sources_that_exist_and_itself(name: str) -> None:
     assert report.fingerprint(module.SOURCES)
 
 
-def test_a_picture_is_what_its_numbers_draw_and_the_same_each_time(repository: Path) -> None:
+def test_the_same_numbers_draw_the_same_picture(repository: Path) -> None:
     numbers = {
         "approaches": {
             "approaches, HTTP": {"enrichkit": [(0, [4.0, 2.0])], "row UDF": [(0, [1.0])]},
@@ -214,7 +214,7 @@ def test_the_picture_in_the_readme_is_of_the_committed_numbers(name: str, tmp_pa
 
 
 def saved(folder: Path, ratio: str, seconds: str, sources: str = "0123 of counter.py") -> Path:
-    """A folder with a result that has a ratio, a time and a figure without quartiles."""
+    """Create *folder* with a result that has a ratio, a time and a figure without quartiles; return the folder."""
     table = Table("N0", "a table", ("way", "keys", "keys/s"), [("ours", "10", seconds), ("theirs", "5", "7")])
     table.goals.append((f"at least 2 x theirs: {ratio}", True))
     folder.mkdir()
@@ -263,7 +263,7 @@ def test_every_figure_with_quartiles_of_a_committed_result_is_compared() -> None
 
 
 def invented(section: str, printed: str) -> list[str]:
-    """The figures in *section*, code aside, that stand nowhere in *printed*."""
+    """Return the figures in the prose of *section* that are not in *printed*."""
     prose = "\n".join(line for line in section.splitlines() if not line.startswith("    "))
     figures = re.findall(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?!\w)", prose)
     return [figure for figure in figures if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d]|[.,]\d)", printed)]
@@ -275,8 +275,85 @@ def test_a_figure_that_no_table_prints_is_found() -> None:
     assert invented("It does 234,567 rows/s, 0.9 or 5.", printed) == ["234,567", "0.9", "5"]
 
 
-def test_the_readme_quotes_only_what_a_committed_table_prints() -> None:
-    _, heading, rest = (report.ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Performance\n")
+def section_of(page: str, section: str) -> str:
+    _, heading, rest = (report.ROOT / page).read_text(encoding="utf-8").partition(f"\n## {section}\n")
     assert heading
+    return rest.partition("\n## ")[0]
+
+
+def test_the_page_quotes_only_what_a_committed_table_prints() -> None:
     printed = "\n".join(path.read_text(encoding="utf-8") for path in sorted(report.RESULTS.glob("*.md")))
-    assert invented(rest.partition("\n## ")[0], printed) == []
+    assert invented(section_of("docs/benchmarks.md", "Results"), printed) == []
+
+
+ROUNDED = {
+    "2.2 M rows/s": "2,189,264",
+    "48 x": "48.17",
+    "1.8 M rows/s": "1,849,426",
+    "63 x": "62.72",
+    "97 %": "96.6",
+}
+"""The figures of the README, and the figures of the results that they stand for."""
+
+
+def test_the_readme_quotes_rounded_figures_of_committed_tables() -> None:
+    section = section_of("README.md", "Performance")
+    printed = "\n".join(path.read_text(encoding="utf-8") for path in sorted(report.RESULTS.glob("*.md")))
+    for shown, figure in ROUNDED.items():
+        assert shown in section
+        assert invented(f"It is {figure}.", printed) == []
+        exact = float(figure.replace(",", "")) / (1e6 if " M " in shown else 1)
+        digits = len(shown.split()[0].partition(".")[2])
+        assert float(shown.split()[0]) <= exact + 0.5 * 10**-digits
+        assert float(shown.split()[0]) >= exact - 10**-digits
+        section = section.replace(shown, "")
+    assert re.findall(r"(?<!\S)\d[\d.,]*", section) == ["100", "50"], "the latencies of a line and of the picture"
+
+
+def test_the_readme_is_at_most_two_screens_of_prose_and_code() -> None:
+    text = (report.ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 130
+    assert len(text.split()) <= 900
+
+
+RESULT = """\
+- pace at the end: {pace} s for a million steps of a fixed loop
+
+- reached: at most 6 us CPU per lookup: {cpu}
+- reached: enrichkit: at least 0.75 x Spark's identity Arrow UDF: {ratio} (0.75 .. 0.86)
+- reached: at most distinct keys x worker processes sent: 20,000 of 20,000
+- MISSED: flat within 5 % after the first 500,000 rows: at most +{memory}%
+"""
+
+
+def test_two_checkouts_are_compared_goal_by_goal(tmp_path: Path) -> None:
+    now, before = tmp_path / "now", tmp_path / "before"
+    for folder, figures in (
+        (now, {"pace": "0.1", "cpu": "4.0", "ratio": "0.80", "memory": "2.0"}),
+        (before, {"pace": "0.2", "cpu": "5.0", "ratio": "0.90", "memory": "1.0"}),
+    ):
+        folder.mkdir()
+        (folder / "engine.md").write_text(RESULT.format(**figures))
+    table = against.compare(now, before, ["engine"])
+    assert [
+        ("engine", "at most 6 us CPU per lookup", "5.0", "4.0", "1.250", "0.2 / 0.1"),
+        (
+            "engine",
+            "enrichkit: at least 0.75 x Spark's identity Arrow UDF",
+            "0.90 (0.75 .. 0.86)",
+            "0.80 (0.75 .. 0.86)",
+            "0.889",
+            "0.2 / 0.1",
+        ),
+        ("engine", "flat within 5 % after the first 500,000 rows", "1.0", "2.0", "0.500", "0.2 / 0.1"),
+    ] == table.rows
+    assert [True, False, False] == [reached for _, reached in table.goals]
+
+
+def test_results_with_different_goals_are_not_compared(tmp_path: Path) -> None:
+    for name, goal in (("now", "at most 6 us: 4"), ("before", "at most 5 us: 4")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "engine.md").write_text(f"- pace at the end: 0.1 s\n- reached: {goal}\n")
+    text = "^The two results of engine have different goals. Run the same benchmark in both checkouts.$"
+    with pytest.raises(ValueError, match=text):
+        against.compare(tmp_path / "now", tmp_path / "before", ["engine"])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enrichkit.connector import Keys
-from enrichkit.keys import encode
+from enrichkit.interface import Keys
+from enrichkit.worker.keys import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

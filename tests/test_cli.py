@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
@@ -21,12 +23,15 @@ import enrichkit
 from enrichkit import ConfigError, Connector, ConnectorConfig, FatalError, PermanentError, cli, explain, local, register
 from enrichkit.cli import bench, probe
 from enrichkit.cli.commands import enrichkit as commands
+from enrichkit.journal import Scope
+from enrichkit.journal.table import Table
 from enrichkit.options import MOST_CAPACITY
 
+from .journal.support import TEXTS, read, write
 from .test_imports import HEAVY, PLUGINS, loaded_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -73,7 +78,18 @@ TELLING = """
     def enrichkit_connector():
         return TellingConnector
 """
-"""A plugin that breaks its contract: it says its secrets."""
+"""A plugin that breaks its contract: its error messages hold its secrets."""
+
+
+def names_of(group: click.Group, before: str = "") -> Iterator[str]:
+    """Yield the names of all commands of *group*, those of its groups after the name of the group."""
+    for name, command in group.commands.items():
+        yield before + name
+        if isinstance(command, click.Group):
+            yield from names_of(command, f"{name} ")
+
+
+COMMANDS = [*names_of(commands)]
 
 
 def run(*arguments: str, code: int = 0, stdin: str | bytes | None = None) -> Result:
@@ -84,7 +100,7 @@ def run(*arguments: str, code: int = 0, stdin: str | bytes | None = None) -> Res
 
 
 def refusal(*arguments: str, code: int = 1) -> str:
-    """What `enrichkit` with *arguments* says when it fails, in one line; it prints no result then."""
+    """Return the error message of `enrichkit` with *arguments*, in one line; assert that it prints no result."""
     result = run(*arguments, code=code)
     assert result.stdout == ""
     assert_readable(result.stderr)
@@ -107,12 +123,14 @@ def assert_readable(text: str) -> None:
 # --- the command itself
 
 
-@pytest.mark.parametrize("command", ["", *commands.commands])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_the_help_fits_eighty_columns_and_tells_the_exit_codes(command: str) -> None:
     helped = run(*command.split(), "--help").stdout
     assert_readable(helped)
-    assert "..." not in helped.replace("]...", "").replace(",TYPE...", "")  # nothing is cut off
-    assert command or "Exit codes: 0 ok, 1 what was asked for failed, 2 the command line is wrong." in helped
+    for repeated in ("]...", ",TYPE...", "KEY..."):
+        helped = helped.replace(repeated, "")
+    assert "..." not in helped  # nothing is cut off
+    assert command or "Exit codes: 0 success, 1 the command failed, 2 the command line is wrong." in helped
 
 
 NOT_FOR_HELP = (*HEAVY, *PLUGINS, "rich")
@@ -168,13 +186,15 @@ def test_the_module_is_the_command() -> None:
     assert (0, f"enrichkit, version {enrichkit.__version__}\n") == (done.returncode, done.stdout)
 
 
-def test_a_defect_is_told_in_a_few_words_and_shown_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_gives_a_short_message_and_a_traceback_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise ZeroDivisionError("password=hunter2")
 
     monkeypatch.setattr("enrichkit.cli.inventory.inventory", broken)
-    said = refusal("connectors")
-    assert said == "ZeroDivisionError: password=***. This is a defect; --traceback shows where it is."
+    assert refusal("connectors") == (
+        "ZeroDivisionError: password=***. This is a bug in enrichkit or in a plugin. To see where, run enrichkit "
+        "--traceback with the same command."
+    )
     with pytest.raises(ZeroDivisionError):
         CliRunner().invoke(commands, ["--traceback", "connectors"], catch_exceptions=False)
 
@@ -192,7 +212,7 @@ def test_without_a_command_it_helps_and_ends_with_two() -> None:
 
 
 NO_UTF_8 = (
-    "is no UTF-8, which a key must be. Choose a locale of UTF-8 for the terminal, or convert the file, for example "
+    "is not UTF-8; a key must be UTF-8. Choose a UTF-8 locale for the terminal, or convert the file, for example "
     "with iconv -f latin1 -t utf-8."
 )
 
@@ -233,15 +253,15 @@ NO_UTF_8 = (
         (
             ["check", "redis", "u1", "-t", "bigint"],
             (
-                "A key is no bigint: Failed to parse string: 'u1' as a scalar of type int64. Give keys of that type, "
-                "or their type with --type, for example --type bigint."
+                "A key does not fit the type bigint: Failed to parse string: 'u1' as a scalar of type int64. Give keys "
+                "of this type, or name the type of the keys with --type, for example --type bigint."
             ),
         ),
         (
             ["check", "pairs", "u1"],
             (
-                "The key 'u1' has 1 part; it must have 2, separated by commas. For example \"a,b\"; a part with a "
-                "comma stands in double quotes."
+                "The key 'u1' has 1 part; it must have 2, separated by commas. For example \"a,b\". Put a part that "
+                "has a comma in double quotes."
             ),
         ),
         (
@@ -253,9 +273,9 @@ NO_UTF_8 = (
         (
             ["check", "pairs", "u1,a\nb"],
             (
-                "The key 'u1,a\\nb' is no line of CSV; a line break must stand in double quotes, and a part must have "
-                "at most 131,072 characters. Put quotes around the part, for example $'\"a\\nb\",c', or leave the key "
-                "out."
+                "The key 'u1,a\\nb' is not a line of CSV; a line break must be inside double quotes, and a part must "
+                "have at most 131,072 characters. Put quotes around the part, for example $'\"a\\nb\",c', or leave the "
+                "key out."
             ),
         ),
         (["lint"], "There is no enrichkit.toml here, and ENRICHKIT_CONFIG is not set. Name a file."),
@@ -283,8 +303,9 @@ def test_the_connectors_are_listed_with_what_they_can_do(install: Callable[..., 
     assert_readable(printed)
     head, *lines = (re.split("  +", line.strip()) for line in printed.splitlines())
     assert ["connector", "package and config", "keys per call", "in flight", "can also"] == head
-    redis_at = lines.index(["redis", f"enrichkit-redis {enrichkit.__version__}", "1,000", "4", "describe, store"])
-    assert ["RedisConfig", "up to 5,000"] == lines[redis_at + 1]
+    redis_at = lines.index(["redis", "enrichkit-redis", "1,000", "4", "describe, store,"])
+    assert [enrichkit.__version__, "up to 5,000", "scan"] == lines[redis_at + 1]
+    assert ["RedisConfig"] == lines[redis_at + 2]
     assert (
         "\n\nCannot be used\n"
         "  driverless  The connector 'driverless' needs the package no_such_driver, which\n"
@@ -338,7 +359,7 @@ def test_explain_prints_what_the_function_returns() -> None:
 
 @pytest.fixture
 def redis_source(folder: Path, redis_url: str) -> str:
-    """The URL of a Redis, which is the source `users`, with some values."""
+    """The URL of a Redis with some values; it is the server of the sources `users` and `hashes`."""
     import redis
 
     with redis.Redis.from_url(redis_url) as client:
@@ -380,7 +401,9 @@ def test_check_ends_with_one_when_a_key_has_no_answer(redis_source: str) -> None
 @pytest.mark.service
 def test_check_shows_a_hash_as_text(redis_source: str) -> None:
     found = document("check", "hashes", "h1")
-    assert {"name": "Eve", "photo": "AP8="} == found["answers"][0]["value"], "what is no text is base64 in JSON"
+    assert {"name": "Eve", "photo": "AP8="} == found["answers"][0]["value"], (
+        "bytes that are not text are base64 in JSON"
+    )
     assert "{'name': 'Eve', 'photo': b'\\x00\\xff'}" in unfolded(run("check", "hashes", "h1").stdout)
     assert ("map<string,string>", "the source, which was asked") == (found["value_type"], found["value_from"])
 
@@ -421,7 +444,7 @@ def test_check_takes_keys_of_several_columns_and_types(folder: Path, postgres_ds
 
 @pytest.mark.spark
 @pytest.mark.service
-def test_check_through_spark_tells_what_does_not_fit_the_declared_type(
+def test_check_through_spark_reports_a_value_that_does_not_fit_the_declared_type(
     redis_source: str, folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import redis
@@ -442,7 +465,7 @@ def test_check_through_spark_tells_what_does_not_fit_the_declared_type(
 
 
 class Fatal(ConnectorConfig):
-    """Of a source that cannot work."""
+    """The config of a source that cannot work."""
 
 
 class FatalConnector(Connector[Fatal]):
@@ -453,14 +476,14 @@ class FatalConnector(Connector[Fatal]):
 
 
 @pytest.mark.spark
-def test_check_tells_in_one_line_why_it_failed(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_says_in_one_line_why_it_failed(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     register("late", Fatal(returns="int"))
     monkeypatch.setattr(local, "spark", lambda: contextlib.nullcontext(spark))
     assert refusal("check", "late", "k", "--spark") == "enrichkit.errors.FatalError: no such table"
     assert refusal("check", "late", "k") == "FatalError: no such table"
 
 
-def test_a_server_that_does_not_start_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_start_is_not_reported_as_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: list[str]) -> int:
         raise local.LocalServerError("No Java was found.")
 
@@ -468,14 +491,17 @@ def test_a_server_that_does_not_start_is_no_defect(monkeypatch: pytest.MonkeyPat
     assert refusal("demo") == "No Java was found."
 
 
+NO_KEY = "Name a KEY to see its value. Some connectors connect only when they look up the first key."
+
+
 @pytest.mark.service
-def test_check_without_a_key_opens_the_source_and_says_what_that_is_worth(redis_source: str) -> None:
+def test_check_without_a_key_opens_the_source_and_says_that_this_may_not_connect(redis_source: str) -> None:
     printed = run("check", "users").stdout
-    assert unfolded(printed).endswith("Name a KEY to see an answer; some connectors connect with the first one only.")
+    assert unfolded(printed).endswith(NO_KEY)
     assert_readable(printed)
 
 
-def test_check_says_that_nobody_told_the_type_of_a_value() -> None:
+def test_check_says_that_the_type_of_a_value_is_not_known() -> None:
     class Quiet(ConnectorConfig): ...
 
     class QuietConnector(Connector[Quiet]):
@@ -486,12 +512,12 @@ def test_check_says_that_nobody_told_the_type_of_a_value() -> None:
 
     register("quiet", Quiet())
     facts, _, rest = run("check", "quiet").stdout.partition("\n\n")
-    assert facts.endswith("\n  value      not known: neither declared with returns nor told by the source")
-    assert unfolded(rest) == "Name a KEY to see an answer; some connectors connect with the first one only."
+    assert unfolded(facts).endswith(" value not known: the config has no returns, and the source cannot tell the type")
+    assert unfolded(rest) == NO_KEY
     assert document("check", "quiet")["value_type"] is None
 
 
-def test_check_tells_why_a_source_cannot_be_reached_and_no_secret(
+def test_check_says_why_a_source_cannot_be_reached_and_shows_no_secret(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACME_TOKEN", "t0ken")
@@ -505,7 +531,7 @@ def test_check_tells_why_a_source_cannot_be_reached_and_no_secret(
         assert not [secret for secret in ("hunter2", "t0ken") if secret in result.output]
 
 
-def test_check_takes_secrets_out_of_what_a_careless_plugin_says(
+def test_check_removes_secrets_from_the_messages_of_a_careless_plugin(
     install: Callable[..., None], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("telling", TELLING)
@@ -519,7 +545,7 @@ def test_check_takes_secrets_out_of_what_a_careless_plugin_says(
         assert "PermanentError: refused for *** and ***" in unfolded(printed)
     monkeypatch.delenv("ACME_TOKEN")
     assert refusal("check", "telling") == (
-        "The environment variable ACME_TOKEN is not set on this worker; a Secret names it."
+        f"The environment variable ACME_TOKEN is not set on this machine ({platform.node()}); a Secret names it."
     )
 
 
@@ -527,7 +553,7 @@ def test_check_does_not_wait_for_ever(install: Callable[..., None], monkeypatch:
     install("silent", TELLING.replace("raise RuntimeError(self.say())", "import asyncio; await asyncio.Event().wait()"))
     monkeypatch.setattr(probe, "OPEN_TIMEOUT", 0.01)
     assert refusal("check", "silent") == (
-        "The source did not open within 0.01 s. Look whether its server runs and can be reached."
+        "The source did not open within 0.01 s. Check that its server runs and can be reached."
     )
 
 
@@ -560,9 +586,12 @@ def test_bench_measures_each_capacity_and_suggests_one(redis_source: str, folder
     printed = run("bench", "users", "u1", *settings).stdout
     assert_readable(printed)
     assert "  capacity  keys/s  calls/s  p50 ms  p95 ms  p99 ms  in flight  not ok\n" in printed
-    assert "1 distinct key given; with fewer than 60 the larger capacities cannot be" in unfolded(printed)
-    assert re.search(r"capacity=[13] is the least that comes within 10% of the best\.", unfolded(printed))
-    assert "is the least" not in run("bench", "users", "u1", *settings[:4]).stdout, "of one there is none better"
+    assert "1 distinct key given. Fewer than 60 distinct keys cannot fill the larger capacities" in unfolded(printed)
+    assert re.search(
+        r"capacity=[13] is the smallest capacity whose throughput is within 10% of the best\.", unfolded(printed)
+    )
+    only_one = run("bench", "users", "u1", *settings[:4]).stdout
+    assert "is the smallest" not in only_one, "one measured capacity is no choice"
 
 
 @pytest.mark.service
@@ -572,14 +601,14 @@ def test_bench_reads_keys_from_stdin(redis_source: str) -> None:
     assert found["distinct_keys"] == 2
 
 
-def test_bench_refuses_a_file_of_keys_that_is_no_utf_8(folder: Path) -> None:
+def test_bench_refuses_a_file_of_keys_that_is_not_utf_8(folder: Path) -> None:
     (folder / "keys").write_bytes("u1\ncafé\n".encode("latin-1"))
     for name in ("keys", "-"):
         result = run("bench", "redis", "--keys-from", name, code=2, stdin=(folder / "keys").read_bytes())
         assert f"The key 'caf\\udce9' {NO_UTF_8}" in unfolded(result.stderr)
 
 
-def test_bench_measures_no_capacity_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_measures_no_capacity_that_enrich_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     class Fast(ConnectorConfig): ...
 
     class FastConnector(Connector[Fast]):
@@ -589,7 +618,7 @@ def test_bench_measures_no_capacity_that_is_refused(monkeypatch: pytest.MonkeyPa
             return dict.fromkeys(keys, 1)
 
     register("fast", Fast(returns="int"))
-    monkeypatch.setattr(bench, "_until", lambda end, keys, size: iter([keys]))
+    monkeypatch.setattr(bench, "_groups_until", lambda end, keys, size: iter([keys]))
     measures = document("bench", "fast", "a", "-o", f"capacity={MOST_CAPACITY}")["measures"]
     assert [*(2**power for power in range(14)), MOST_CAPACITY] == [measure["capacity"] for measure in measures]
     with pytest.raises(ConfigError, match="capacity"):
@@ -597,7 +626,7 @@ def test_bench_measures_no_capacity_that_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_bench_of_one_key_asks_for_it_again_instead_of_waiting_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many keys a call may hold: here 500, of 200 that are one."""
+    """A call may hold 500 keys here, and there is only one distinct key."""
 
     class Slow(ConnectorConfig): ...
 
@@ -610,9 +639,9 @@ def test_bench_of_one_key_asks_for_it_again_instead_of_waiting_for_itself(monkey
             return dict.fromkeys(keys, 1)
 
     register("slow", Slow(returns="int"))
-    monkeypatch.setattr(bench, "_until", lambda end, keys, size: itertools.repeat(keys, 200))
+    monkeypatch.setattr(bench, "_groups_until", lambda end, keys, size: itertools.repeat(keys, 200))
     [measure] = document("bench", "slow", "a", "--seconds", "0.1", "--capacity", "1")["measures"]
-    assert measure["calls"] >= 50, "no more than four of them wait for one call"
+    assert measure["calls"] >= 50, "at most four of the 200 groups wait for one call"
 
 
 def test_bench_of_a_source_that_is_away_ends_with_one(folder: Path) -> None:
@@ -630,7 +659,7 @@ def test_bench_suggests_no_capacity_at_which_keys_are_refused(monkeypatch: pytes
         name, config_class = "busy", Busy
 
         async def fetch_many(self, keys: Any, call: Any) -> Any:
-            """Refuses all keys but one at once, where it is asked by more than two calls at a time."""
+            """Refuse all keys but one immediately, when more than two calls are in flight."""
             if self.capacity > 2 and keys[0] != 1:
                 raise PermanentError("too many")
             await asyncio.sleep(0.005 if self.capacity <= 2 else 0.1)
@@ -656,13 +685,142 @@ def test_nan_is_no_key() -> None:
 
     register("doubles", Doubles(returns="int"))
     assert refusal("check", "doubles", "1.5", "nan", "--type", "double", code=2) == (
-        "A key is NaN, which is no key: a row with it asks nobody and gets a null. Leave it out."
+        "A key is NaN. A row with this key gets a null without a lookup, so there is nothing to look up. Leave this "
+        "key out."
     )
 
 
 def test_bench_needs_keys() -> None:
     assert refusal("bench", "redis") == (
-        "No key is given; bench needs some to ask for. Name them, or a file with --keys-from."
+        "No key is given, and bench needs keys to look up. Name keys, or a file of keys with --keys-from."
+    )
+
+
+# --- journal
+
+
+def test_journal_list_shows_the_answers_by_source_and_scope(folder: Path) -> None:
+    write(folder, {"a": "1", "b": None}, now=1_785_369_600.0)
+    write(folder, {"c": "3" * 1000}, now=1_785_369_660.0, scope=Scope("run=monday", shared=True))
+    sizes = {file.parent.name: file.stat().st_size for file in folder.rglob("*.journal")}
+    listed = run("journal", "list", str(folder))
+    assert listed.stdout == (
+        "  source and types  scope        answers  files  bytes  last write (UTC)\n"
+        f"  users             run=monday         1      1  {sizes['shared']:,}  2026-07-30 00:01:00\n"
+        "  string -> string  shared\n"
+        f"  users             run=nightly        2      1    {sizes['run=nightly']}  2026-07-30 00:00:00\n"
+        "  string -> string\n"
+    )
+    found = document("journal", "list", str(folder))
+    assert {"path": str(folder), "refused": {}} == {name: found[name] for name in ("path", "refused")}
+    assert found["parts"][1] == {
+        "source": "users",
+        "table": TEXTS.digest,
+        "scope": "run=nightly",
+        "shared": False,
+        "key_types": ["string"],
+        "value_type": "string",
+        "files": 1,
+        "entries": 2,
+        "bytes": sizes["run=nightly"],
+        "oldest": 1_785_369_600.0,
+        "newest": 1_785_369_600.0,
+        "damaged": 0,
+        "torn": 0,
+    }
+
+
+def test_journal_list_names_what_is_damaged_torn_or_foreign(folder: Path) -> None:
+    write(folder, {"a": "1", "b": "2", "c": "3", "d": "4"}, block=1)
+    [file] = folder.rglob("*.journal")
+    content = bytearray(file.read_bytes())
+    block = b"EKB\x01"
+    second = content.index(block, content.index(block) + 1)
+    content[second + 4] ^= 1
+    file.write_bytes(content[:-9])
+    torn = len(content) - 9 - content.rindex(block)
+    (folder / TEXTS.digest / "run=nightly" / "x.journal").write_text("notes")
+    listed = unfolded(run("journal", "list", str(folder)).stdout)
+    assert " Damage users, run=nightly damaged in 1 place; jobs ask for these keys again " in listed
+    assert f" users, run=nightly {torn} bytes of a write that was cut off, or goes on Not read " in listed
+    assert "it is no file of a journal" in listed
+
+
+def test_journal_list_of_an_empty_folder(folder: Path) -> None:
+    assert run("journal", "list", str(folder)).stdout == "  No answers.\n"
+
+
+def test_journal_show_shows_all_answers_to_keys(folder: Path) -> None:
+    write(folder, {"a": "new", "1,x": "of one column"}, now=1_785_369_660.0)
+    write(folder, {"a": None}, now=1_785_369_600.0, scope=Scope("run=monday", shared=True))
+    pairs = Table("orders", "f", (pa.int32(), pa.string()), pa.float64())
+    write(folder, {(1, "x"): 1.5}, table=pairs, now=1_785_369_600.0)
+    assert run("journal", "show", str(folder), "a", "1,x", '1,"y', "b").stdout == (
+        "  key     source  scope        written (UTC)        answer\n"
+        "  'a'     users   run=monday   2026-07-30 00:00:00  the source does not hold the\n"
+        "                                                    key\n"
+        "  'a'     users   run=nightly  2026-07-30 00:01:00  new\n"
+        "  '1,x'   orders  run=nightly  2026-07-30 00:00:00  1.5\n"
+        "  '1,x'   users   run=nightly  2026-07-30 00:01:00  of one column\n"
+        "  '1,\"y'                                            not in the journal\n"
+        "  'b'                                               not in the journal\n"
+    )
+    found = document("journal", "show", str(folder), "a", "b")
+    assert found["path"] == str(folder)
+    first, second = found["keys"]
+    assert {"key": "b", "entries": []} == second
+    assert [entry.pop("file").rpartition("/")[0] for entry in first["entries"]] == [
+        f"{TEXTS.digest}/shared",
+        f"{TEXTS.digest}/run=nightly",
+    ]
+    users = {"source": "users"}
+    assert first["entries"] == [
+        {**users, "scope": "run=monday", "value": None, "found": False, "written_at": 1_785_369_600.0},
+        {**users, "scope": "run=nightly", "value": "new", "found": True, "written_at": 1_785_369_660.0},
+    ]
+
+
+def test_journal_show_takes_a_key_that_is_no_line_of_csv(folder: Path) -> None:
+    key = "line\rbreak"
+    write(folder, {key: "found"})
+    assert [entry["value"] for entry in document("journal", "show", str(folder), key)["keys"][0]["entries"]] == [
+        "found"
+    ]
+
+
+def test_journal_expire_deletes_old_files(folder: Path) -> None:
+    write(folder, {"a": "1"})
+    write(folder, {"b": "2"}, scope=Scope("run=b"))
+    sizes = {file.parent.name: file.stat().st_size for file in folder.rglob("*.journal")}
+    for file in folder.rglob("*.journal"):
+        os.utime(file, (1000, 1000))
+    write(folder, {"c": "3"}, scope=Scope("run=b"))
+    assert run("journal", "expire", str(folder), "--older-than", "30000d").stdout == "Deleted 0 files with 0 bytes.\n"
+    one = run("journal", "expire", str(folder), "--older-than", "1h", "--scope", "run=nightly")
+    assert one.stdout == f"Deleted 1 file with {sizes['run=nightly']} bytes.\n"
+    other = run("journal", "expire", str(folder), "--older-than", "1.5 H")
+    assert other.stdout == f"Deleted 1 file with {sizes['run=b']} bytes.\n"
+    assert {"c": "3"} == read(folder, ["a", "b", "c"], scope=Scope("run=b"))
+
+
+@pytest.mark.parametrize("duration", ["", "1w", "-1d", "one", "1" + "0" * 9, "nan", "1 d d"])
+def test_journal_expire_refuses_what_is_no_duration(folder: Path, duration: str) -> None:
+    assert refusal("journal", "expire", str(folder), f"--older-than={duration}", code=2) == unfolded(
+        f"The duration is {duration!r}; it must be a number with the unit s, m, h or d, for example 90m, 12h or 30d."
+    )
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "a"], ["expire", "--older-than", "1d"]])
+def test_journal_refuses_a_folder_that_is_not_there(folder: Path, command: list[str]) -> None:
+    name, *more = command
+    assert refusal("journal", name, "absent", *more) == (
+        "There is no folder 'absent'. Name the path of a Journal, for example /data/answers."
+    )
+
+
+def test_journal_says_what_the_storage_refuses(folder: Path) -> None:
+    assert refusal("journal", "list", "ftp://host/answers").startswith(
+        "Journal.path 'ftp://host/answers' is no URI that pyarrow knows ("
     )
 
 
@@ -679,7 +837,7 @@ def test_the_demo_names_the_extras_that_it_needs(monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_the_demo_gets_its_rows_and_gives_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_gets_the_rows_option_and_returns_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[list[str]] = []
     monkeypatch.setattr("enrichkit.local.demo.main", lambda arguments: given.append(arguments) or 1)
     run("demo", "--rows", "50", code=1)
@@ -688,7 +846,11 @@ def test_the_demo_gets_its_rows_and_gives_its_code(monkeypatch: pytest.MonkeyPat
 
 def test_every_command_is_on_the_page() -> None:
     page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
-    for name, command in commands.commands.items():
-        assert f"| `enrichkit {name}" in page
+    for name in COMMANDS:
+        command: click.Command = commands
+        for part in name.split():
+            assert isinstance(command, click.Group)
+            command = command.commands[part]
+        assert isinstance(command, click.Group) or f"| `enrichkit {name}" in page
         options = [option for each in command.params if isinstance(each, click.Option) for option in each.opts]
         assert not [option for option in options if option.startswith("--") and option not in page]

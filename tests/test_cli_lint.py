@@ -1,4 +1,4 @@
-"""`enrichkit lint`: everything that is wrong in a file, at once, each with its line."""
+"""`enrichkit lint`: lists all mistakes in a file in one run, each with its line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CHECKED = """
 
 @pytest.fixture
 def lint(folder: Path) -> Callable[..., list[tuple[int | None, str]]]:
-    """A function that lints a text, and returns the lines and messages of what is wrong in it."""
+    """A function that lints a text and returns the line and the message of each mistake."""
 
     def lint(text: str, *arguments: str) -> list[tuple[int | None, str]]:
         (folder / "enrichkit.toml").write_text(text)
@@ -65,7 +65,7 @@ def test_a_file_without_a_fault_has_no_findings(fake: Any, lint: Any, folder: Pa
     assert (0, "enrichkit.toml: 1 source, 0 findings\n", "") == (printed.exit_code, printed.stdout, printed.stderr)
 
 
-def test_everything_that_is_wrong_is_told_at_once_with_its_line(install: Any, lint: Any) -> None:
+def test_all_mistakes_are_listed_in_one_run_with_their_lines(install: Any, lint: Any) -> None:
     install("checked", CHECKED)
     text = """\
 # sources
@@ -105,7 +105,7 @@ password = "p"
             7,
             (
                 "[sources.users]: CheckedConfig.size has a value of the wrong type: Expected `int`, got `str`. Write "
-                "one of that type."
+                "a value of the expected type."
             ),
         ),
         (10, lint(text)[3][1]),
@@ -115,7 +115,7 @@ password = "p"
             17,
             (
                 "[sources.places]: CheckedConfig.tags has a value of the wrong type: Expected `str`, got `int` - at "
-                "`$[0]`. Write one of that type."
+                "`$[0]`. Write a value of the expected type."
             ),
         ),
         (19, "[sources.things]: CheckedConfig has no tags, which the mode 'b' needs. Add tags=('t',)."),
@@ -125,8 +125,8 @@ password = "p"
     assert "There is no setting 'password'." in lint(text)[8][1]
 
 
-def test_settings_behind_a_wrong_one_are_looked_at_too(install: Any, lint: Any) -> None:
-    """A config names only the first setting that is wrong."""
+def test_settings_after_a_wrong_one_are_checked_too(install: Any, lint: Any) -> None:
+    """A config alone would name only its first wrong setting."""
     install("checked", CHECKED)
     text = "[sources.a]\ntype = 'checked'\nurl = 'x:1'\nmode = 'c'\n[sources.b]\ntype = 'fail'\n"
     assert [4, 6] == [line for line, _ in lint(text)]
@@ -145,30 +145,33 @@ def test_the_plain_output_has_file_and_line_above_each_finding(lint: Any) -> Non
     )
 
 
-def test_a_config_that_stumbles_over_a_type_is_told_as_that_type(install: Any, lint: Any) -> None:
-    install("checked", CHECKED)  # whose check calls a method of text
+def test_a_config_whose_check_fails_on_a_wrong_type_is_reported_as_a_wrong_type(install: Any, lint: Any) -> None:
+    install("checked", CHECKED)  # its check calls a method of str on the value
     assert lint("[sources.a]\ntype = 'checked'\nurl = 5\nmode = 'c'\n") == [
         (
             3,
             (
-                "[sources.a]: CheckedConfig.url has a value of the wrong type: Expected `str`, got `int`. Write one of "
-                "that type."
+                "[sources.a]: CheckedConfig.url has a value of the wrong type: Expected `str`, got `int`. Write a "
+                "value of the expected type."
             ),
         )
     ]
 
 
-def test_a_config_that_raises_something_else_is_the_authors_defect(install: Any, lint: Any) -> None:
+def test_a_config_that_raises_another_exception_is_reported_as_the_authors_bug(install: Any, lint: Any) -> None:
     install("checked", CHECKED.replace('if not self.url.startswith("x:"):', "if 1 / 0:"))
     assert lint("[sources.a]\ntype = 'checked'\nurl = 'x:1'\n") == [
         (
             1,
-            "[sources.a]: CheckedConfig raised ZeroDivisionError: division by zero. Report this to its author.",
+            (
+                "[sources.a]: CheckedConfig raised ZeroDivisionError: division by zero. Report this to the connector's "
+                "author."
+            ),
         )
     ]
 
 
-def test_a_secret_that_is_not_here_is_a_finding_unless_it_need_not_be(
+def test_a_secret_that_does_not_exist_is_a_finding_unless_secrets_are_not_checked(
     fake: Any, lint: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "[sources.users]\ntype = 'fake'\nurl = 'x'\nsecret = {env = 'USERS_PASSWORD'}\n"
@@ -176,8 +179,8 @@ def test_a_secret_that_is_not_here_is_a_finding_unless_it_need_not_be(
         (
             4,
             (
-                "[sources.users]: The secret Secret.env('USERS_PASSWORD') is not here, and workers need it. Set it, or "
-                "leave secrets out of the search with --no-secrets."
+                "[sources.users]: The secret Secret.env('USERS_PASSWORD') does not exist on this machine, and workers "
+                "need it. Provide it, or skip the check of secrets with --no-secrets."
             ),
         )
     ]
@@ -185,7 +188,7 @@ def test_a_secret_that_is_not_here_is_a_finding_unless_it_need_not_be(
     monkeypatch.setenv("USERS_PASSWORD", "s")
     assert lint(text) == []
     (line, said), *_ = lint(text.replace("env = 'USERS_PASSWORD'", "file = 'absent'"))
-    assert (4, True) == (line, "The secret Secret.file('absent') is not here" in said)
+    assert (4, True) == (line, "The secret Secret.file('absent') does not exist on this machine" in said)
 
 
 def test_a_secret_without_a_name_is_a_finding_beside_the_others(fake: Any, lint: Any) -> None:
@@ -220,7 +223,7 @@ def test_a_driver_that_is_not_installed_is_a_finding(install: Any, lint: Any) ->
         ("[sources]\nusers = 'redis'\n", 2, "'sources' must hold tables only"),
     ],
 )
-def test_a_file_that_is_no_file_of_sources_says_so(lint: Any, text: str, line: int | None, said: str) -> None:
+def test_a_file_that_is_not_a_file_of_sources_is_a_finding(lint: Any, text: str, line: int | None, said: str) -> None:
     ((found, message),) = lint(text)
     assert (line, True) == (found, message.startswith(said)), message
 
@@ -244,9 +247,9 @@ def test_the_file_can_be_named_and_must_be_there(folder: Path, monkeypatch: pyte
     assert "latin.toml\n  This is not TOML: " in runner.invoke(commands, ["lint", "latin.toml"]).stdout
 
 
-def test_what_lint_finds_nothing_in_can_be_opened(fake: Any, lint: Any) -> None:
-    """The same file, read by those who use it."""
-    from enrichkit.config import find_source
+def test_a_file_without_findings_can_be_read_by_enrich(fake: Any, lint: Any) -> None:
+    """The two read a file with different code."""
+    from enrichkit.sources.config import find_source
 
     text = "[sources.users]\ntype = 'fake'\nurl = 'x'\nsize = 3\n"
     assert lint(text) == []

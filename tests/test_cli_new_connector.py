@@ -1,4 +1,4 @@
-"""`enrichkit new-connector`: what it makes is a plugin that keeps its contract as it is."""
+"""`enrichkit new-connector`: the plugin that it creates passes the contract tests without a change."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def refusal(name: str, into: Path) -> str:
 
 
 def contract_of(folder: Path, *arguments: str) -> str:
-    """Run the tests of the package in *folder* as its author does, and return what pytest prints."""
+    """Run the tests of the package in *folder* as its author does, and return pytest's output."""
     command = [sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider", *arguments, str(folder)]
     env = {**os.environ, "PYTHONPATH": str(folder)}  # in place of `pip install --editable`
     done = subprocess.run(command, cwd=folder.parent, env=env, capture_output=True, text=True)
@@ -64,8 +64,8 @@ def test_it_makes_a_package_under_the_name(tmp_path: Path) -> None:
     )
 
 
-def test_a_name_that_holds_that_of_the_template_is_one_name_everywhere(tmp_path: Path) -> None:
-    """The one that is suggested where acme is taken."""
+def test_a_name_that_contains_the_name_of_the_template_is_replaced_once(tmp_path: Path) -> None:
+    """The message for a name that another connector has suggests such a name: my-acme."""
     folder = make("my-acme", tmp_path)
     assert {"enrichkit-my-acme"} == set(re.findall(r"enrichkit-[\w-]*acme", (folder / "README.md").read_text()))
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
@@ -76,7 +76,7 @@ def test_a_name_that_holds_that_of_the_template_is_one_name_everywhere(tmp_path:
     assert "from enrichkit_my_acme import MyAcmeConfig" in (folder / "tests/test_contract.py").read_text()
 
 
-def test_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_the_next_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(commands, ["new-connector", "acme"]).stdout == (
         "Made enrichkit-acme. Now:\n"
@@ -87,12 +87,12 @@ def test_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", ["acme", "my_store2"])
-def test_it_keeps_the_contract_that_needs_no_spark(name: str, tmp_path: Path) -> None:
+def test_it_passes_the_contract_tests_that_need_no_spark(name: str, tmp_path: Path) -> None:
     assert " passed" in contract_of(make(name, tmp_path), "-m", "not spark")
 
 
 @pytest.mark.slow
-def test_it_keeps_the_whole_contract(tmp_path: Path) -> None:
+def test_it_passes_the_whole_contract(tmp_path: Path) -> None:
     printed = contract_of(make("acme", tmp_path))
     assert " passed" in printed
     assert "skipped" not in printed
@@ -108,7 +108,7 @@ def test_it_is_under_sixty_lines_and_passes_the_linter(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_name_of_a_wrong_form_is_refused(tmp_path: Path) -> None:
     for name in ("", "Acme", "1st", "a b", "a--b", "-a", "ä", "a/../b"):
         result = CliRunner().invoke(commands, ["new-connector", "--into", str(tmp_path), "--", name])
         assert " ".join(result.stderr.split()) == (
@@ -122,8 +122,8 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path, install: Callable[..., 
     install("fake")
     for name in ("redis", "fake"):
         assert refusal(name, tmp_path / "new") == (
-            f"There is a connector named {name!r} already, and two of one name cannot be used. Choose another name, "
-            f"for example my-{name}."
+            f"There is already a connector named {name!r}, and two connectors cannot share a name. Choose another "
+            f"name, for example my-{name}."
         )
     assert not (tmp_path / "new").exists()
 
@@ -133,6 +133,7 @@ def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (folder / "README.md").write_text("mine")
     monkeypatch.chdir(tmp_path)
     assert refusal("acme", Path(".")) == (
-        "enrichkit-acme is there already; nothing is overwritten. Remove it, or say --into another folder."
+        "The folder enrichkit-acme exists already, and nothing is overwritten. Remove it, or name another parent "
+        "folder with --into."
     )
     assert (folder / "README.md").read_text() == "mine"

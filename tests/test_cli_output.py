@@ -1,4 +1,4 @@
-"""How the output of the command looks: on a terminal, in a pipe, and with values that mean to do harm."""
+"""The layout of the command's output: on a terminal, in a pipe, and with values that try to control the terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OBJECTS = {
 
 
 class Harm(ConnectorConfig):
-    """Of a source whose values are written by others."""
+    """The config of a source whose values other people wrote."""
 
 
 class HarmConnector(Connector[Harm]):
@@ -53,7 +53,7 @@ class HarmConnector(Connector[Harm]):
 
 @pytest.fixture(autouse=True)
 def harm(fresh_registry: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source `harm`, in an empty working directory, and no variable that asks for colours."""
+    """Register the source `harm`, change to an empty folder, and remove the environment variables that set colours."""
     for name in ("ENRICHKIT_CONFIG", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -62,7 +62,7 @@ def harm(fresh_registry: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def coloured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Colours, though no terminal is there."""
+    """Turn colours on, although the output is not a terminal."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
 
@@ -76,7 +76,7 @@ def unfolded(printed: str) -> str:
 
 
 def on_a_terminal(*arguments: str, width: int, **variables: str) -> str:
-    """What `enrichkit` with *arguments* writes to a terminal of *width* columns."""
+    """Return the output of `enrichkit` with *arguments* on a terminal of *width* columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", **variables}
@@ -89,7 +89,7 @@ def on_a_terminal(*arguments: str, width: int, **variables: str) -> str:
             try:
                 part = os.read(ours, 65536)
             except OSError as error:
-                if error.errno != errno.EIO:  # how Linux says that the other end is closed
+                if error.errno != errno.EIO:  # Linux raises EIO when the other end of a terminal is closed
                     raise
                 break
             written += part
@@ -134,11 +134,12 @@ def test_a_pipe_gets_plain_text_in_eighty_columns_whatever_terminal_is_behind_it
 
 
 @pytest.mark.parametrize("arguments", [["connectors"], ["connectors", "--json"]])
-def test_who_stops_reading_gets_no_complaint(arguments: list[str]) -> None:
+def test_a_pipe_whose_reader_is_gone_ends_the_command_without_a_message(arguments: list[str]) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
     command = [sys.executable, "-m", "enrichkit", *arguments]
-    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # without a buffer it is noticed in time by whoever writes
+    # With a buffer, the write fails late: only when the buffer is flushed. Without one, it would fail at once.
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
     done = subprocess.run(command, env=buffered, stdout=theirs, stderr=subprocess.PIPE)
     os.close(theirs)
     assert (1, b"") == (done.returncode, done.stderr)
@@ -154,7 +155,7 @@ def test_an_answer_is_green_a_failure_red_and_a_heading_bold() -> None:
 
 
 @pytest.mark.parametrize("colours", [True, False])
-def test_what_others_wrote_is_no_markup_and_commands_no_terminal(colours: bool, request: Any) -> None:
+def test_data_is_not_read_as_markup_and_does_not_control_the_terminal(colours: bool, request: Any) -> None:
     if colours:
         request.getfixturevalue("coloured")
     bench = ("bench", "harm", "--seconds", "0.1", "--capacity", "1")
@@ -213,6 +214,6 @@ def test_json_is_the_same_whatever_the_output_can_show(charset: str) -> None:
     }
 
 
-def test_json_takes_half_a_character() -> None:
+def test_json_can_hold_a_lone_surrogate() -> None:
     value, other = json.loads(run("check", "harm", "value", "other", "--json"))["answers"]
     assert (HOSTILE, f"PermanentError: {HOSTILE}") == (value["value"], other["error"])

@@ -1,4 +1,4 @@
-"""The event loop under virtual time, with which the engine is tested."""
+"""The event loop with virtual time, which the tests of the engine use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from enrichkit.testing.clock import DeadlockError, VirtualTimeLoop, run, settle
 
 
-def test_an_hour_passes_at_once_and_exactly() -> None:
+def test_an_hour_of_virtual_time_passes_immediately_and_exactly() -> None:
     async def nap() -> float:
         await asyncio.sleep(3600.0)
         return asyncio.get_running_loop().time()
@@ -20,7 +20,7 @@ def test_an_hour_passes_at_once_and_exactly() -> None:
     assert time.monotonic() - started < 5.0
 
 
-def test_the_clock_stands_still_while_anything_can_run() -> None:
+def test_the_clock_stands_still_while_a_task_can_run() -> None:
     async def work() -> float:
         for _ in range(1000):
             await asyncio.sleep(0)
@@ -62,15 +62,15 @@ def test_a_wait_that_cannot_end_names_the_line_on_which_it_waits() -> None:
         await wait_for_ever()
 
     text = (
-        r"^At 2\.5 s of virtual time nothing can run and no timer is set, so these tasks would wait for ever:\n"
+        r"^At 2\.5 s of virtual time no task can run and no timer is set, so these tasks would wait for ever:\n"
         r"  Task-\d+ at .*locks\.py:\d+ in Event\.wait\n"
-        r"Let something complete what they wait for\. Threads and sockets have no virtual time\.$"
+        r"Let the test complete the events that they wait for\. Threads and sockets have no virtual time\.$"
     )
     with pytest.raises(DeadlockError, match=text):
         run(main())
 
 
-def test_a_timer_that_sets_itself_for_ever_ends_at_the_limit() -> None:
+def test_a_timer_that_re_arms_itself_for_ever_ends_at_the_limit() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
 
@@ -85,7 +85,7 @@ def test_a_timer_that_sets_itself_for_ever_ends_at_the_limit() -> None:
         run(main(), limit=30.0)
 
 
-def test_a_timer_that_is_due_in_less_than_a_tick_moves_the_clock_all_the_same() -> None:
+def test_a_timer_that_is_due_in_less_than_the_resolution_moves_the_clock() -> None:
     async def main() -> int:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(1000.0)
@@ -99,7 +99,7 @@ def test_a_timer_that_is_due_in_less_than_a_tick_moves_the_clock_all_the_same() 
     assert run(main()) <= 11
 
 
-def test_a_task_that_dies_unnoticed_fails_the_run() -> None:
+def test_an_exception_of_a_task_that_nobody_awaits_fails_the_run() -> None:
     async def die() -> None:
         raise ValueError("nobody awaits me")
 
@@ -121,7 +121,7 @@ def test_a_callback_that_raises_fails_the_run() -> None:
         run(main())
 
 
-def test_the_seed_decides_which_of_two_timers_of_one_moment_comes_first() -> None:
+def test_the_seed_decides_the_order_of_timers_that_are_due_at_the_same_time() -> None:
     async def race() -> str:
         winners: list[str] = []
 
@@ -137,7 +137,7 @@ def test_the_seed_decides_which_of_two_timers_of_one_moment_comes_first() -> Non
     assert len(set(orders)) > 10
 
 
-def test_settling_waits_until_nothing_can_run_any_more() -> None:
+def test_settle_waits_until_no_task_can_run() -> None:
     async def main() -> list[int]:
         seen: list[int] = []
 
@@ -155,7 +155,7 @@ def test_settling_waits_until_nothing_can_run_any_more() -> None:
     assert run(main()) == list(range(50))
 
 
-def test_code_that_blocks_moves_the_clock_for_all() -> None:
+def test_advance_moves_the_clock_for_all_tasks() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
@@ -169,7 +169,7 @@ def test_code_that_blocks_moves_the_clock_for_all() -> None:
     assert run(main()) == 5.0
 
 
-def test_what_the_coroutine_raises_is_raised() -> None:
+def test_run_raises_the_exception_of_the_coroutine() -> None:
     async def main() -> None:
         raise KeyError("k")
 

@@ -1,4 +1,4 @@
-"""Answers in columns -> a column of values: the same as key by key (`enrichkit.decode`), or none at all."""
+"""Answers in columns -> a column of values: the same as key by key (`enrichkit.values.decode`), or none at all."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from enrichkit.columns import column_reader
-from enrichkit.connector import Answers, Failure, Keys
-from enrichkit.decode import decoder
 from enrichkit.errors import PermanentError, TransientError
-from enrichkit.keys import encode
-from enrichkit.types import is_variant
+from enrichkit.interface import Answers, Failure, Keys
+from enrichkit.values.decode import decoder
+from enrichkit.values.decode_columns import column_reader
+from enrichkit.values.types import is_variant
+from enrichkit.worker.keys import encode
 
 from .test_decode import (
     BIGINT,
@@ -797,7 +797,7 @@ def test_a_part_of_a_column_does_not_keep_the_rest_alive() -> None:
 def test_no_loop_stands_still_while_arrow_imports_pandas() -> None:
     """Arrow does so, for a second, at the first array; the reader is made on Spark's thread."""
     code = (
-        "import sys, pyarrow as pa; from enrichkit.columns import column_reader; assert 'pandas' not in sys.modules; "
-        "column_reader(pa.string(), 'text'); assert 'pandas' in sys.modules"
+        "import sys, pyarrow as pa; from enrichkit.values.decode_columns import column_reader; "
+        "assert 'pandas' not in sys.modules; column_reader(pa.string(), 'text'); assert 'pandas' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enrichkit import ConnectorConfig, Secret, register
-from enrichkit.config import find_source
 from enrichkit.errors import ConfigError, UnknownConnectorError
+from enrichkit.sources.config import find_source
 
 from .installed import listed
 

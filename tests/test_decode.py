@@ -23,8 +23,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enrichkit.decode import decoder
 from enrichkit.errors import ConfigError, PermanentError
+from enrichkit.values.decode import decoder
 
 UNHURRIED = settings(deadline=None)  # a busy machine stalls now and then
 

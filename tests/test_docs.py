@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 import enrichkit
-from enrichkit import errors, hookspecs, registry, sql, testing
+from enrichkit import errors, hookspecs, plugin, sql, testing
+from enrichkit.sources import registry
 
 from .pages import PAGES, ROOT, blocks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 DOCUMENTED = "".join(page.read_text() for page in PAGES if page.name == "README.md" or "docs" in page.parts)
 
-
-PUBLIC = [*enrichkit.__all__, *errors.__all__, *sql.__all__, *testing.__all__]
+# The most columns of a line of code. A window beside the sidebar of the site shows about so many.
+COLUMNS = 90
+PUBLIC = [*enrichkit.__all__, *errors.__all__, *plugin.__all__, *sql.__all__, *testing.__all__]
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -35,15 +38,17 @@ def test_every_hook_is_documented() -> None:
         assert hook in DOCUMENTED
 
 
-def test_the_tables_of_options_are_those_that_the_code_makes() -> None:
+def test_the_tables_of_options_and_statistics_are_those_that_the_code_makes() -> None:
     spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
     assert spec is not None
     assert spec.loader is not None
     tables = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables)
-    text = tables.PAGE.read_text()
-    assert ["Options", "connectors", "Retry", "Cache"] == re.findall(r"<!-- from the code: (\w+) -->", text)
-    assert tables.page(text) == text, "run .venv/bin/python docs/tables.py"
+    texts = [page.read_text() for page in tables.PAGES]
+    assert [["Options", "connectors", "Retry", "Cache", "Preload", "Rate", "Limit", "Budget"], ["Stats"]] == [
+        re.findall(r"<!-- from the code: (\w+) -->", text) for text in texts
+    ]
+    assert [tables.page(text) for text in texts] == texts, "run .venv/bin/python docs/tables.py"
 
 
 @pytest.mark.parametrize("plugin", registry.connectors())
@@ -80,6 +85,23 @@ def anchors(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_line_of_code_fits_its_columns(page: Path) -> None:
+    name = str(page.relative_to(ROOT))
+    longer = [f"{name}:{number}: {len(line)}" for number, line in lines_of_code(page) if len(line) > COLUMNS]
+    assert [] == longer
+
+
+def lines_of_code(page: Path) -> Iterator[tuple[int, str]]:
+    """The lines of the blocks of code on *page*, fenced and indented ones, with their numbers."""
+    fence = None
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.startswith("```"):
+            fence = line if fence is None else None
+        elif line.startswith("    ") if fence is None else not fence.startswith("```{"):
+            yield number, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_tests_that_the_page_names_exist(page: Path) -> None:
     for path, name in re.findall(r"`([\w./-]+\.py)(?:::(\w+))?`", page.read_text()):
         if path.partition("/")[0] in ("tests", "plugins", "examples", "benchmarks"):
@@ -87,10 +109,26 @@ def test_the_tests_that_the_page_names_exist(page: Path) -> None:
             assert not name or f"def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
 
 
-def test_the_connector_in_the_readme_is_that_of_the_example() -> None:
-    example = (ROOT / "examples" / "04_own_connector.py").read_text()
-    shown = next(block.code for block in blocks(ROOT / "README.md") if "class ZipConnector" in block.code)
-    assert shown[shown.index("@dataclass") :] in example
+def test_the_first_page_begins_with_the_example_of_the_readme() -> None:
+    shown, first = (
+        next((block.code, block.output) for block in blocks(ROOT / page) if block.language == "python")
+        for page in ("docs/index.md", "README.md")
+    )
+    assert first == shown
+
+
+def test_the_first_page_has_a_sentence_for_each_page() -> None:
+    first = ROOT / "docs" / "index.md"
+    links = re.findall(r"^- \[[^\]]+\]\(([^)]+)\) .*\.$", first.read_text(), re.MULTILINE)
+    single_decisions = set((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert set(PAGES) - single_decisions - {first} == {(first.parent / link).resolve() for link in links}
+    assert len(links) == len(set(links))
+
+
+def test_the_names_in_the_sidebar_are_those_of_the_first_page() -> None:
+    text = (ROOT / "docs" / "index.md").read_text()
+    sentences = re.findall(r"^- \[([^\]]+)\]\(([^)]+)\.md\) ", text, re.MULTILINE)
+    assert sentences == re.findall(r"^(\S.*) <(.+)>$", text, re.MULTILINE)
 
 
 def test_every_error_is_in_the_table_of_the_troubleshooting_page() -> None:

@@ -24,16 +24,19 @@ PACKAGE = Path(enrichkit.__file__).parent
 # What some modules need. `spark`: the names `spark`, `df` and `folder`, and the sources `users` and `redis`.
 NEED = {
     "enrichkit": "spark",
-    "enrichkit.column": "spark",
-    "enrichkit.description": "spark",
-    "enrichkit.explanation": "spark",
-    "enrichkit.frame": "spark",
-    "enrichkit.functions": "spark",
+    "enrichkit.driver.column": "spark",
+    "enrichkit.driver.frame": "spark",
+    "enrichkit.driver.sql_function": "spark",
     "enrichkit.local": "servers",
     "enrichkit.local.log_source": "spark",
     "enrichkit.local.mariadb": "apt",
     "enrichkit.local.postgres": "servers",
     "enrichkit.local.redis": "servers",
+    "enrichkit.observe.monitor": "spark",
+    "enrichkit.observe.totals": "spark",
+    "enrichkit.reports.cost": "spark",
+    "enrichkit.reports.describe": "spark",
+    "enrichkit.reports.explanation": "spark",
     "enrichkit.testing.proxy": "servers",
 }
 MARKS = {"servers": pytest.mark.service, "apt": [pytest.mark.service, pytest.mark.apt]}

@@ -57,6 +57,14 @@ def test_a_transient_error_keeps_what_the_source_asked_for() -> None:
     assert errors.TransientError("busy").retry_after is None
 
 
+def test_an_error_of_a_source_that_is_away_keeps_what_is_away_and_whether_the_keys_were_sent() -> None:
+    error = pickle.loads(pickle.dumps(errors.UnavailableError("away", retry_after=2.5, node="db2", sent=False)))
+    assert type(error) is errors.UnavailableError
+    assert (str(error), error.retry_after, error.node, error.sent) == ("away", 2.5, "db2", False)
+    plain = pickle.loads(pickle.dumps(errors.UnavailableError("away")))
+    assert (plain.retry_after, plain.node, plain.sent) == (None, None, True)
+
+
 @pytest.mark.parametrize("cls", [errors.ConfigError, errors.UnknownOptionError, errors.UnknownConnectorError])
 def test_misuse_is_a_value_error(cls: type[Exception]) -> None:
     """So that callers need not know enrichkit's own classes."""

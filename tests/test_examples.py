@@ -1,4 +1,4 @@
-"""Each example runs by itself, in a process of its own, and prints what its docstring says."""
+"""Each example runs in a process of its own and prints the output that its docstring shows."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
-# Not `spark`: each starts a session of its own, so there is nothing to repeat on Spark Connect.
+# Without the mark `spark`: each example starts its own session, so a run on Spark Connect would repeat the same test.
 pytestmark = pytest.mark.service
 
-# The first one with every run; each of the others starts Spark again, which takes minutes.
+# Every run of the tests includes the first example. The others are slow: each starts Spark again, in all for minutes.
 RUN = [pytest.param(path, marks=() if path == EXAMPLES[0] else pytest.mark.slow) for path in EXAMPLES]
 
 
 def printed(text: str) -> list[str]:
-    """The lines of *text* that are not blank: a docstring cannot show how many blank lines end a table."""
+    """Return the lines of *text* that are not blank; a docstring cannot show how many blank lines end a table."""
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("example", RUN, ids=lambda example: example.stem)
 def test_the_example_prints_what_its_docstring_says(example: Path, tmp_path: Path) -> None:
     documented = (ast.get_docstring(ast.parse(example.read_text())) or "").partition("\n\n")[2]
-    assert documented, "the docstring shows what the example prints, after a first paragraph"
+    assert documented, "the docstring must show the example's output after the first paragraph"
     done = subprocess.run([sys.executable, example], capture_output=True, text=True, cwd=tmp_path)
     assert 0 == done.returncode, done.stderr
     assert printed(textwrap.dedent(documented)) == printed(done.stdout)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
-def test_the_example_can_be_read_at_a_glance(example: Path) -> None:
+def test_the_example_is_shorter_than_sixty_lines(example: Path) -> None:
     assert len(example.read_text().splitlines()) < 60
 
 

@@ -7,8 +7,10 @@ import textwrap
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from enrichkit_redis import RedisConfig
 
 from enrichkit import (
     Cache,
@@ -23,7 +25,9 @@ from enrichkit import (
     describe,
     explain,
     register,
+    tiers,
 )
+from enrichkit.engine.engine import Engine
 from enrichkit.engine.run import Run
 from enrichkit.errors import UnknownOptionError
 
@@ -79,6 +83,7 @@ def test_without_numbers_it_says_what_the_options_are() -> None:
 
         Options and where they come from; durations in seconds
           capacity            connector  4
+          max_capacity        default    None
           batch_size          connector  100
           window              default    20,000
           window_bytes        default    67,108,864
@@ -91,9 +96,16 @@ def test_without_numbers_it_says_what_the_options_are() -> None:
           retry               default    attempts 3, wait 0.05, factor 2, wait_max 5,
                                          jitter 'full', on_missing False
           stall_timeout       default    60
+          reuse               default    True
+          reuse_bytes         default    67,108,864
+          preload             default    False
+          journal             default    None
           cache               default    None
           rate                default    None
+          limit               default    None
+          budget              default    None
           details             default    False
+          absent_fields       default    'fail'
           show_keys           default    False
           deterministic       default    False
           carrier             default    'auto'
@@ -142,6 +154,7 @@ def test_with_numbers_it_says_what_the_job_comes_to(fresh_registry: None) -> Non
 
         Options and where they come from; durations in seconds
           capacity            connector  4
+          max_capacity        default    None
           batch_size          given      500
           window              default    20,000
           window_bytes        default    67,108,864
@@ -154,9 +167,18 @@ def test_with_numbers_it_says_what_the_job_comes_to(fresh_registry: None) -> Non
           retry               given      attempts 10, wait 0.1, factor 2, wait_max 5,
                                          jitter 'full', on_missing False
           stall_timeout       default    60
-          cache               given      ttl 60, max_bytes 134,217,728, missing_ttl None
+          reuse               default    True
+          reuse_bytes         default    67,108,864
+          preload             default    False
+          journal             default    None
+          cache               given      ttl 60, max_bytes 134,217,728, missing_ttl
+                                         None, jitter 0.1, stale_if_error 0,
+                                         refresh_ahead 0
           rate                given      10
+          limit               default    None
+          budget              default    None
           details             given      True
+          absent_fields       default    'fail'
           show_keys           default    False
           deterministic       default    False
           carrier             default    'auto'
@@ -187,9 +209,8 @@ def test_with_numbers_it_says_what_the_job_comes_to(fresh_registry: None) -> Non
           asked for      100,000 to 1,600,000
           calls          200 to 3,200, if each has 500 keys
           time           at least 1.25 s with calls of 0.02 s, because of rate
-          The least is when no key is on rows of several tasks, or of several windows of
-          one task; the most is when every worker process asks for every key, once as
-          long as its cache keeps it.
+          The least is when no key is on rows of several tasks; the most is when every
+          worker process asks for every key, once as long as its cache keeps it.
           What a worker's cache holds from before is not asked for again.
           Retries come on top: in the long run at most one for five calls.
     """)
@@ -231,6 +252,12 @@ def test_attempts_without_jitter_start_at_times_that_are_known_and_may_never_com
     )
 
 
+def test_hedged_reads_are_told() -> None:
+    assert (
+        "  A call that takes longer than 95 % of the last ones is made once more, in at\n  most 2 % more calls.\n"
+    ) in section("Time", StockConfig(), attempt_timeout="p95")
+
+
 def test_without_retries_and_without_a_timeout_calls_have_the_only_limit() -> None:
     assert section("Time", StockConfig(), timeout=None, attempt_timeout=600.0, retry=None) == (
         "  timeout is None: a lookup has no time limit, only its calls have.\n"
@@ -249,8 +276,32 @@ def test_without_retries_and_without_a_timeout_calls_have_the_only_limit() -> No
                 "  asked for      1,000 or more\n"
                 "  calls          10 or more, if each has 100 keys\n"
                 "  time           at least 3 times the latency of a call (latency= is not given)\n"
+                "  It is more when a key is on rows of several tasks."
+            ),
+        ),
+        (
+            {"keys": 1000, "reuse": False},
+            (
+                "  distinct keys  1,000\n"
+                "  asked for      1,000 or more\n"
+                "  calls          10 or more, if each has 100 keys\n"
+                "  time           at least 3 times the latency of a call (latency= is not given)\n"
                 "  It is more when a key is on rows of several tasks, or of several windows of\n"
                 "  one task."
+            ),
+        ),
+        (
+            {"keys": 10_000, "rows": 1_000_000, "task_slots": 4, "latency": 0.5},
+            (
+                "  distinct keys  10,000 on 1,000,000 rows\n"
+                "  asked for      10,000 to 1,000,000\n"
+                "  calls          100 to 10,000, if each has 100 keys\n"
+                "  time           at least 3.5 s with calls of 0.5 s\n"
+                "  The least is when no key is on rows of several tasks; the most is when every\n"
+                "  row asks.\n"
+                "  If the keys are spread over all rows, 4 tasks ask for about 40,000 keys, and\n"
+                "  more tasks for more. enrich_frame(..., shuffle=True) asks for 10,000, and\n"
+                "  shuffles the rows once."
             ),
         ),
         (
@@ -270,15 +321,31 @@ def test_without_retries_and_without_a_timeout_calls_have_the_only_limit() -> No
                 "  calls          1 to 10, if each has 1 key\n"
                 "  time           at least the latency of a call (latency= is not given), and at\n"
                 "                 least 2 s because of rate\n"
-                "  The least is when no key is on rows of several tasks, or of several windows of\n"
-                "  one task; the most is when every row asks."
+                "  The least is when no key is on rows of several tasks; the most is when every\n"
+                "  row asks."
             ),
         ),
     ],
-    ids=["keys", "rows", "one-key"],
+    ids=["keys", "no-reuse", "shuffle", "rows", "one-key"],
 )
 def test_the_estimate_is_for_the_numbers_that_are_given(given: dict[str, Any], said: str) -> None:
     assert said == section("Calls", StockConfig(), retry=None, **given)
+
+
+def test_what_is_asked_before_the_source_comes_on_top(fresh_registry: None) -> None:
+    register("near", OneShotConfig())
+    source = tiers("near", OneShotConfig(), StockConfig(), timeout=2.0)
+    assert section("In flight", source, task_slots=2).endswith(
+        "  and    up to 16 = 8 x 2 task slots x 1 expression of the stage, of 'near',\n"
+        "         which is asked first\n"
+        "  and    up to 16 = 8 x 2 task slots x 1 expression of the stage, of 'one-shot',\n"
+        "         which is asked first"
+    )
+    assert section("Time", source, retry=None).startswith(
+        "  A lookup has 10 s from its first call on, retries and waits included.\n"
+        "  Before that 'near' and 'one-shot' may take up to 4 s of it; a tier that fails\n"
+        "  is left out.\n"
+    )
 
 
 def test_what_is_asked_in_place_of_the_source_comes_on_top(fresh_registry: None) -> None:
@@ -360,7 +427,8 @@ def test_none_that_is_given_where_it_means_the_default_is_the_default() -> None:
 
 @pytest.mark.parametrize("timeout", [0.5, 4.0, 30.0, 86_400.0])
 def test_the_hard_limit_is_that_of_the_engine(timeout: float) -> None:
-    run = Run("stock", Options(timeout=timeout), lambda raws: (raws, {}), lambda parts: None)
+    engine = Mock(spec=Engine, now=lambda: 0.0)
+    run = Run(engine, "stock", Options(timeout=timeout), lambda raws: (raws, {}), lambda parts: None)
     assert run.hard_limit == explain(StockConfig(), timeout=timeout).hard_limit
 
 
@@ -432,6 +500,10 @@ def test_what_enrich_refuses_is_refused() -> None:
     assert refusal(StockConfig(), on_missing="nul").startswith(
         "on_missing is 'nul'; it must be 'fail', 'null', default(value), a function of the key, or a source: its "
         "config or its name. Did you mean 'null'?"
+    )
+    assert refusal(OneShotConfig(), attempt_timeout="p95") == (
+        "attempt_timeout is 'p95', but a call to 'one-shot' must not be made twice (its OneShotConfig says so). Leave "
+        "attempt_timeout out, or declare the call idempotent."
     )
     assert refusal(OneShotConfig(), attempt_timeout=1.0) == (
         "attempt_timeout is 1.0, but a call to 'one-shot' must not be made twice (its OneShotConfig says so). Leave "
@@ -534,3 +606,92 @@ def test_the_keywords_of_explain_are_no_options_and_have_a_row_on_the_page_of_op
     assert {name: str(usual) for name, usual in own.items()} == dict(
         re.findall(r"^\| `(\w+)` \| `(.*?)` \|", table[1], re.MULTILINE)
     )
+
+
+def test_a_capacity_that_is_found_is_at_most_what_is_said() -> None:
+    found = explain(StockConfig(), capacity="auto", task_slots=2)
+    assert "max_capacity        connector  4" in str(found)
+    assert "calls  at most 8 = capacity 4 x 2 task slots" in str(found)
+    assert "max_capacity        given      30" in str(explain(StockConfig(), capacity="auto", max_capacity=30))
+
+
+def test_a_source_that_can_be_listed_may_be_loaded_or_joined_instead() -> None:
+    config = RedisConfig(key="user:{}")
+    text = " ".join(section("Calls", config, keys=50_000, rows=1_000_000, task_slots=16).split())
+    assert (
+        "Lookups ask for 50,000 keys or more. preload=True reads the whole source in each of 16 worker processes: it "
+        "costs less up to 3,125 keys in the source (50,000 / 16). A broadcast join reads the source once in all and "
+        "costs less up to 50,000 keys, if each executor has the memory and the values may be as old as the job; so "
+        "does a JDBC join with a table of a database, which needs no memory but shuffles all rows. Beyond that, "
+        "lookups do."
+    ) in text
+    assert "preload" not in section("Calls", StockConfig(), keys=50_000, task_slots=16)
+
+
+def test_a_source_that_is_loaded_is_not_asked_for_keys() -> None:
+    text = " ".join(section("Calls", RedisConfig(), keys=50_000, preload=True).split())
+    assert text == (
+        "Each worker process loads the whole source once, before its first lookup, over one connection, and finds the "
+        "keys of all its tasks in memory. The source is asked only for keys that the load could not answer."
+    )
+    with pytest.raises(ConfigError, match="has no scan, which lists the keys"):
+        explain(StockConfig(), preload=True)
+
+
+def test_tiers_leave_time_for_the_last_source(fresh_registry: None) -> None:
+    register("near", OneShotConfig())
+    assert refusal(tiers("near", StockConfig(), timeout=2.0), timeout=2.0) == (
+        "The tiers may take 2 s for a key, tiers(timeout=2) each; it must be less than the option timeout (2 s), or "
+        "nothing is left for the last source. Lower the one or raise the other."
+    )
+
+
+@pytest.mark.parametrize(
+    ("sources", "options", "message"),
+    [
+        (
+            ("near",),
+            {},
+            (
+                "tiers() was given 'near'; it must be given two or more sources, each a name or a config, for example "
+                "tiers('redis', 'users')."
+            ),
+        ),
+        (
+            (),
+            {},
+            (
+                "tiers() was given no source; it must be given two or more sources, each a name or a config, for "
+                "example tiers('redis', 'users')."
+            ),
+        ),
+        (
+            ("near", 7),
+            {},
+            (
+                "tiers() was given 'near', 7; it must be given two or more sources, each a name or a config, for "
+                "example tiers('redis', 'users')."
+            ),
+        ),
+        (("a", "b"), {"write_back": 1}, "tiers(write_back=) is 1; it must be True or False, for example True."),
+        (
+            ("a", "b"),
+            {"ttl": 60},
+            "tiers(ttl=) is 60, but nothing is written. Set write_back=True, or leave ttl out.",
+        ),
+        (
+            ("a", "b"),
+            {"ttl": 0.5, "write_back": True},
+            "tiers(ttl=) is 0.5; it must be a number of seconds from 1 to 31,536,000, for example ttl=1.0.",
+        ),
+        (
+            ("a", "b"),
+            {"timeout": True},
+            "tiers(timeout=) is True; it must be a number of seconds from 0.001 to 3,600, for example timeout=1.0.",
+        ),
+    ],
+)
+def test_tiers_say_what_is_wrong(sources: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        tiers(*sources, **options)
+    assert str(caught.value) == message

@@ -28,17 +28,18 @@ from enrichkit import (
     default,
     register,
 )
+from enrichkit.driver.fallbacks import plan_fallbacks
+from enrichkit.driver.pickling import pack
+from enrichkit.driver.planner import make_plan
 from enrichkit.errors import MissingDriverError
-from enrichkit.fallbacks import plan_stages
-from enrichkit.key_function import KeyFunction, KeyFunctionConfig
-from enrichkit.plan import make_plan, pack
+from enrichkit.sources.function_fallback import KeyFunction, KeyFunctionConfig
 
 from .installed import listed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from enrichkit.fallbacks import StagePlan
+    from enrichkit.plan import FallbackPlan
 
 pytestmark = pytest.mark.usefixtures("fresh_registry")
 
@@ -68,7 +69,7 @@ AS_ON_A_WORKER = """
 import pickle, sys
 
 plan = pickle.load(sys.stdin.buffer)
-print(plan.fallbacks, [type(stage.config).__name__ for stage in plan.stages], plan.stages[-1].config)
+print(plan.default_values, [type(stage.config).__name__ for stage in plan.fallbacks], plan.fallbacks[-1].config)
 """
 
 
@@ -105,8 +106,8 @@ class DriverlessConnector(Connector[DriverlessConfig]):
     requires = ("no_such_driver",)
 
 
-def stages(keys: int | None = None, of: Any = STRING, **options: Any) -> tuple[StagePlan, ...]:
-    return plan_stages(Options(**options), keys, of)
+def stages(keys: int | None = None, of: Any = STRING, **options: Any) -> tuple[FallbackPlan, ...]:
+    return plan_fallbacks(Options(**options), keys, of)
 
 
 def refusal(kind: type[Exception], call: Callable[[], Any]) -> str:
@@ -223,8 +224,8 @@ def test_what_is_wrong_with_the_source_is_said_with_the_option() -> None:
 
 def test_a_fallback_takes_the_same_keys() -> None:
     assert refusal(ConfigError, lambda: stages(keys=1, on_error=BackupConfig())) == (
-        "on_error is the source 'backup', whose BackupConfig needs 2 key columns; enrich() was given 1. A fallback is "
-        "asked with the same keys, so name a source that takes them."
+        "on_error is the source 'backup', which gets 1 key column; its BackupConfig needs 2. A fallback gets the same "
+        "key columns as the first source: name a source that takes them."
     )
     assert 1 == len(stages(keys=None, on_error=BackupConfig()))
 
@@ -244,7 +245,8 @@ def test_a_function_that_cannot_travel_is_refused_here() -> None:
 
     assert refusal(ConfigError, lambda: stages(on_missing=locked)) == (
         "on_missing: The function locked cannot travel to the workers: TypeError: cannot pickle "
-        "'_thread.lock' object. Make in the function what it needs there, instead of using what the driver has."
+        "'_thread.lock' object. Create the objects that it needs inside the function, instead of using objects of the "
+        "driver."
     )
 
 
@@ -259,8 +261,8 @@ def test_functions_and_fallbacks_of_modules_that_workers_do_not_have_travel_by_v
     assert b"enrichkit_postgres" in packed
     assert packed.count(b"shouted: ") == 1
     again = pickle.loads(packed)
-    assert "shouted: x" == again.stages[0].config.function("x")
-    assert ["the function shout", "backup"] == [stage.source for stage in again.stages]
+    assert "shouted: x" == again.fallbacks[0].config.function("x")
+    assert ["the function shout", "backup"] == [stage.source for stage in again.fallbacks]
 
 
 def shout(key: str) -> str:
@@ -273,7 +275,7 @@ def test_the_fingerprint_of_a_source_does_not_depend_on_its_fallbacks() -> None:
     plans = [make_plan(config, 1, STRING, options)[0] for options in some]
     assert 1 == len({plan.engine_key for plan in plans})
     functions = [make_plan(config, 1, STRING, {"on_error": shout})[0] for _ in range(2)]
-    assert functions[0].stages[0].engine_key == functions[1].stages[0].engine_key
+    assert functions[0].fallbacks[0].engine_key == functions[1].fallbacks[0].engine_key
 
 
 def test_what_a_fallback_is_made_of_need_not_be_on_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,4 +324,4 @@ def test_a_comment_does_not_make_another_type() -> None:
     commented = StructType().add("name", STRING, metadata={"comment": "as in the passport"})
     backup = RedisConfig(kind="json", url="redis://backup", returns=StructType().add("name", STRING))
     plan, _ = make_plan(RedisConfig(kind="json"), 1, commented, {"on_error": backup})
-    assert len(plan.stages) == 1
+    assert len(plan.fallbacks) == 1

@@ -8,8 +8,10 @@ service go through Spark in `tests/spark/test_faults.py`, and what goes wrong wi
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,8 +20,10 @@ import redis
 from enrichkit_http import HttpConfig
 from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
+from enrichkit_sqlite import SqliteConfig
 
 from .faults import (
+    FOR_A_WAIT,
     GOOD,
     HTTP_FAULTS,
     INT,
@@ -27,6 +31,7 @@ from .faults import (
     PATIENT,
     POLICIES,
     PROFILE,
+    STRING,
     TIMEOUT,
     TWICE,
     HttpFault,
@@ -40,6 +45,8 @@ from .faults import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from enrichkit import local
 
     from .sparkless import Worker
@@ -56,7 +63,9 @@ def http_source(http_service: local.HttpService) -> HttpConfig:
 
 
 def patience(fault: HttpFault) -> float:
-    return TIMEOUT if fault.status == "timeout" else PATIENT
+    if fault.wait:
+        return FOR_A_WAIT
+    return TIMEOUT if fault.status == "timeout" or (fault.away and fault.status != "ok") else PATIENT
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -68,13 +77,12 @@ def test_a_fault_of_an_http_service_is_that_of_its_key(
     spare = {"name": f"spare for {fault.name}", "score": -1}
     keys = [*GOOD[:2], fault.name, None, *GOOD[2:], fault.name]
     options = all_three(policy_of(policy, spare))
-    timeout = TIMEOUT if fault.wait else patience(fault)  # no second attempt fits into it
-    rows = worker.outcomes(http_source, PROFILE, keys, timeout=timeout, retry=TWICE, **options)
+    rows = worker.outcomes(http_source, PROFILE, keys, timeout=patience(fault), retry=TWICE, **options)
     assert_good([rows[0], rows[1], rows[4], rows[5]], [value_at(key) for key in GOOD])
     assert ("null_key", None, None) == (rows[3]["status"], rows[3]["value"], rows[3]["origin"])
     assert_row(rows[2], fault.status, fault.error, policy, spare, value_at(fault.name))
     assert rows[2] == rows[6], "two rows with one key"
-    assert fault.attempts == rows[2]["attempts"]
+    assert rows[2]["attempts"] in (range(1, fault.attempts + 1) if fault.away else [fault.attempts])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +92,7 @@ def test_a_fault_of_an_http_service_fails_the_task_when_that_is_asked_for(
     fault: HttpFault, worker: Worker, http_service: local.HttpService, http_source: HttpConfig
 ) -> None:
     misbehave(http_service, (fault,))
-    options = {**all_three("fail"), "retry": TWICE, "timeout": TIMEOUT if fault.wait else patience(fault)}
+    options = {**all_three("fail"), "retry": TWICE, "timeout": patience(fault)}
     assert_fails(
         lambda: worker.outcomes(http_source, PROFILE, [*GOOD, fault.name], **options),
         "http",
@@ -176,3 +184,29 @@ def test_a_fault_of_a_row_in_postgres_is_that_of_its_key(
     rows = worker.outcomes(scores(fault.prepare), INT, NUMBERS, retry=TWICE, **options)
     assert_good([*rows[:2], *rows[3:]], [1, 2, 3, 4])
     assert_row(rows[2], fault.status, fault.error, policy, -13)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("source", ["postgres", "sqlite"])
+def test_a_value_over_the_limit_is_an_error_of_its_key(
+    source: str, policy: str, worker: Worker, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The limit of PostgreSQL is for a call, whose keys then go out in smaller calls; that of SQLite is for a row."""
+    values = {n: str(n) * (200_000 if n == 13 else 1) for n in (1, 2, 3, 4, 13)}
+    statements = ["CREATE TABLE t (id int PRIMARY KEY, v text)"]
+    statements += [f"INSERT INTO t VALUES ({n}, '{value}')" for n, value in values.items()]
+    config: PostgresConfig | SqliteConfig
+    if source == "postgres":
+        dsn = request.getfixturevalue("postgres_dsn")
+        request.getfixturevalue("postgres_server").execute(";".join(statements), dsn.rpartition("/")[2])
+        config, said = PostgresConfig(dsn=dsn, table="t", max_bytes=2**16), r"PostgreSQL at \S+ sent a reply of"
+    else:
+        path = str(tmp_path / "t.db")
+        with closing(sqlite3.connect(path)) as db:
+            db.executescript(";".join(statements))
+        config, said = SqliteConfig(path=path, table="t", max_bytes=2**16), "A row of the table 't', or the key, has"
+    options = all_three(policy_of(policy, "spare"))
+    rows = worker.outcomes(config, STRING, NUMBERS, timeout=PATIENT, retry=TWICE, **options)
+    assert_good([*rows[:2], *rows[3:]], ["1", "2", "3", "4"])
+    error = rf"PermanentError: {said} more than \w+\.max_bytes, 65536 bytes\. .*aise max_bytes.*\."
+    assert_row(rows[2], "error", error, policy, "spare")

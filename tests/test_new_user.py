@@ -1,4 +1,4 @@
-"""What a new user does: the commands are those of the documentation, and they lead to a connector that works."""
+"""The steps of a new user: the commands of the documentation lead to a connector that works."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .test_wheels import environment, uv, wheels
+from .test_wheels import environment, wheels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["uv", "wheels"]  # fixtures
+__all__ = ["wheels"]  # a fixture
 
 TESTS = Path(__file__).parent
 SCRIPT = TESTS / "new_user.sh"
 TRANSCRIPT = (TESTS / "new_user.txt").read_text()
 PAGE = (TESTS.parent / "docs" / "new-connector.md").read_text()
-OWN = "python fill.py"  # puts something into the store that no page mentions
+OWN = "python fill.py"  # the user's own command, which fills the store and is not on the page
 
 
 def commands(transcript: str) -> list[str]:
@@ -30,7 +30,7 @@ def commands(transcript: str) -> list[str]:
 
 
 def printed_by(command: str, transcript: str) -> str:
-    """What the last run of *command* printed."""
+    """Return the output of the last run of *command*."""
     return transcript.rpartition(f"\n$ {command}\n")[2].partition("\n$ ")[0]
 
 

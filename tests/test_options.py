@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from enrichkit import Cache, Connector, ConnectorConfig, Options, Retry, default
-from enrichkit.errors import ConfigError, UnknownOptionError
-from enrichkit.options import Default, OptionsDict, did_you_mean
+from enrichkit.errors import ConfigError, UnknownOptionError, did_you_mean
+from enrichkit.options import Default, OptionsDict
 
 
 def refusal(**given: Any) -> str:
@@ -24,7 +24,7 @@ def refusal(**given: Any) -> str:
 
 
 WHOLE = {
-    "capacity": ("1 to 10,000", 1, 10_000),
+    "capacity": ("1 to 10,000, or 'auto'", 1, 10_000),
     "batch_size": ("1 to 1,000,000", 1, 1_000_000),
     "window": ("1 to 100,000,000", 1, 100_000_000),
     "window_bytes": ("1,024 to 1,099,511,627,776", 1024, 2**40),
@@ -45,6 +45,7 @@ def test_the_defaults_are_those_that_the_documentation_names() -> None:
     options = Options()
     assert dataclasses.asdict(options) == {
         "capacity": None,
+        "max_capacity": None,
         "batch_size": None,
         "window": None,
         "window_bytes": 64 * 2**20,
@@ -63,9 +64,16 @@ def test_the_defaults_are_those_that_the_documentation_names() -> None:
             "on_missing": False,
         },
         "stall_timeout": 60.0,
+        "reuse": True,
+        "reuse_bytes": 64 * 2**20,
+        "preload": False,
+        "journal": None,
         "cache": None,
         "rate": None,
+        "limit": None,
+        "budget": None,
         "details": False,
+        "absent_fields": "fail",
         "show_keys": False,
         "deterministic": False,
         "carrier": "auto",
@@ -87,9 +95,10 @@ def test_options_travel() -> None:
 )
 def test_an_unknown_option_is_named_with_the_closest_one(name: str, hint: str) -> None:
     assert refusal(**{name: 1}) == (
-        f"enrich() has no option {name!r}.{hint} Options: capacity, batch_size, window, window_bytes, timeout, "
-        "attempt_timeout, on_timeout, on_error, on_missing, max_fallback_ratio, retry, stall_timeout, cache, rate, "
-        "details, show_keys, deterministic, carrier. What concerns the source belongs to its config."
+        f"enrich() has no option {name!r}.{hint} Options: capacity, max_capacity, batch_size, window, "
+        "window_bytes, timeout, attempt_timeout, on_timeout, on_error, on_missing, max_fallback_ratio, retry, "
+        "stall_timeout, reuse, reuse_bytes, preload, journal, cache, rate, limit, budget, "
+        "details, absent_fields, show_keys, deterministic, carrier. What concerns the source belongs to its config."
     )
 
 
@@ -153,8 +162,9 @@ def test_seconds_take_both_ends_of_their_range_and_whole_numbers(name: str) -> N
 @pytest.mark.parametrize("value", ["10", True, math.nan, math.inf, 0, -1.0, 86_401, 1j])
 def test_seconds_are_a_finite_number_in_their_range(name: str, value: Any) -> None:
     text, _, _ = SECONDS[name]
+    other = ", or 'p95'" if name == "attempt_timeout" else ""
     assert refusal(**{name: value}) == (
-        f"{name} is {value!r}; it must be a number of seconds from {text}, for example {name}=1.0."
+        f"{name} is {value!r}; it must be a number of seconds from {text}{other}, for example {name}=1.0."
     )
 
 
@@ -171,7 +181,9 @@ def test_max_fallback_ratio_takes_both_ends_of_its_range() -> None:
 
 @pytest.mark.parametrize("value", ["1", True, 0, -1.0, 1_000_001, math.inf])
 def test_rate_is_a_number_of_calls(value: Any) -> None:
-    assert refusal(rate=value) == f"rate is {value!r}; it must be a number from 0.001 to 1e+06, for example rate=1.0."
+    assert (
+        refusal(rate=value) == f"rate is {value!r}; it must be a number from 0.001 to 1,000,000, for example rate=1.0."
+    )
 
 
 def test_rate_takes_both_ends_of_its_range_and_none() -> None:
@@ -262,15 +274,33 @@ def test_the_carrier_is_nothing_else(value: Any, hint: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("value", "hint"), [("Null", " Did you mean 'null'?"), ("keep", ""), (None, "")])
+def test_absent_fields_fail_or_are_null(value: Any, hint: str) -> None:
+    assert Options(absent_fields="null").absent_fields == "null"
+    assert refusal(absent_fields=value) == (
+        f"absent_fields is {value!r}; it must be one of 'fail', 'null'.{hint} Set absent_fields='fail'."
+    )
+
+
 # --- options that depend on each other
 
 
 def test_a_lookup_must_end_at_some_time() -> None:
     assert refusal(timeout=None) == (
-        "timeout is None, so a lookup may take for ever; attempt_timeout must then be set, for example "
-        "attempt_timeout=30.0."
+        "timeout is None, so a lookup may take for ever; attempt_timeout must then be set to a number of "
+        "seconds, for example attempt_timeout=30.0."
     )
+    assert refusal(timeout=None, attempt_timeout="p95") == refusal(timeout=None)
     assert Options(timeout=None, attempt_timeout=30).attempt_timeout == 30
+
+
+def test_hedged_reads_are_written_in_one_way() -> None:
+    options = Options(attempt_timeout="p95")
+    assert (options.hedged, options.seconds_of_attempt, options.longest_wait) == (True, None, 10.0)
+    assert refusal(attempt_timeout="p99") == (
+        "attempt_timeout is 'p99'; it must be a number of seconds from 0.001 to 86,400, or 'p95', for example "
+        "attempt_timeout=1.0."
+    )
 
 
 @pytest.mark.parametrize("attempt_timeout", [2, 3])
@@ -363,6 +393,18 @@ def test_a_retry_takes_the_ends_of_its_ranges() -> None:
             {"ttl": 604_801},
             "Cache.ttl is 604801; it must be a number of seconds from 0.001 to 604,800, for example ttl=1.0.",
         ),
+        ({"ttl": 1, "jitter": 1.0}, "Cache.jitter is 1.0; it must be a number from 0 to 0.9, for example jitter=0.5."),
+        (
+            {"ttl": 1, "stale_if_error": -1},
+            (
+                "Cache.stale_if_error is -1; it must be a number of seconds from 0 to 604,800, for example "
+                "stale_if_error=1.0."
+            ),
+        ),
+        (
+            {"ttl": 1, "refresh_ahead": None},
+            "Cache.refresh_ahead is None; it must be a number from 0 to 1,000, for example refresh_ahead=1.0.",
+        ),
         (
             {"ttl": 1, "max_bytes": 1000},
             (
@@ -385,3 +427,41 @@ def test_a_wrong_cache_says_what_is_right(given: dict[str, Any], said: str) -> N
 def test_a_cache_takes_the_ends_of_its_ranges() -> None:
     assert Cache(ttl=0.001, max_bytes=1024, missing_ttl=0).missing_ttl == 0
     assert Cache(ttl=604_800, max_bytes=2**40, missing_ttl=604_800).missing_ttl == 604_800
+
+
+@pytest.mark.parametrize("name", ["many", "how", "ordered", "barrier", "into"])
+def test_an_argument_of_enrich_frame_leads_there(name: str) -> None:
+    assert refusal(**{name: True}) == (
+        f"enrich() has no option {name!r}, because a column has one value for each row, in the order of the rows. "
+        f"enrich_frame(df, source, on=..., {name}=...) has it."
+    )
+
+
+# --- a capacity that is found
+
+
+def test_a_capacity_may_be_found() -> None:
+    assert Options(capacity="auto").tuned
+    assert Options(capacity="auto", max_capacity=30).max_capacity == 30
+    assert not Options(capacity=8).tuned
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"capacity": "automatic"},
+            "capacity is 'automatic'; it must be a whole number from 1 to 10,000, or 'auto'. Set capacity=1 or more.",
+        ),
+        (
+            {"max_capacity": 5},
+            "max_capacity is 5, but capacity is None. Set capacity='auto', or leave max_capacity out.",
+        ),
+        (
+            {"capacity": "auto", "max_capacity": 0},
+            "max_capacity is 0; it must be a whole number from 1 to 10,000. Set max_capacity=1 or more.",
+        ),
+    ],
+)
+def test_a_capacity_that_is_found_has_a_most(given: dict[str, Any], message: str) -> None:
+    assert refusal(**given) == message

@@ -7,10 +7,13 @@ Real connectors and servers, and the worker's whole path without Spark; the faul
 from __future__ import annotations
 
 import os
+import re
 import signal
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +23,9 @@ from enrichkit_http import HttpConfig
 from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
 
-from enrichkit import Retry, local
-from enrichkit.errors import FatalError
+from enrichkit import local
+from enrichkit.errors import FatalError, SourceStalledError
+from enrichkit.testing.bench import wait_until
 from enrichkit.testing.proxy import FaultProxy, fault_proxy
 
 from .faults import (
@@ -54,13 +58,18 @@ NUMBERS = [1, 2, 13, 3, 4]
 
 @dataclass(frozen=True)
 class NetworkFault:
-    """What happens to all connections; without *warm* it begins before the first one is open."""
+    """
+    What happens to all connections; without *warm* it begins before the first one is open.
+
+    While the source is *away*, and says so, a task without a fallback waits for `stall_timeout`.
+    """
 
     name: str
     begin: Callable[[FaultProxy], Any]
     status: str
     error: str
     warm: bool = True
+    away: bool = False
 
 
 def refuse(proxy: FaultProxy) -> None:
@@ -69,23 +78,28 @@ def refuse(proxy: FaultProxy) -> None:
 
 
 NOT_IN_TIME = rf"TimeoutError: no answer within {TIMEOUT} s(; last: .+)?"
-NOT_DONE = r"TransientError: .+"
+AWAY = rf"TimeoutError: no answer within {TIMEOUT} s; last: UnavailableError: .+"
 NETWORK_FAULTS = (
     NetworkFault("frozen", lambda proxy: proxy.freeze(), "timeout", NOT_IN_TIME),
     NetworkFault("swallowed", lambda proxy: proxy.blackhole(), "timeout", NOT_IN_TIME),
     NetworkFault("late", lambda proxy: proxy.delay(60.0), "timeout", NOT_IN_TIME),
     NetworkFault("frozen-from-the-start", lambda proxy: proxy.freeze(), "timeout", NOT_IN_TIME, warm=False),
-    NetworkFault("reset-inside-a-reply", lambda proxy: proxy.reset_after(3), "error", NOT_DONE),
-    NetworkFault("closed-inside-a-reply", lambda proxy: proxy.close_after(3), "error", NOT_DONE),
-    NetworkFault("refused", refuse, "error", NOT_DONE),
-    NetworkFault("refused-from-the-start", refuse, "error", NOT_DONE, warm=False),
+    NetworkFault("reset-inside-a-reply", lambda proxy: proxy.reset_after(3), "timeout", AWAY, away=True),
+    NetworkFault("closed-inside-a-reply", lambda proxy: proxy.close_after(3), "timeout", AWAY, away=True),
+    NetworkFault("refused", refuse, "timeout", AWAY, away=True),
+    NetworkFault("refused-from-the-start", refuse, "timeout", AWAY, warm=False, away=True),
 )
 
 
 @pytest.fixture
 def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[Any, FaultProxy]]:
     """A source that answers each of 1 to 20 with itself, behind a proxy."""
-    if request.param == "redis":
+    if request.param == "http":
+        service = request.getfixturevalue("http_service")
+        service.seed({str(n): n for n in range(1, 21)})
+        with fault_proxy("127.0.0.1", service.port) as proxy:
+            yield HttpConfig(url=f"{proxy.url(service.url)}/{{}}"), proxy
+    elif request.param == "redis":
         server, url = request.getfixturevalue("redis_server"), request.getfixturevalue("redis_url")
         with redis.Redis.from_url(url) as client:
             client.mset({f"k{n}": n for n in range(1, 21)})
@@ -100,13 +114,35 @@ def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[Any, FaultProxy]]:
             yield PostgresConfig(dsn=proxy.url(dsn), table="t"), proxy
 
 
-def assert_each_policy(worker: Worker, config: Any, status: str, error: str, **options: Any) -> None:
+STALL = 1.0
+
+
+def assert_stalls(look_up: Callable[[], Any], source: str) -> None:
+    """The task fails with a message that says for how long the source was away, and what the last call got."""
+    with pytest.raises(SourceStalledError) as caught:
+        look_up()
+    assert re.fullmatch(
+        rf"{source}: the source has been away for [1-9]\d* s, since .+ UTC\. The last of \d+ calls that asked whether "
+        rf"it is back got: .+\. \d rows wait\. Mend the source, or raise stall_timeout \(1 s\)\.",
+        str(caught.value),
+    ), str(caught.value)
+
+
+def assert_each_policy(
+    worker: Worker, config: Any, status: str, error: str, *, away: bool = False, **options: Any
+) -> None:
     """Run a task with each policy, and one without, all at the same time; each key ends with *status* in each task."""
 
     def task(policy: str) -> None:
-        def look_up() -> list[Row]:
-            return worker.outcomes(config, INT, NUMBERS, retry=TWICE, **all_three(policy_of(policy, -1)), **options)
+        own = {"stall_timeout": STALL} if away and policy == "fail" else {}
 
+        def look_up() -> list[Row]:
+            policies = all_three(policy_of(policy, -1))
+            return worker.outcomes(config, INT, NUMBERS, retry=TWICE, **policies, **options | own)
+
+        if away and policy == "fail":
+            assert_stalls(look_up, config.__class__.__name__.removesuffix("Config").lower())
+            return
         if policy == "fail":
             assert_fails(look_up, config.__class__.__name__.removesuffix("Config").lower(), status, error)
             return
@@ -118,7 +154,7 @@ def assert_each_policy(worker: Worker, config: Any, status: str, error: str, **o
 
 
 @pytest.mark.parametrize("fault", NETWORK_FAULTS, ids=lambda fault: fault.name)
-@pytest.mark.parametrize("proxied", ["redis", "postgres"], indirect=True)
+@pytest.mark.parametrize("proxied", ["http", "redis", "postgres"], indirect=True)
 def test_a_fault_of_the_network_is_that_of_every_key_and_is_over_when_it_is_mended(
     fault: NetworkFault, proxied: tuple[Any, FaultProxy], worker: Worker
 ) -> None:
@@ -127,21 +163,19 @@ def test_a_fault_of_the_network_is_that_of_every_key_and_is_over_when_it_is_mend
     if fault.warm:
         assert_good(worker.outcomes(config, INT, [1, 2], timeout=PATIENT, **options), [1, 2])
     fault.begin(proxy)
-    timeout = TIMEOUT if fault.status == "timeout" else PATIENT  # a connection that is refused is not tried at once
-    assert_each_policy(worker, config, fault.status, fault.error, timeout=timeout, **options)
+    assert_each_policy(worker, config, fault.status, fault.error, timeout=TIMEOUT, away=fault.away, **options)
     proxy.heal()
-    retry = Retry(attempts=20, wait=0.1)  # connections that were lost in between are found out one by one
-    assert_good(worker.outcomes(config, INT, [3, 4], timeout=PATIENT, retry=retry, **options), [3, 4])
+    assert_good(worker.outcomes(config, INT, [3, 4], timeout=PATIENT, **options), [3, 4])
 
 
-def test_a_redis_server_that_is_killed_is_an_error_of_every_key(worker: Worker) -> None:
+def test_a_redis_server_that_is_killed_is_away_for_every_key(worker: Worker) -> None:
     with local.redis() as server:
         with redis.Redis.from_url(server.url) as client:
             client.mset({f"k{n}": n for n in range(1, 21)})
         config = RedisConfig(url=server.url, key="k{}")
         assert_good(worker.outcomes(config, INT, [1, 2], timeout=PATIENT), [1, 2])
         os.kill(server.pid, signal.SIGKILL)
-    assert_each_policy(worker, config, "error", NOT_DONE, timeout=PATIENT)
+    assert_each_policy(worker, config, "timeout", AWAY, timeout=TIMEOUT, away=True)
 
 
 def test_connections_that_postgres_ends_cost_no_row(
@@ -153,6 +187,179 @@ def test_connections_that_postgres_ends_cost_no_row(
     assert_good(worker.outcomes(config, INT, [1, 2], timeout=PATIENT, **all_three("null")), [1, 2])
     postgres_server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'")
     assert_good(worker.outcomes(config, INT, [3, 4], timeout=PATIENT, **all_three("null")), [3, 4])
+
+
+# --- a bad day with default options: thousands of keys, two tasks at a time, and what the server saw
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A source that holds *keys* keys behind a proxy, and how many keys it was asked for."""
+
+    config: Any
+    proxy: FaultProxy
+    keys: int
+    in_flight: int
+    options: dict[str, Any]
+    asked: Callable[[], int] | None = None
+
+
+SCENES = [("http", ()), ("redis", ()), ("postgres", ()), ("mariadb", pytest.mark.apt)]
+"""The sources, each with the marks of its tests. No test is both `slow` and `apt`: each mark alone selects tests."""
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    if request.param == "http":
+        service = request.getfixturevalue("http_service")
+        service.script(latency=0.1)
+        with fault_proxy("127.0.0.1", service.port) as proxy:
+            config = HttpConfig(url=f"{proxy.url(service.url)}/{{}}", value="score")
+            yield Scene(config, proxy, 4000, 100, {}, lambda: service.stats().calls)
+    elif request.param == "redis":
+        server, url = request.getfixturevalue("redis_server"), request.getfixturevalue("redis_url")
+        with redis.Redis.from_url(url) as client:
+            client.mset({f"k{n}": n for n in range(8000)})
+        with fault_proxy(server.host, server.port) as proxy:
+            proxy.delay(0.02)
+            yield Scene(RedisConfig(url=proxy.url(url), key="k{}"), proxy, 8000, 4, {"batch_size": 10})
+    elif request.param == "mariadb":
+        from enrichkit_mariadb import MariadbConfig
+
+        with local.mariadb() as server:
+            url = server.create_database()
+            table = "CREATE TABLE t (PRIMARY KEY (id)) AS SELECT seq AS id, seq AS score FROM seq_0_to_7999"
+            server.execute(table, url.rpartition("/")[2])
+            with fault_proxy(server.host, server.port) as proxy:
+                proxy.delay(0.02)
+                yield Scene(MariadbConfig(url=proxy.url(url), table="t"), proxy, 8000, 4, {"batch_size": 10})
+    else:
+        server, dsn = request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_dsn")
+        server.execute(
+            "CREATE TABLE t AS SELECT n AS id, n AS score FROM generate_series(0, 7999) n;"
+            "ALTER TABLE t ADD PRIMARY KEY (id)",
+            dsn.rpartition("/")[2],
+        )
+        with fault_proxy(server.host, server.port) as proxy:
+            proxy.delay(0.02)
+            yield Scene(PostgresConfig(dsn=proxy.url(dsn), table="t"), proxy, 8000, 4, {"batch_size": 10})
+
+
+def two_tasks(worker: Worker, scene: Scene) -> tuple[list[Row], dict[str, int]]:
+    """Look all keys up in two tasks at a time; return the rows in order, and the counters of both tasks together."""
+
+    def task(part: int) -> tuple[list[Row], dict[str, Any]]:
+        keys = list(range(part * scene.keys // 2, (part + 1) * scene.keys // 2))
+        rows = worker.outcomes(scene.config, INT, keys, **scene.options, max_fallback_ratio=0.0)
+        return rows, worker.run.stats.as_dict()
+
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(task, range(2)))
+    counters = {name: sum(stats[name] for _, stats in found) for name in ("calls", "outages")}
+    return [row for rows, _ in found for row in rows], counters
+
+
+def assert_all_right(scene: Scene, rows: list[Row]) -> None:
+    wrong = [row for row in rows if row["status"] != "ok"]
+    assert wrong == []
+    if not isinstance(scene.config, HttpConfig):
+        assert list(range(scene.keys)) == [row["value"] for row in rows]
+    else:
+        assert [local.value_of(str(n))["score"] for n in range(scene.keys)] == [row["value"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("scene", "seconds"),
+    [
+        pytest.param(name, seconds, marks=pytest.mark.slow if seconds == 20.0 and name != "mariadb" else marks)
+        for name, marks in SCENES
+        for seconds in (1.0, 3.0, 20.0)
+    ],
+    indirect=["scene"],
+)
+def test_a_server_that_restarts_costs_no_row(scene: Scene, seconds: float, worker: Worker) -> None:
+    """Calls that are repeated: those in flight as it left, and the probes, of which fewer than three a second leave."""
+
+    def restart() -> None:
+        refuse(scene.proxy)
+        time.sleep(seconds)
+        scene.proxy.heal()
+
+    with once_under_way(scene, restart):
+        rows, counters = two_tasks(worker, scene)
+    assert_all_right(scene, rows)
+    needed = scene.keys // scene.options.get("batch_size", 1)
+    assert counters["outages"] >= 1
+    assert counters["calls"] <= needed + scene.in_flight + 5 + 2 * seconds
+
+
+@pytest.mark.parametrize("scene", [pytest.param(name, marks=marks) for name, marks in SCENES], indirect=True)
+@pytest.mark.parametrize("times", [1, 3])
+def test_closed_connections_cost_no_row(scene: Scene, times: int, worker: Worker) -> None:
+    def close() -> None:
+        for _ in range(times):
+            scene.proxy.cut()
+            time.sleep(0.5)
+
+    with once_under_way(scene, close):
+        rows, counters = two_tasks(worker, scene)
+    assert_all_right(scene, rows)
+    needed = scene.keys // scene.options.get("batch_size", 1)
+    assert needed < counters["calls"] <= needed + times * (scene.in_flight + 2)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "1"}], ids=["", "retry-after"])
+@pytest.mark.parametrize("scene", ["http"], indirect=True)
+def test_a_service_that_refuses_all_for_a_while_costs_no_row(
+    scene: Scene, status: int, headers: dict[str, str], worker: Worker, http_service: local.HttpService
+) -> None:
+    def refuse_all() -> None:
+        http_service.script(local.Fault(status=status, headers=headers), latency=0.1)
+        time.sleep(2.0)
+        http_service.script(latency=0.1)
+
+    with once_under_way(scene, refuse_all):
+        rows, _ = two_tasks(worker, scene)
+    assert_all_right(scene, rows)
+    assert scene.asked is not None
+    assert scene.asked() <= scene.keys + scene.in_flight + 10
+
+
+def test_a_service_that_ends_all_connections_gets_few(worker: Worker, http_service: local.HttpService) -> None:
+    """One for each call in flight as it began, and for each probe: fewer than three of these a second."""
+    http_service.script(latency=0.05)
+    keys = [f"u{n}" for n in range(2000)]
+    with fault_proxy("127.0.0.1", http_service.port) as proxy:
+        good, bad = (
+            HttpConfig(url=f"{proxy.url(http_service.url)}/{uuid.uuid4().int}/{{}}", value="score") for _ in range(2)
+        )
+        rows = worker.outcomes(good, INT, keys)
+        assert_good(rows, [local.value_of(key)["score"] for key in keys])
+        proxy.reset_after(0, direction="to server")
+        before = proxy.opened
+        # A config of its own has an engine without open connections, so that each call counts.
+        with pytest.raises(SourceStalledError, match=r"^http: the source has been away for \d s, "):
+            worker.outcomes(bad, INT, keys, stall_timeout=STALL)
+        assert 1 <= proxy.opened - before <= 100 + 5 + 2 * STALL
+        proxy.heal()
+        assert_good(worker.outcomes(bad, INT, GOOD), [local.value_of(key)["score"] for key in GOOD])
+
+
+@contextmanager
+def once_under_way(scene: Scene, act: Callable[[], None]) -> Iterator[None]:
+    """Run *act* in a thread when the source has begun to answer the body; a failure of *act* is raised at the end."""
+    before = scene.proxy.bytes_to_client
+
+    def later() -> None:
+        assert wait_until(lambda: scene.proxy.bytes_to_client > before + 5000, 60.0)
+        time.sleep(0.3)
+        act()
+
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(later)
+        yield
+        done.result()
 
 
 # --- what no policy makes a null: nothing will work until somebody mends it
@@ -192,3 +399,33 @@ def test_a_table_that_may_not_be_read_fails_the_task_whatever_the_policy(
     postgres_server.execute(f"REVOKE SELECT ON t FROM {role}", database)
     with pytest.raises(FatalError, match=r"permission denied for table t, .* SQLSTATE 42501\. Grant SELECT on it to "):
         worker.outcomes(config, INT, NUMBERS, **options)
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "fail"])
+def test_a_password_that_was_rotated_fails_the_task_after_two_logins_at_most(
+    policy: str, worker: Worker, postgres_server: local.PostgresServer, postgres_dsn: str
+) -> None:
+    """The connections are open when the password changes; more logins could lock the account."""
+    role, database = f"rotating_{uuid.uuid4().hex[:8]}", postgres_dsn.rpartition("/")[2]
+    postgres_server.execute(
+        "CREATE TABLE t AS SELECT n AS id, n AS score FROM generate_series(0, 99) n;"
+        "DO $$ BEGIN CREATE ROLE with_password; EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
+        f"CREATE ROLE {role} LOGIN PASSWORD 'S3cret' IN ROLE with_password; GRANT SELECT ON t TO {role}",
+        database,
+    )
+    keys = list(range(100))
+    with fault_proxy(postgres_server.host, postgres_server.port) as proxy:
+        dsn = proxy.url(postgres_dsn).replace("postgres@", f"{role}@")
+        config = PostgresConfig(dsn=dsn, table="t", password="S3cret")
+        options = {"capacity": 8, "batch_size": 1, **all_three(policy_of(policy, -1))}
+        assert_good(worker.outcomes(config, INT, keys, **options), keys)
+        postgres_server.execute(
+            f"ALTER ROLE {role} PASSWORD 'rotated';"
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"
+        )
+        assert wait_until(lambda: not proxy.open, 10.0)
+        before = proxy.opened
+        for _ in range(2):  # as Spark repeats a failed task
+            with pytest.raises(FatalError, match=f'password authentication failed for user "{role}"'):
+                worker.outcomes(config, INT, keys, **options)
+        assert 1 <= proxy.opened - before <= 2

@@ -24,10 +24,11 @@ from enrichkit_postgres import PostgresConfig
 from pyspark.sql import types as t
 
 from enrichkit import Retry, local
-from enrichkit.errors import LookupFailedError
+from enrichkit.driver.pickling import pack
+from enrichkit.driver.planner import make_plan
+from enrichkit.errors import SourceStalledError
 from enrichkit.local import Fault
-from enrichkit.plan import make_plan, pack
-from enrichkit.worker import arrow_batches
+from enrichkit.worker.entry import arrow_batches
 
 from .faults import GOOD, INT, PATIENT, PROFILE, all_three, assert_good, value_at
 
@@ -140,7 +141,8 @@ def test_an_answer_that_python_finds_false_is_a_value(
     worker: Worker, http_service: HttpService, document: str, returns: DataType, value: Any
 ) -> None:
     http_service.script(Fault(body=f'{{"value": {document}}}'.encode()))
-    (row,) = worker.outcomes(source(http_service, value="value"), returns, ["u1"], timeout=PATIENT)
+    asked = source(http_service, value="value")
+    (row,) = worker.outcomes(asked, returns, ["u1"], timeout=PATIENT, absent_fields="null")
     assert ("ok", value, None) == (row["status"], row["value"], row["error"])
 
 
@@ -152,13 +154,14 @@ def test_a_dead_host_is_never_a_null_without_an_error(worker: Worker) -> None:
         held.bind(("127.0.0.1", 0))
         config = HttpConfig(url=f"http://127.0.0.1:{held.getsockname()[1]}/{{}}")
         retry = Retry(attempts=2, wait=0.001)
-        for row in worker.outcomes(config, PROFILE, GOOD, retry=retry, timeout=PATIENT, **all_three("null")):
-            assert ("error", None) == (row["status"], row["value"])
-            assert re.fullmatch(r"TransientError: No connection to http://127\.0\.0\.1:\d+: refused\.", row["error"])
+        for row in worker.outcomes(config, PROFILE, GOOD, retry=retry, timeout=0.5, **all_three("null")):
+            assert ("timeout", None) == (row["status"], row["value"])
+            refused = r"UnavailableError: No connection to http://127\.0\.0\.1:\d+: refused\."
+            assert re.fullmatch(rf"TimeoutError: no answer within 0\.5 s; last: {refused}", row["error"])
         with pytest.raises(
-            LookupFailedError, match=r"No connection to \S+: refused\. The task fails because on_error "
+            SourceStalledError, match=r"away for [12] s, .* No connection to \S+: refused\. 4 rows wait\. "
         ):
-            worker.outcomes(config, PROFILE, GOOD, retry=retry, details=False, timeout=PATIENT)
+            worker.outcomes(config, PROFILE, GOOD, retry=retry, details=False, timeout=PATIENT, stall_timeout=1.0)
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(200, "ok"), (201, "ok"), (202, "error"), (206, "error")])
@@ -174,12 +177,11 @@ def test_a_status_is_a_success_from_end_to_end_or_an_error_from_end_to_end(
     assert http_service.stats().calls == 1
 
 
-def test_a_429_uses_up_an_attempt(worker: Worker, http_service: HttpService) -> None:
+def test_a_429_that_never_ends_is_an_error_after_the_timeout(worker: Worker, http_service: HttpService) -> None:
     http_service.script(Fault(status=429, headers={"Retry-After": "0"}), log=True)
-    retry = Retry(attempts=3, wait=0.001)
-    (row,) = worker.outcomes(source(http_service), PROFILE, ["u1"], timeout=PATIENT, retry=retry)
-    assert ("error", "TransientError: The service answered 429.", 3) == (row["status"], row["error"], row["attempts"])
-    assert http_service.stats().calls == 3
+    (row,) = worker.outcomes(source(http_service), PROFILE, ["u1"], timeout=2.0)
+    assert ("error", "UnavailableError: The service answered 429.", 1) == (row["status"], row["error"], row["attempts"])
+    assert 4 <= http_service.stats().calls <= 10  # with waits of 50 ms at first, and then twice as long each time
 
 
 def test_a_timeout_bounds_the_time_of_the_task_and_not_only_the_error(

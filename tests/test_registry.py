@@ -12,7 +12,6 @@ import pytest
 
 import enrichkit
 from enrichkit import ConnectorConfig, connectors, register
-from enrichkit.connector import Connector
 from enrichkit.errors import (
     ConfigError,
     DuplicateConnectorError,
@@ -20,7 +19,8 @@ from enrichkit.errors import (
     PluginError,
     UnknownConnectorError,
 )
-from enrichkit.registry import Plugin, load, registered, require_driver
+from enrichkit.interface import Connector
+from enrichkit.sources.registry import FIRST_PARTY, Plugin, load, registered, require_driver
 
 from .installed import listed
 
@@ -44,7 +44,7 @@ def refusal(kind: type[Exception], name: str) -> str:
 
 
 def test_the_installed_connectors_are_listed() -> None:
-    for name in ("http", "mariadb", "postgres", "redis", "sqlite"):
+    for name in FIRST_PARTY:
         assert Plugin(name, f"enrichkit-{name}", enrichkit.__version__) == connectors()[name]
 
 
@@ -71,7 +71,7 @@ def test_importing_enrichkit_and_loading_redis_imports_no_other_plugin() -> None
     program = """
         import sys
         import enrichkit
-        from enrichkit.registry import load
+        from enrichkit.sources.registry import load
         def plugins():
             return sorted({m.partition(".")[0] for m in sys.modules if m.startswith("enrichkit_")})
         before = plugins()
@@ -127,12 +127,13 @@ def test_an_unknown_name_that_is_like_nothing_gets_no_hint() -> None:
     )
 
 
-def test_a_name_that_no_python_module_could_have_is_unknown_too() -> None:
-    assert refusal(UnknownConnectorError, "").startswith("No connector is named ''. Installed")
+@pytest.mark.parametrize("name", ["", "../x", "enrichkit_http/../x", "a\0b"])
+def test_a_name_that_no_python_module_could_have_is_unknown_too(name: str) -> None:
+    assert refusal(UnknownConnectorError, name).startswith(f"No connector is named {name!r}. Installed")
 
 
 def test_a_first_party_connector_that_is_not_installed_tells_the_line_for_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enrichkit.registry.entry_points", lambda **_: [])
+    monkeypatch.setattr("enrichkit.sources.registry.entry_points", lambda **_: [])
     assert refusal(UnknownConnectorError, "postgres") == (
         "The connector 'postgres' is not installed. Run: pip install 'enrichkit[postgres]'"
     )
@@ -206,7 +207,7 @@ def test_an_absent_driver_is_an_import_error_too(install: Install) -> None:
         ("None", "[]"),
         ("'FakeConnector'", "['FakeConnector']"),
         ("int", "[<class 'int'>]"),
-        ("enrichkit.Connector", "[<class 'enrichkit.connector.Connector'>]"),
+        ("enrichkit.Connector", "[<class 'enrichkit.interface.Connector'>]"),
     ],
 )
 def test_a_hook_that_returns_nonsense_is_the_fault_of_its_plugin(install: Install, returned: str, shown: str) -> None:
@@ -248,7 +249,7 @@ def test_a_driver_that_is_not_installed_is_named(requires: tuple[str, ...], pip:
 def test_a_driver_that_is_installed_is_not_imported_to_find_that_out() -> None:
     program = """
         import sys
-        from enrichkit.registry import load, require_driver
+        from enrichkit.sources.registry import load, require_driver
         require_driver(load("postgres"))
         print("asyncpg" in sys.modules)
     """

@@ -30,9 +30,9 @@ from enrichkit_http import HttpConfig
 from enrichkit_redis import RedisConfig
 from pyspark.sql import types as t
 
+from enrichkit.driver.planner import make_plan
 from enrichkit.errors import ConfigError
-from enrichkit.plan import make_plan
-from enrichkit.types import arrow_type_of, ddl_of, spark_name
+from enrichkit.values.types import arrow_type_of, ddl_of, spark_name
 
 UserId = NewType("UserId", int)
 T = TypeVar("T")
@@ -292,7 +292,7 @@ def test_a_fallback_declares_its_type_in_any_spelling() -> None:
 
     plan, _ = make_plan(RedisConfig(kind="json"), 1, SPELLINGS[1], {"on_error": replica})
 
-    assert ["struct<street:string,since:date>"] == [stage.config.returns for stage in plan.stages]
+    assert ["struct<street:string,since:date>"] == [stage.config.returns for stage in plan.fallbacks]
 
 
 @pytest.mark.parametrize("name", ["plain", "first name", "名", "a`b", "1st", "a.b"])
@@ -301,3 +301,13 @@ def test_the_name_of_a_field_is_quoted_in_ddl_where_it_must_be(name: str) -> Non
 
     quoted = name if name == "plain" else f"`{name.replace('`', '``')}`"
     assert f"struct<{quoted}:map<string,array<bigint>>>" == ddl
+
+
+def test_a_literal_is_the_type_of_its_values() -> None:
+    assert t.StringType() == arrow_type_of(typing.Literal["good", "bad"])[0]
+    assert t.ArrayType(arrow_type_of(int)[0]) == arrow_type_of(list[typing.Literal[1, 2]])[0]
+
+
+def test_a_literal_of_values_of_two_types_has_no_type() -> None:
+    with pytest.raises(ConfigError, match=r"is annotated as typing\.Literal"):
+        arrow_type_of(typing.Literal["good", 1])

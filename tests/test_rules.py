@@ -1,4 +1,4 @@
-"""The fast ways of `enrichkit.decode` against `enrichkit.rules`, whole calls at a time."""
+"""The fast ways of `enrichkit.values.decode` against `enrichkit.values.rules`, whole calls at a time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enrichkit.decode import decoder
-from enrichkit.rules import rule
-from enrichkit.scalars import Refused
+from enrichkit.values.decode import decoder
+from enrichkit.values.rules import rule
+from enrichkit.values.scalars import MismatchError
 
 from .test_columns import (
     ENCODINGS,
@@ -56,8 +56,8 @@ def alone(value: Any, data_type: Any, encoding: Any) -> tuple[Any, str]:
     """What the rule makes of *value*, and what it says against it."""
     try:
         return (None if value is None else rule(data_type, encoding)(value)), ""
-    except Refused as refused:
-        return None, str(refused)
+    except MismatchError as error:
+        return None, str(error)
     except Exception as error:
         return None, (
             f"The value cannot be read: looking at it raised {type(error).__name__}; it must be a plain Python object. "

@@ -1,4 +1,4 @@
-"""`./run` and the lock that it installs from."""
+"""`./run`, and the lock file from which it installs packages."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def test_the_script_is_bash(script: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"), [((), "Usage: ./run "), (("dmeo",), "There is no ./run dmeo. Usage: ./run ")]
 )
-def test_an_unknown_command_names_those_there_are(arguments: tuple[str, ...], said: str) -> None:
+def test_the_message_for_an_unknown_command_names_all_commands(arguments: tuple[str, ...], said: str) -> None:
     done = subprocess.run([ROOT / "run", *arguments], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.startswith(said)
-    for command in ("setup", "demo", "test", "bench", "check", "lock"):
+    for command in ("setup", "demo", "test", "bench", "check", "wheels", "lock"):
         assert command in done.stderr
 
 
 def test_the_lock_names_no_host_and_no_path() -> None:
-    """An index is the business of the machine that installs."""
+    """The package index belongs to the machine that installs, not to the project."""
     assert "./run lock" in LOCK.splitlines()[1]
     rest = LOCK.replace("./run lock", "")
     assert not re.findall(r"\S*(?:://|/|--(?:index|extra-index|find-links))\S*", rest)

@@ -1,4 +1,4 @@
-"""The scripted source that tests of the engine talk to."""
+"""The scripted source, which the tests of the engine use."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from enrichkit.connector import Call, Failure
 from enrichkit.errors import PermanentError, TransientError
+from enrichkit.interface import Call, Failure
 from enrichkit.testing.clock import run, settle
 from enrichkit.testing.scripted import Script, ScriptedConnector, Step
 
@@ -16,7 +16,7 @@ CALL = Call(timeout=60.0)
 
 
 def ask(script: Script | None, *keys: Any) -> Any:
-    """What a call of *keys* returns, and when."""
+    """Return the result of a call of *keys* and the loop time at which the call ended."""
 
     async def main() -> Any:
         return await ScriptedConnector(script).fetch_many(keys, CALL), asyncio.get_running_loop().time()
@@ -32,7 +32,7 @@ def test_a_call_takes_as_long_as_its_slowest_key() -> None:
     assert ask({"a": Step(after=1.5), "b": Step(after=0.5)}, "a", "b", "c")[1] == 1.5
 
 
-def test_keys_may_have_values_be_missing_or_fail_alone() -> None:
+def test_a_key_may_have_a_value_be_missing_or_fail_alone() -> None:
     error = PermanentError("poison")
     script = {"a": Step(value=None), "b": Step(missing=True), "c": Step(failure=error, rejected=True)}
     assert ask(script, "a", "b", "c", "d")[0] == {"a": None, "c": Failure(error, rejected=True), "d": "vd"}
@@ -76,7 +76,7 @@ def test_held_calls_go_on_when_one_of_their_keys_is_released() -> None:
     run(main())
 
 
-def test_what_the_source_saw_is_remembered() -> None:
+def test_the_source_records_its_calls() -> None:
     async def main() -> None:
         server = ScriptedConnector(otherwise=Step(after=1.0))
         await server.open()
@@ -108,7 +108,7 @@ def test_a_call_may_be_cancelled(step: Step) -> None:
     run(main())
 
 
-def test_a_stubborn_call_swallows_as_many_cancellations_as_told() -> None:
+def test_a_stubborn_call_ignores_a_given_number_of_cancellations() -> None:
     async def main() -> None:
         server = ScriptedConnector({"a": Step(after=9.0, stubborn=2)})
         call = asyncio.create_task(server.fetch_many(["a"], CALL))
@@ -122,11 +122,11 @@ def test_a_stubborn_call_swallows_as_many_cancellations_as_told() -> None:
     run(main())
 
 
-def test_a_call_that_blocks_moves_the_clock_of_virtual_time() -> None:
+def test_a_blocking_call_advances_virtual_time() -> None:
     assert ask({"a": Step(block=0.5)}, "a") == ({"a": "va"}, 0.5)
 
 
-def test_a_call_that_blocks_does_so_in_real_time_as_well() -> None:
+def test_a_blocking_call_blocks_in_real_time_on_a_real_loop() -> None:
     async def main() -> float:
         started = asyncio.get_running_loop().time()
         await ScriptedConnector({"a": Step(block=0.01)}).fetch_many(["a"], CALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import platform
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,7 +34,8 @@ def test_a_secret_that_is_not_set_says_where_it_was_looked_for(monkeypatch: pyte
     with pytest.raises(ConfigError) as caught:
         Secret.env("ENRICHKIT_TEST_SECRET").resolve()
     assert str(caught.value) == (
-        "The environment variable ENRICHKIT_TEST_SECRET is not set on this worker; a Secret names it."
+        f"The environment variable ENRICHKIT_TEST_SECRET is not set on this machine ({platform.node()}); a Secret "
+        "names it."
     )
 
 
@@ -41,7 +43,9 @@ def test_a_secret_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "absent", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(ConfigError) as caught:
             Secret.file(str(path)).resolve()
-        assert str(caught.value) == (f"The secret file {path} cannot be read on this worker: {reason}.")
+        assert str(caught.value) == (
+            f"The secret file {path} cannot be read on this machine ({platform.node()}): {reason}."
+        )
 
 
 def test_a_secret_file_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
@@ -49,7 +53,9 @@ def test_a_secret_file_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
     file.write_bytes(b"hunter2\xff")
     with pytest.raises(ConfigError) as caught:
         Secret.file(str(file)).resolve()
-    assert str(caught.value) == (f"The secret file {file} cannot be read on this worker: it is not UTF-8.")
+    assert str(caught.value) == (
+        f"The secret file {file} cannot be read on this machine ({platform.node()}): it is not UTF-8."
+    )
     assert caught.value.__cause__ is None, "the cause would show the content"
 
 
@@ -57,7 +63,10 @@ def test_a_secret_file_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
 def test_a_secret_of_another_kind_is_refused(kind: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Secret(kind, "X")
-    assert str(caught.value) == f"Secret kind is {kind!r}; it must be 'env' or 'file'. Use Secret.env(...)."
+    assert (
+        str(caught.value)
+        == f"Secret kind is {kind!r}; it must be one of 'env', 'file', 'call', 'command'. Use Secret.env(...)."
+    )
 
 
 @pytest.mark.parametrize("name", ["", None, 7])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle as _cloudpickle
 
-from enrichkit.shipping import pickled
+from enrichkit.driver.pickling import pickle_value
 
 cloudpickle: Any = _cloudpickle  # it has no types
 HERE = sys.modules[__name__]  # workers do not have this module
@@ -49,7 +49,7 @@ def clean_list() -> Iterator[None]:
 
 
 def test_a_module_travels_by_value_only_while_it_is_pickled() -> None:
-    packed = pickled(answer, answer)
+    packed = pickle_value(answer, answer)
 
     assert travels_by_value(packed)
     assert "travelled" == pickle.loads(packed)(1)
@@ -64,7 +64,7 @@ def test_a_base_class_travels_with_the_class(tmp_path: Path, monkeypatch: pytest
     users = importlib.import_module("users_of_jobs").Users
     program = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())().word())"
 
-    packed = pickled(users, users)
+    packed = pickle_value(users, users)
     done = subprocess.run([sys.executable, "-c", program], input=packed, capture_output=True, check=False, cwd="/")
 
     assert (done.stdout, done.stderr) == (b"of the base\n", b"")
@@ -73,13 +73,13 @@ def test_a_base_class_travels_with_the_class(tmp_path: Path, monkeypatch: pytest
 def test_a_module_that_the_user_registered_stays_registered() -> None:
     cloudpickle.register_pickle_by_value(HERE)
 
-    assert travels_by_value(pickled(answer, answer))
+    assert travels_by_value(pickle_value(answer, answer))
     assert {__name__} == cloudpickle.list_registry_pickle_by_value()
 
 
 def test_a_module_is_taken_back_when_something_cannot_travel() -> None:
     with pytest.raises(TypeError, match="cannot pickle"):
-        pickled([answer, threading.Lock()], answer)
+        pickle_value([answer, threading.Lock()], answer)
 
     assert set() == cloudpickle.list_registry_pickle_by_value()
 
@@ -87,7 +87,7 @@ def test_a_module_is_taken_back_when_something_cannot_travel() -> None:
 def test_pickling_may_come_back_here() -> None:
     inner: list[bytes] = []
 
-    outer = pickled([Then(lambda: inner.append(pickled(answer, answer))), answer], answer)
+    outer = pickle_value([Then(lambda: inner.append(pickle_value(answer, answer))), answer], answer)
 
     assert [True, True] == [travels_by_value(packed) for packed in (*inner, outer)]
     assert set() == cloudpickle.list_registry_pickle_by_value()
@@ -98,7 +98,7 @@ def test_two_threads_do_not_take_the_module_from_each_other() -> None:
     packed: list[bytes] = []
 
     def second_call() -> None:
-        packed.append(pickled([Then(in_the_second), answer], answer))
+        packed.append(pickle_value([Then(in_the_second), answer], answer))
 
     def in_the_second() -> None:
         inside.set()
@@ -110,7 +110,7 @@ def test_two_threads_do_not_take_the_module_from_each_other() -> None:
         second.start()
         inside.wait(0.2)  # in vain, because the second waits until the first is over
 
-    packed.append(pickled([Then(in_the_first), answer], answer))
+    packed.append(pickle_value([Then(in_the_first), answer], answer))
     over.set()
     second.join(20.0)
 

@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -49,3 +51,26 @@ def test_the_extras_ask_for_the_oldest_supported_version() -> None:
 def test_the_readme_names_the_versions() -> None:
     assert "PySpark 3.5 (classic) and 4.0 to 4.3 (classic and Connect)" in (ROOT / "README.md").read_text()
     assert {"3.5", "4.0", "4.1", "4.2", "4.3"} == {version for version, _ in claimed()}
+
+
+# The newest version of each client package that has a known flaw, and the flaw.
+FLAWED = {
+    "asyncmy": ("0.2.17", "hands the reply of a cancelled statement to the next one; up to 0.2.11 also CVE-2025-65896"),
+    "asyncpg": ("0.20.1", "CVE-2020-17446"),
+    "hiredis": ("2.0.0", "CVE-2021-32765"),
+    "pyarrow": ("14.0.0", "CVE-2023-47248"),
+}
+
+
+def test_no_package_of_a_version_with_a_known_flaw_can_be_installed() -> None:
+    bounds = {}
+    for file in (ROOT / "pyproject.toml", *(ROOT / "plugins").glob("*/pyproject.toml")):
+        for line in tomllib.loads(file.read_text())["project"]["dependencies"]:
+            requirement = Requirement(line)
+            if not requirement.name.startswith("enrichkit"):
+                bounds[requirement.name] = requirement.specifier
+    assert {"asyncmy", "asyncpg", "hiredis", "msgspec", "pluggy", "pyarrow", "pyreqwest"} == set(bounds)
+    for name, specifier in bounds.items():
+        assert any(each.operator == ">=" for each in specifier), f"{name} has no lower bound"
+    for name, (version, flaw) in FLAWED.items():
+        assert not bounds[name].contains(version), f"{name} {version} {flaw}"

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from enrichkit.assemble import assemble_details
-from enrichkit.ddl import fields_of
-from enrichkit.decode import decoder
 from enrichkit.errors import ConfigError
 from enrichkit.outcome import Outcomes
-from enrichkit.types import arrow_type_of, ddl_of, details_of, spark_name
+from enrichkit.values.ddl import fields_of
+from enrichkit.values.decode import decoder
+from enrichkit.values.types import arrow_type_of, ddl_of, details_of, spark_name
+from enrichkit.worker.assemble import assemble_details
 
 from .type_matrix import PAGE, SECTIONS, page
 
@@ -181,7 +181,9 @@ def test_a_struct_without_fields_is_refused(spark: SparkSession, ddl: str, where
 
 def test_ddl_without_a_session_says_that_it_needs_one() -> None:
     """In a process of its own, because other tests start a session."""
-    code = "from enrichkit.types import arrow_type_of\ntry: arrow_type_of('int')\nexcept ValueError as e: print(e)"
+    code = (
+        "from enrichkit.values.types import arrow_type_of\ntry: arrow_type_of('int')\nexcept ValueError as e: print(e)"
+    )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import enrichkit
-from enrichkit import errors, sql, testing
+from enrichkit import errors, plugin, sql, testing
 
 API = Path(__file__).parent / "typing" / "api.py"
 CHECKERS = {
@@ -25,7 +25,7 @@ def test_the_checker_accepts_what_is_right_and_refuses_what_is_wrong(checker: st
     assert 0 == done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("module", [enrichkit, errors, sql, testing], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [enrichkit, errors, plugin, sql, testing], ids=lambda module: module.__name__)
 def test_every_public_name_is_used(module: object) -> None:
     nodes = list(ast.walk(ast.parse(API.read_text())))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import VariantType, VariantVal
 
-from enrichkit.decode import decoder
-from enrichkit.types import arrow_type_of
+from enrichkit.values.decode import decoder
+from enrichkit.values.types import arrow_type_of
 
 VARIANT = arrow_type_of(VariantType())[1]
 PLAIN = (
@@ -120,7 +120,7 @@ def test_what_becomes_another_object_is_equal(value: Any, expected: Any) -> None
         ({"x" * 2**24: 1}, "the names of its fields take more than 16,777,215 bytes"),
         ("x" * 2**24, "it takes more than 16,777,215 bytes"),
         ([None] * 2**22, "it takes more than 16,777,215 bytes"),  # with where each of them begins
-        (pd.NaT, "it holds what is no point in time"),
+        (pd.NaT, "it holds a datetime that is no point in time"),
         ([pd.Timestamp("2024-01-31T10:00:00.123456789")], "it holds a time with digits beyond microseconds"),
     ],
     ids=range(16),

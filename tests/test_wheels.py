@@ -1,4 +1,4 @@
-"""The wheels of all packages: built, installed by plain pip into an empty environment, used without the checkout."""
+"""The wheels of all packages: `./run wheels` builds them, pip installs them, and they work without the checkout."""
 
 from __future__ import annotations
 
@@ -23,14 +23,23 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.more, pytest.mark.service, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parent.parent
-DRIVERS = {"http": "pyreqwest", "mariadb": "asyncmy", "postgres": "asyncpg", "redis": "hiredis", "sqlite": None}
+DRIVERS = {
+    "http": "pyreqwest",
+    "llm": "pyreqwest",
+    "mariadb": "asyncmy",
+    "postgres": "asyncpg",
+    "redis": "hiredis",
+    "sqlite": None,
+}
+BASES = {"llm": "http"}
+"""The plugin that a plugin stands on."""
 PACKAGES = ("enrichkit", *sorted(path.name.replace("-", "_") for path in (ROOT / "plugins").iterdir()))
 
 
 def environment() -> dict[str, str]:
-    """Without what would lead a process back to the checkout; with the system's certificates, as `./run` has them."""
-    gone = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    env = {name: value for name, value in os.environ.items() if name not in gone}
+    """Return the environment variables without those that lead to the checkout, and with the system's certificates."""
+    unwanted = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    env = {name: value for name, value in os.environ.items() if name not in unwanted}
     if "SSL_CERT_FILE" not in env and Path("/etc/ssl/certs/ca-certificates.crt").exists():
         env["UV_SYSTEM_CERTS"] = "1"
     return env
@@ -44,7 +53,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def uv() -> str:
-    """By its answer, not by its presence: a shim may lead nowhere."""
+    """The path of the uv that `./run` uses. It must run: a pyenv shim may exist and not work."""
     for candidate in (shutil.which("uv"), str(ROOT / ".tools/bin/uv")):
         if candidate and Path(candidate).exists():
             done = subprocess.run([candidate, "--version"], capture_output=True)
@@ -54,24 +63,28 @@ def uv() -> str:
 
 
 @pytest.fixture(scope="module")
-def wheels(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the wheels, built from a copy of what belongs to the packages."""
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the wheels that `./run wheels` builds in a copy of the checkout."""
     source = tmp_path_factory.mktemp("source") / "checkout"
     unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info", "dist", "build")
     source.mkdir()
     for name in ("enrichkit", "plugins"):
         shutil.copytree(ROOT / name, source / name, ignore=unwanted)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("run", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    target = tmp_path_factory.mktemp("wheels")
-    run(uv, "build", "--quiet", "--all-packages", "--wheel", "--out-dir", target, cwd=source)
+    if (ROOT / ".tools").exists():  # so that `./run` need not install uv again
+        (source / ".tools").symlink_to(ROOT / ".tools")
+    target = source / "dist"
+    printed = run("./run", "wheels", cwd=source).splitlines()
+    assert f"The wheels of enrichkit and its plugins are in {target}:" == printed[0]
+    assert sorted(path.name for path in target.glob("*.whl")) == sorted(printed[1:])
     (target / ".gitignore").unlink(missing_ok=True)
     return target
 
 
 @pytest.fixture(scope="module")
 def clean(uv: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The Python of an environment into which pip has installed `enrichkit[redis]`, and nothing else."""
+    """The Python of an environment into which pip has installed only `enrichkit[redis]`."""
     folder = tmp_path_factory.mktemp("clean")
     run(uv, "venv", "--quiet", "--seed", "--python", sys.executable, folder / "venv", cwd=folder)
     python = folder / "venv/bin/python"
@@ -86,7 +99,7 @@ def pip(python: Path) -> tuple[str | Path, ...]:
 
 @pytest.fixture
 def program(clean: Path, tmp_path: Path) -> Callable[..., str]:
-    """A function that runs a program in the clean environment, outside the checkout, and returns what it prints."""
+    """A function that runs a program in the clean environment, outside the checkout, and returns its output."""
     return lambda text, *arguments: run(clean, "-I", "-c", textwrap.dedent(text), *arguments, cwd=tmp_path)
 
 
@@ -97,7 +110,7 @@ def test_there_is_a_wheel_of_each_package(wheels: Path) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_wheel_holds_its_package_and_nothing_else(wheels: Path, package: str) -> None:
+def test_a_wheel_holds_only_its_package(wheels: Path, package: str) -> None:
     (path,) = wheels.glob(f"{package}-*.whl")
     with zipfile.ZipFile(path) as wheel:
         names = wheel.namelist()
@@ -108,10 +121,10 @@ def test_a_wheel_holds_its_package_and_nothing_else(wheels: Path, package: str) 
     assert not [name for name in names if "test_" in name or "__pycache__" in name]
     assert "Apache-2.0" == headers["License-Expression"]
     assert ">=3.11" == headers["Requires-Python"]
-    assert (headers.get_payload() or "").strip(), "the README is the description"
+    assert (headers.get_payload() or "").strip(), "the description must be the README"
 
 
-def test_the_extra_brings_its_plugin_and_its_driver_and_no_other(program: Callable[..., str]) -> None:
+def test_an_extra_installs_its_plugin_and_driver_and_no_other(program: Callable[..., str]) -> None:
     installed = program(
         """
         from importlib.metadata import distributions
@@ -119,32 +132,40 @@ def test_the_extra_brings_its_plugin_and_its_driver_and_no_other(program: Callab
         """
     ).split()
     assert {"enrichkit", "enrichkit-redis", "hiredis", "pyarrow", "msgspec", "pluggy"} <= set(installed)
-    assert not {"pyspark", "pandas", "numpy", "py4j", *of(*DRIVERS.keys() - {"redis"})} & set(installed)
+    assert not not_of("redis") & set(installed)
 
 
 def of(*plugins: str) -> set[str | None]:
-    """These plugins and their drivers."""
-    return {name for plugin in plugins for name in (f"enrichkit-{plugin}", DRIVERS[plugin])} - {None}
+    """Return the names of the packages of *plugins*, of those that they stand on, and of their drivers."""
+    parts = {*plugins, *(BASES[plugin] for plugin in plugins if plugin in BASES)}
+    return {name for part in parts for name in (f"enrichkit-{part}", DRIVERS[part])} - {None}
+
+
+def not_of(*plugins: str) -> set[str | None]:
+    """Return the names of the packages and drivers of all plugins that *plugins* do without, and Spark's."""
+    own = of(*plugins)
+    others = {name for part, driver in DRIVERS.items() for name in (f"enrichkit-{part}", driver)} - own
+    return {"pyspark", "pandas", "numpy", "py4j", *others} - {None}
 
 
 @pytest.mark.parametrize("plugin", DRIVERS)
-def test_an_extra_would_bring_its_plugin_and_its_driver_and_no_other(
+def test_pip_resolves_an_extra_to_its_plugin_and_driver_and_no_other(
     plugin: str, clean: Path, wheels: Path, tmp_path: Path
 ) -> None:
-    """What pip finds out for an empty environment, without installing it."""
+    """A dry run of pip, as if the environment were empty."""
     report = tmp_path / "report.json"
-    asked = ("--dry-run", "--ignore-installed", "--report", report, "--find-links", wheels, f"enrichkit[{plugin}]")
-    run(*pip(clean), *asked, cwd=tmp_path)
-    found = {part["metadata"]["name"].lower().replace("_", "-") for part in json.loads(report.read_text())["install"]}
-    assert {"enrichkit", "pyarrow", "msgspec", "pluggy", *of(plugin)} <= found
-    assert not {"pyspark", "pandas", "numpy", "py4j", *of(*DRIVERS.keys() - {plugin})} & found
+    options = ("--dry-run", "--ignore-installed", "--report", report, "--find-links", wheels)
+    run(*pip(clean), *options, f"enrichkit[{plugin}]", cwd=tmp_path)
+    names = {part["metadata"]["name"].lower().replace("_", "-") for part in json.loads(report.read_text())["install"]}
+    assert {"enrichkit", "pyarrow", "msgspec", "pluggy", *of(plugin)} <= names
+    assert not not_of(plugin) & names
 
 
 def test_only_the_installed_plugin_is_listed_and_it_loads(program: Callable[..., str]) -> None:
     printed = program(
         """
         import enrichkit
-        from enrichkit.registry import load, require_driver
+        from enrichkit.sources.registry import load, require_driver
         print(enrichkit.connectors())
         require_driver(load("redis"))
         print(load("redis").__module__, enrichkit.__file__)
@@ -157,7 +178,7 @@ def test_only_the_installed_plugin_is_listed_and_it_loads(program: Callable[...,
 
 
 @pytest.mark.parametrize("name", sorted(DRIVERS.keys() - {"redis"}))
-def test_another_connector_is_told_the_line_for_pip(program: Callable[..., str], name: str) -> None:
+def test_the_error_for_another_connector_has_the_pip_command(program: Callable[..., str], name: str) -> None:
     printed = program(
         """
         import sys
@@ -183,24 +204,30 @@ def test_keys_are_looked_up_on_a_server_without_the_checkout_and_without_spark(
         """
         import sys
         import pyarrow as pa
-        from enrichkit.assemble import assemble
-        from enrichkit.decode import decoder
-        from enrichkit.engine.dispatch import Engine
-        from enrichkit.engine.handover import Handover
+        from enrichkit.worker.assemble import assemble
+        from enrichkit.values.decode import decoder
+        from enrichkit.engine.engine import Engine
+        from enrichkit.engine.bridge import Bridge
         from enrichkit.engine.loop import loop_thread
         from enrichkit.engine.run import Run
-        from enrichkit.keys import encode
+        from enrichkit.worker.keys import encode
         from enrichkit.options import Options
         from enrichkit.outcome import Outcomes
         from enrichkit_redis import RedisConfig, RedisConnector
 
         config, options = RedisConfig(url=sys.argv[1]), Options()
         decode = decoder(pa.string(), RedisConnector(config).encoding)
-        handover = Handover(loop_thread(), 10_000, 10_000, lambda emit: Run("redis", options, decode, emit))
+        loop = loop_thread()
+
+        def run(emit):
+            engine = loop.engine("engine", lambda: Engine(RedisConnector(config), 4, 100))
+            return Run(engine, "redis", options, decode, emit)
+
+        bridge = Bridge(loop, 10_000, 10_000, "redis", options, run)
         rows = pa.array([None if n % 7 == 0 else f"u{n % 1100}" for n in range(3000)])
         keys, codes = encode([rows])
         slices = [Outcomes(keys, len(rows), codes)]
-        parts = list(handover.process(iter(slices), "engine", lambda: Engine(RedisConnector(config), 4, 100)))
+        parts = list(bridge.process(iter(slices)))
         values = assemble(parts[0].outcomes.values, codes, pa.string()).to_pylist()
         wanted = [
             f"value {n % 1100}" if n % 7 and n % 1100 < 1000 else None for n in range(3000)
@@ -213,15 +240,15 @@ def test_keys_are_looked_up_on_a_server_without_the_checkout_and_without_spark(
 
 
 def test_the_other_plugins_can_be_added(clean: Path, wheels: Path, program: Callable[..., str], tmp_path: Path) -> None:
-    """The last test of the module: it changes the environment."""
-    run(*pip(clean), "--find-links", wheels, "enrichkit[http,mariadb,postgres,sqlite]", cwd=tmp_path)
+    """This must be the last test of the module, because it changes the environment."""
+    run(*pip(clean), "--find-links", wheels, "enrichkit[http,llm,mariadb,postgres,sqlite]", cwd=tmp_path)
     printed = program(
         """
         import enrichkit
-        from enrichkit.registry import load, require_driver
+        from enrichkit.sources.registry import load, require_driver
         for name in enrichkit.connectors():
             require_driver(load(name))
-            print(name, load(name).__name__)
+            print(name, load(name).__module__.partition(".")[0])
         """
     )
-    assert [f"{name} {name.capitalize()}Connector" for name in DRIVERS] == printed.splitlines()
+    assert [f"{name} enrichkit_{name}" for name in DRIVERS] == printed.splitlines()

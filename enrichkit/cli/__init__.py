@@ -1,17 +1,20 @@
 """
 The command `enrichkit`, of the extra `cli`.
 
-    commands.py   the commands: their arguments, and what they print
-    arguments.py  texts of the command line -> keys and options
-    probe.py      a source behind a worker's engine, without Spark: for `check` and `bench`
-    inventory.py  `connectors`: what is installed
-    check.py      `check`: one source and some of its keys
-    lint.py       `lint`: everything that is wrong in a TOML file
-    bench.py      `bench`: how fast one source answers
-    scaffold.py   `new-connector`: a plugin made of `template/`
-    output.py     how all of that looks, on a terminal and elsewhere
+    commands.py   the commands, their arguments and their help texts
+    arguments.py  converts texts of the command line into keys and options
+    probe.py      one source behind a worker's engine, without Spark; used by `check` and `bench`
+    inventory.py  `connectors`: lists the connectors
+    check.py      `check`: opens one source and looks up some keys
+    lint.py       `lint`: finds all mistakes in a TOML file of sources
+    bench.py      `bench`: measures how fast one source answers
+    watch.py      `top`: shows a monitor that runs in another program
+    journal.py    `journal`: lists, shows and expires the answers of a journal
+    scaffold.py   `new-connector`: creates a plugin package from `template/`
+    output.py     lays out the output of all commands, on a terminal and elsewhere
 
-Shell completion asks the command at each press of the tab key, so each command imports what it needs when it runs.
+Shell completion starts this command at each press of the tab key. To keep that fast, each command imports its modules
+only when it runs.
 """
 
 from __future__ import annotations
@@ -23,7 +26,12 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Run the command that the arguments of this process name; return its exit code: 0 ok, 1 failed, 2 misused."""
+    """
+    Run the command that the arguments of this process name.
+
+    Returns:
+        The exit code: 0 for success, 1 when the command failed, 2 when the command line is wrong.
+    """
     for package in ("click", "rich"):
         if find_spec(package) is None:
             sys.stderr.write(

@@ -1,4 +1,4 @@
-"""Texts of the command line -> keys as a worker makes them of columns, and options of `enrich`."""
+"""Texts of the command line, converted into keys (with the code that workers use for columns) and `enrich` options."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
-from ..options import Cache, Options, Retry, did_you_mean
-from ..report import plural
+from ..errors import ConfigError, did_you_mean
+from ..options import Cache, Options, Retry
+from ..reports.text import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ..connector import ConnectorConfig, Key
+    from ..interface import ConnectorConfig, Key
 
 __all__ = ["ArgumentError", "keys_of", "options_of", "types_of"]
 
 
 class ArgumentError(ConfigError):
-    """What the command line says of a key is wrong."""
+    """An argument of the command line that describes keys is wrong."""
 
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -32,33 +32,34 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 def options_of(texts: Iterable[str]) -> dict[str, Any]:
     """
-    Return the options that *texts* of the form ``NAME=VALUE`` give, checked as `enrich` does.
+    Return the options in *texts*, each of the form ``NAME=VALUE``, after the checks that `enrich` makes.
 
-    A value is one of TOML, or text that needs no quotes; `none` is None. The parts of `retry` and `cache` have a dot.
+    A value is a TOML value, or text without quotes; `none` is None. A dot names a part of `retry` or `cache`, as in
+    `cache.ttl=60`.
 
     Raises:
-        ConfigError: A text is not of that form, or an option is wrong.
+        ConfigError: A text does not have the form ``NAME=VALUE``, or an option is wrong.
 
-    >>> options_of(["timeout=0.5", "on_error=null", "cache.ttl=60", "retry=none"])
-    {'timeout': 0.5, 'on_error': 'null', 'cache': Cache(ttl=60, max_bytes=134217728, missing_ttl=None), 'retry': None}
+    >>> options_of(["timeout=0.5", "on_error=null", "retry.attempts=2", "limit=none"])["retry"].attempts
+    2
     """
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         option, _, part = name.strip().partition(".")
         if not equals or not re.fullmatch(r"\w+", option) or not re.fullmatch(r"\w*", part):
             raise ConfigError(f"The option is {text!r}; it must be NAME=VALUE, for example timeout=0.5.")
         if not part:
-            given[option] = _value(value.strip())
-        elif isinstance(parts := given.setdefault(option, {}), dict):
+            options[option] = _value(value.strip())
+        elif isinstance(parts := options.setdefault(option, {}), dict):
             parts[part] = _value(value.strip())
         else:
             raise ConfigError(f"The option {option} is given whole and in parts. Give it once, for example {text}.")
     for option, cls in (("retry", Retry), ("cache", Cache)):
-        if isinstance(given.get(option), dict):
-            given[option] = _parts(cls, option, given[option])
-    Options.of(given)
-    return given
+        if isinstance(options.get(option), dict):
+            options[option] = _option_of_parts(cls, option, options[option])
+    Options.of(options)
+    return options
 
 
 def _value(text: str) -> Any:
@@ -66,11 +67,11 @@ def _value(text: str) -> Any:
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, a number too long, or nested too deep
         return text
 
 
-def _parts(cls: type[Retry | Cache], option: str, parts: dict[str, Any]) -> Retry | Cache:
+def _option_of_parts(cls: type[Retry | Cache], option: str, parts: dict[str, Any]) -> Retry | Cache:
     known = [field.name for field in fields(cls)]
     for part in parts:
         if part not in known:
@@ -80,21 +81,22 @@ def _parts(cls: type[Retry | Cache], option: str, parts: dict[str, Any]) -> Retr
             )
     try:
         return cls(**parts)
-    except TypeError as error:  # one that is required is not there
+    except TypeError as error:  # a required part is absent
         raise ConfigError(f"{cls.__name__} needs {known[0]!r}. Add, for example, {option}.{known[0]}=60.") from error
 
 
 def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) -> list[Key]:
     """
-    Return the distinct keys that *texts* stand for.
+    Return the distinct keys that *texts* describe.
 
     Args:
-        texts: One key each. Where a key has several parts they are separated by commas, as in a CSV file.
-        types: Spark types of the key columns, separated by commas; None: strings, as many as *config* wants.
-        config: Of the source.
+        texts: One text for each key. Commas separate the parts of a key, as in a line of a CSV file.
+        types: Spark types of the key columns, separated by commas. None means strings, one for each part that *config*
+            requires.
+        config: Config of the source.
 
     Raises:
-        ArgumentError: A type is unknown, or a text is no UTF-8, or no key of that type or number of parts.
+        ArgumentError: A type is unknown, or a text is not UTF-8, or a text does not fit the types or their number.
 
     >>> from enrichkit import ConnectorConfig
     >>> keys_of(["7", "7", "8"], "bigint", ConnectorConfig())
@@ -104,7 +106,7 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
     """
     import pyarrow as pa
 
-    from ..keys import encode
+    from ..worker.keys import encode
 
     if not texts:
         return []
@@ -116,7 +118,7 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
         if len(row) != len(names):
             raise ArgumentError(
                 f"The key {text!r} has {plural(len(row), 'part')}; it must have {len(names)}, separated by commas. For "
-                f"example {json.dumps(','.join('ab'[: len(names)]))}; a part with a comma stands in double quotes."
+                f"example {json.dumps(','.join('ab'[: len(names)]))}. Put a part that has a comma in double quotes."
             )
     arrays = []
     for name, column, parts in zip(names, columns, zip(*rows, strict=True), strict=True):
@@ -124,28 +126,31 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
             arrays.append(pa.array(parts, pa.string()).cast(column))
         except pa.ArrowInvalid as error:
             raise ArgumentError(
-                f"A key is no {name}: {error}. Give keys of that type, or their type with --type, for example "
-                "--type bigint."
+                f"A key does not fit the type {name}: {error}. Give keys of this type, or name the type of the keys "
+                "with --type, for example --type bigint."
             ) from error
     keys, codes = encode(arrays)
     if codes.null_count:
-        raise ArgumentError("A key is NaN, which is no key: a row with it asks nobody and gets a null. Leave it out.")
+        raise ArgumentError(
+            "A key is NaN. A row with this key gets a null without a lookup, so there is nothing to look up. Leave "
+            "this key out."
+        )
     return keys.objects()
 
 
 def _parts_of(text: str, count: int) -> list[str]:
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # Python has put surrogates in the place of bytes that are no UTF-8
+    except UnicodeEncodeError as error:  # Python replaced bytes that are not UTF-8 with surrogates
         raise ArgumentError(
-            f"The key {text!r} is no UTF-8, which a key must be. Choose a locale of UTF-8 for the terminal, or convert "
+            f"The key {text!r} is not UTF-8; a key must be UTF-8. Choose a UTF-8 locale for the terminal, or convert "
             "the file, for example with iconv -f latin1 -t utf-8."
         ) from error
     try:
         return [text] if count == 1 else next(csv.reader([text]), [])
     except csv.Error as error:
         raise ArgumentError(
-            f"The key {reprlib.repr(text)} is no line of CSV; a line break must stand in double quotes, and a part "
+            f"The key {reprlib.repr(text)} is not a line of CSV; a line break must be inside double quotes, and a part "
             f"must have at most {csv.field_size_limit():,} characters. Put quotes around the part, for example "
             "$'\"a\\nb\",c', or leave the key out."
         ) from error
@@ -153,10 +158,10 @@ def _parts_of(text: str, count: int) -> list[str]:
 
 def types_of(types: str | None, config: ConnectorConfig) -> list[str]:
     """
-    Return the Spark types of the key columns, one for each.
+    Return the Spark types in *types*, one for each key column.
 
     Raises:
-        ArgumentError: There are more or fewer than *config* wants.
+        ArgumentError: *types* has more or fewer types than *config* requires.
 
     >>> from enrichkit import ConnectorConfig
     >>> types_of("string, decimal(10,2)", ConnectorConfig())

@@ -1,9 +1,9 @@
 """
-`bench`: how fast one source answers, by calls in flight.
+`bench`: measures how fast one source answers at several numbers of calls in flight.
 
-Each row of the table is some seconds of lookups through the engine of a worker, in one process, without Spark, cache
-and retries. The keys are asked for over and over, so the source's own caches are warm: what it prints is what the
-source and the way to it can give at most, not what a job will see.
+Each row of the table is the result of some seconds of lookups through a worker's engine, in one process, without Spark,
+cache and retries. The same keys are looked up again and again, so the source's own caches are warm: the figures are the
+most that the source and the network can deliver, not the throughput that a job will see.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..config import find_source
+from ..driver.planner import limits_of
 from ..errors import ConfigError
 from ..options import MOST_CAPACITY, Options
 from ..outcome import STATUSES
-from ..plan import limits_of
-from ..report import plural
+from ..reports.text import plural
+from ..sources.config import find_source
 from .arguments import keys_of
 from .output import Part, colour, columns, heading, indented
 from .probe import Probe, describe, without_secrets
@@ -32,25 +32,27 @@ if TYPE_CHECKING:
 __all__ = ["Bench", "Measure", "bench"]
 
 NUMBERS = ("capacity", "keys/s", "calls/s", "p50 ms", "p95 ms", "p99 ms", "in flight")
-ENOUGH = 0.9
-"""Share of the best throughput that is as good as the best."""
+NEAR_BEST = 0.9
+"""Share of the best throughput from which on a capacity counts as near the best."""
 
 
 @dataclass(frozen=True)
 class Measure:
     """
-    One capacity.
+    The figures of one capacity.
 
     Attributes:
-        capacity: Calls in flight at most.
-        seconds: How long it was measured.
-        calls: Calls that ended.
-        keys: Keys that were asked for and have an outcome.
-        keys_per_second: Of those.
-        p50: Median of a call's seconds; likewise p95 and p99. None: no call has ended.
-        in_flight: Calls in flight on average: calls per second x mean seconds of a call (Little's law).
-        outcomes: How many keys ended how.
-        error: The last error; None: there was none.
+        capacity: The most calls in flight.
+        seconds: Duration of the measurement.
+        calls: Number of calls that ended.
+        keys: Number of keys that were looked up and got an outcome.
+        keys_per_second: *keys* divided by *seconds*.
+        p50: Median duration of a call in seconds; None when no call ended.
+        p95: 95th percentile of the duration of a call in seconds; None when no call ended.
+        p99: 99th percentile of the duration of a call in seconds; None when no call ended.
+        in_flight: Mean number of calls in flight: calls per second x mean seconds of a call (Little's law).
+        outcomes: Number of keys for each status.
+        error: The last error; None when no key failed.
     """
 
     capacity: int
@@ -69,15 +71,15 @@ class Measure:
 @dataclass(frozen=True)
 class Bench:
     """
-    What `bench` measured.
+    The result of `bench`.
 
     Attributes:
         source: Name of the source.
-        connector: Name of its connector.
+        connector: Name of the source's connector.
         batch_size: Keys per call.
-        distinct_keys: How many there were to ask for.
-        measures: One for each capacity, in the order of the measurement.
-        suggested: The least capacity whose throughput is near the best; None: no key had an answer.
+        distinct_keys: Number of distinct keys that the user gave.
+        measures: The figures of each capacity, in the order of the measurement.
+        suggested: The smallest capacity whose throughput is near the best; None when no key had an answer.
     """
 
     source: str
@@ -90,19 +92,20 @@ class Bench:
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
         yield heading(f"The source {self.source!r}, connector {self.connector!r}, {self.batch_size:,} keys per call")
         yield columns([_row(each) for each in self.measures], [*NUMBERS, "not ok"], numbers=NUMBERS)
-        for said in dict.fromkeys(measure.error for measure in self.measures if measure.error is not None):
-            yield indented(("Last error: ", "red"), said)
+        for error in dict.fromkeys(measure.error for measure in self.measures if measure.error is not None):
+            yield indented(("Last error: ", "red"), error)
         most = max(measure.capacity for measure in self.measures) * self.batch_size
         if self.distinct_keys < 2 * most:
             yield indented(
-                f"{plural(self.distinct_keys, 'distinct key')} given; with fewer than {2 * most:,} the larger "
-                "capacities cannot be filled, because a key is asked for once at a time. Give more of them."
+                f"{plural(self.distinct_keys, 'distinct key')} given. Fewer than {2 * most:,} distinct keys cannot "
+                "fill the larger capacities, because a key is never in two calls at a time. Give more keys."
             )
         if self.suggested is not None and len(self.measures) > 1:
             yield indented(
                 (f"capacity={self.suggested}", "bold"),
-                f" is the least that comes within {1 - ENOUGH:.0%} of the best. It is for one worker process: divide "
-                "it by the task slots that ask at the same time if the source is shared.",
+                f" is the smallest capacity whose throughput is within {1 - NEAR_BEST:.0%} of the best. It holds for "
+                "one worker process: if several task slots call the source at the same time, divide it by their "
+                "number.",
             )
 
 
@@ -116,41 +119,44 @@ def bench(
     seconds: float = 2.0,
 ) -> Bench:
     """
-    Look keys up for *seconds* with each of *capacities*; by default 1, 2, 4 ... up to twice the usual one.
+    Look keys up for *seconds* with each of *capacities*.
 
     Args:
-        name: Of the source.
-        texts: Of the keys, see `keys_of`.
-        types: Of the key columns, likewise.
-        options: Of `enrich`; there are no retries unless `retry` is given.
-        capacities: Calls in flight.
-        seconds: For each of them.
+        name: Name of the source.
+        texts: Texts of the keys, see `keys_of`.
+        types: Spark types of the key columns, see `keys_of`.
+        options: Options of `enrich`. Without the option `retry` there are no retries.
+        capacities: Numbers of calls in flight; when empty, 1, 2, 4 ... up to twice the capacity that a job would use.
+        seconds: Duration of the measurement of each capacity.
 
     Raises:
-        ConfigError: There is no such source, its config is wrong, or a text is no key.
-        SourceError: It cannot be opened or asked.
+        ConfigError: No source has this name, its config is wrong, or a text is not a key.
+        SourceError: The source cannot be opened, or lookups cannot work at all.
     """
     name, connector, config = find_source(name)
     keys = keys_of(texts, types, config)
     if not keys:
-        raise ConfigError("No key is given; bench needs some to ask for. Name them, or a file with --keys-from.")
-    describe(connector, config)  # whether it opens at all
+        raise ConfigError(
+            "No key is given, and bench needs keys to look up. Name keys, or a file of keys with --keys-from."
+        )
+    describe(connector, config)  # raises when the source cannot be opened
     options = {"retry": None, "cache": None, **options}
     usual, batch_size, _ = limits_of(name, connector(config), Options.of(options))
-    doubled = (min(2**power, MOST_CAPACITY) for power in range((2 * usual).bit_length()))
-    wanted = capacities or list(dict.fromkeys(doubled))
+    powers_of_two = (min(2**power, MOST_CAPACITY) for power in range((2 * usual).bit_length()))
     measures = []
-    for capacity in wanted:
-        # What was admitted has to be answered when the time is up, so not much more than can be in flight; the rest
-        # would wait for keys that are, and of few keys the time would go into that.
+    for capacity in capacities or dict.fromkeys(powers_of_two):
+        # When the time is up, all admitted keys still have to be answered. The window is therefore not much larger than
+        # the number of keys that can be in flight. With few distinct keys a larger window would fill with keys that
+        # wait for the same key in flight, and the measurement would consist of that waiting.
         window = {"window": 4 * min(capacity * batch_size, len(keys))}
         with Probe(name, connector, config, {**window, **options, "capacity": capacity}) as probe:
             measured = _measure(probe, keys, seconds)
         error = None if measured.error is None else without_secrets(measured.error, config)
         measures.append(replace(measured, error=error))
-    # What is refused at once is no answer, or the capacity that a source cannot bear would be the fastest.
+    # A refusal does not count as an answer. Refusals are fast, so otherwise a capacity at which the source refuses most
+    # keys would look like the best.
     rates = {each.capacity: _answered(each) / each.seconds for each in measures if _answered(each)}
-    near = [capacity for capacity, rate in rates.items() if rate >= ENOUGH * max(rates.values())]
+    near = [capacity for capacity, rate in rates.items() if rate >= NEAR_BEST * max(rates.values())]
     return Bench(name, connector.name, batch_size, len(keys), tuple(measures), min(near, default=None))
 
 
@@ -162,48 +168,49 @@ def _measure(probe: Probe, keys: list[Any], seconds: float) -> Measure:
     outcomes: Counter[str] = Counter()
     error = None
     group = min(len(keys), probe.batch_size)
-    for part in probe.outcomes([keys[:group]]):  # opens, and connects
+    for part in probe.outcomes([keys[:group]]):  # opens the connector and its connections before the clock starts
         del part
     probe.seconds.clear()
     began = time.perf_counter()
-    for part in probe.outcomes(_until(began + seconds, keys, group)):
-        assert part.origins is not None
-        asked = (origin != "shared" for origin in part.origins)  # the others waited for a key that was in flight
-        outcomes.update(STATUSES[status] for status in itertools.compress(part.statuses, asked))
+    for part in probe.outcomes(_groups_until(began + seconds, keys, group)):
+        assert part.details is not None
+        # A key whose origin is "shared" was not looked up: it waited for the same key, which was in flight.
+        looked_up = (origin != "shared" for origin in part.details.origins)
+        outcomes.update(STATUSES[status] for status in itertools.compress(part.statuses, looked_up))
         error = next(reversed(part.errors.values()), error)
     spent = time.perf_counter() - began
     times = sorted(probe.seconds)
-    at = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
+    percentiles = statistics.quantiles(times, n=100, method="inclusive") if len(times) > 1 else times * 99
     return Measure(
         capacity=probe.capacity,
         seconds=spent,
         calls=len(times),
         keys=outcomes.total(),
         keys_per_second=outcomes.total() / spent,
-        p50=at[49] if at else None,
-        p95=at[94] if at else None,
-        p99=at[98] if at else None,
+        p50=percentiles[49] if percentiles else None,
+        p95=percentiles[94] if percentiles else None,
+        p99=percentiles[98] if percentiles else None,
         in_flight=sum(times) / spent,
         outcomes=dict(outcomes),
         error=error,
     )
 
 
-def _until(end: float, keys: list[Any], size: int) -> Iterator[list[Any]]:
-    """Yield groups of *size* keys, going round and round, until `time.perf_counter()` is *end*."""
-    round_and_round = itertools.cycle(keys)
+def _groups_until(end: float, keys: list[Any], size: int) -> Iterator[list[Any]]:
+    """Yield groups of *size* keys, cycling through *keys*, until `time.perf_counter()` reaches *end*."""
+    cycle = itertools.cycle(keys)
     while time.perf_counter() < end:
-        yield list(itertools.islice(round_and_round, size))
+        yield list(itertools.islice(cycle, size))
 
 
 def _row(each: Measure) -> Sequence[Part]:
     percentiles = ("-" if value is None else f"{value * 1000:,.2f}" for value in (each.p50, each.p95, each.p99))
-    others = {word: number for word, number in each.outcomes.items() if word != "ok"}
+    others = {status: number for status, number in each.outcomes.items() if status != "ok"}
     return (
         f"{each.capacity:,}",
         f"{each.keys_per_second:,.0f}",
         f"{each.calls / each.seconds:,.0f}",
         *percentiles,
         f"{each.in_flight:,.1f}",
-        (", ".join(f"{number:,} {word}" for word, number in others.items()), colour(*others)),
+        (", ".join(f"{number:,} {status}" for status, number in others.items()), colour(*others)),
     )

@@ -1,4 +1,4 @@
-"""`check`: one source, and what it answers for some keys."""
+"""`check`: opens one source and looks up some keys."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..config import find_source
 from ..outcome import STATUSES, Outcomes
-from ..report import seconds
+from ..reports.text import seconds
+from ..sources.config import find_source
 from .arguments import keys_of, types_of
 from .output import Part, colour, columns, heading, indented
-from .probe import TOLD, Probe, SourceError, describe, without_secrets
+from .probe import OUTCOMES_AS_DATA, Probe, SourceError, describe, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..connector import ConnectorConfig
+    from ..interface import ConnectorConfig
 
 __all__ = ["Answer", "Check", "check"]
 
@@ -28,7 +28,17 @@ FAILED = ("timeout", "error", "rejected")
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one key; `latency` in seconds, from its first call on."""
+    """
+    The outcome of one key.
+
+    Attributes:
+        key: The key, as the connector gets it.
+        status: One of `enrichkit.outcome.STATUSES`.
+        value: The value; None unless *status* is `ok`.
+        error: Message of the error; None when the lookup did not fail.
+        attempts: Number of calls made for the key.
+        latency: Seconds from the first call to the outcome.
+    """
 
     key: Any
     status: str
@@ -41,16 +51,16 @@ class Answer:
 @dataclass(frozen=True)
 class Check:
     """
-    What `check` found.
+    The result of `check`.
 
     Attributes:
         source: Name of the source.
-        connector: Name of its connector.
+        connector: Name of the source's connector.
         config: The config as text, without its secrets.
-        opened: Seconds that opening took.
-        value_type: DDL of one value; None: not known without asking for it with `returns`.
-        value_from: Where that type came from.
-        answers: One for each distinct key.
+        opened: Seconds that the connector took to open.
+        value_type: DDL of one value; None when neither the config declares a type nor the source can tell it.
+        value_from: Where *value_type* came from.
+        answers: The outcome of each distinct key.
     """
 
     source: str
@@ -63,11 +73,11 @@ class Check:
 
     @property
     def failed(self) -> int:
-        """How many keys have no answer. One that the source does not hold has one."""
+        """Number of keys without an answer; that the source does not hold a key is an answer."""
         return sum(answer.status in FAILED for answer in self.answers)
 
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
-        declared = self.value_type or "not known: neither declared with returns nor told by the source"
+        declared = self.value_type or "not known: the config has no returns, and the source cannot tell the type"
         yield heading(f"The source {self.source!r}")
         facts = {
             "connector": self.connector,
@@ -82,31 +92,31 @@ class Check:
             heads = ("key", "status", "attempts", "time", "answer")
             yield columns([_row(answer) for answer in self.answers], heads, numbers=("attempts", "time"))
         else:
-            yield indented("Name a KEY to see an answer; some connectors connect with the first one only.")
+            yield indented("Name a KEY to see its value. Some connectors connect only when they look up the first key.")
 
 
 def check(name: str, texts: Sequence[str], types: str | None, options: dict[str, Any], *, spark: bool = False) -> Check:
     """
-    Open the source *name* and look up the keys that *texts* stand for.
+    Open the source *name* and look up the keys that *texts* describe.
 
     Args:
-        name: Of the source.
-        texts: Of the keys, see `keys_of`.
-        types: Of the key columns, likewise.
-        options: Of `enrich`.
-        spark: Look them up in a Spark job on this machine, which decodes the values as the declared type.
+        name: Name of the source.
+        texts: Texts of the keys, see `keys_of`.
+        types: Spark types of the key columns, see `keys_of`.
+        options: Options of `enrich`.
+        spark: Look the keys up in a Spark job on this machine, which decodes the values as the declared type.
 
     Raises:
-        ConfigError: There is no such source, its config is wrong, or a text is no key.
-        SourceError: It cannot be opened, or the job failed.
-        LocalServerError: There is no Spark.
+        ConfigError: No source has this name, its config is wrong, or a text is not a key.
+        SourceError: The source cannot be opened, or the job failed.
+        LocalServerError: Spark is not installed or cannot start.
     """
     name, connector, config = find_source(name)
     keys = keys_of(texts, types, config)
     value_type, opened = describe(connector, config)
     answers: list[Answer] = []
     if keys and spark:
-        answers += _answers_of_spark(name, keys, types_of(types, config), {**options, **TOLD}, config)
+        answers += _answers_of_spark(name, keys, types_of(types, config), {**options, **OUTCOMES_AS_DATA}, config)
     elif keys:
         encoding = connector(config).encoding
         with Probe(name, connector, config, options) as probe:
@@ -124,13 +134,13 @@ def check(name: str, texts: Sequence[str], types: str | None, options: dict[str,
 
 
 def _answers(part: Outcomes, encoding: str, config: ConnectorConfig) -> Iterator[Answer]:
-    assert part.attempts is not None
-    assert part.latencies is not None
+    details = part.details
+    assert details is not None
     for index, key in enumerate(part.keys):
         status, value = STATUSES[part.statuses[index]], _plain(part.values[index], encoding)
         error = part.errors.get(index)
-        said = None if error is None else without_secrets(error, config)
-        yield Answer(key, status, value, said, part.attempts[index], part.latencies[index])
+        message = None if error is None else without_secrets(error, config)
+        yield Answer(key, status, value, message, details.attempts[index], details.latencies[index])
 
 
 def _answers_of_spark(
@@ -145,19 +155,19 @@ def _answers_of_spark(
 
         frame = session.createDataFrame([key if isinstance(key, tuple) else (key,) for key in keys], schema)
         try:
-            rows = frame.select(enrich(name, *columns, **options).alias("found")).collect()
+            rows = frame.select(enrich(name, *columns, **options).alias("outcome")).collect()
         except PySparkException as error:
-            # Python's and Java's traces stand around the line with our error.
+            # The line with our error is between the traces of Python and of Java.
             lines = [line for line in str(error).splitlines() if line.startswith("enrichkit.")] or [str(error)]
             raise SourceError(without_secrets(lines[-1], config)) from error
-    for key, (found,) in zip(keys, rows, strict=True):
-        answer = found.asDict(recursive=True)
-        said = None if found.error is None else without_secrets(found.error, config)
-        yield Answer(key, found.status, answer["value"], said, found.attempts, found.latency)
+    for key, (outcome,) in zip(keys, rows, strict=True):
+        value = outcome.asDict(recursive=True)["value"]
+        message = None if outcome.error is None else without_secrets(outcome.error, config)
+        yield Answer(key, outcome.status, value, message, outcome.attempts, outcome.latency)
 
 
 def _plain(value: Any, encoding: str) -> Any:
-    """Return the answer of a connector as people read it: text for bytes that are text, the content of a document."""
+    """Return the answer of a connector in readable form: UTF-8 bytes as text, and JSON as the value it describes."""
     if encoding == "json" and isinstance(value, bytes | str):
         try:
             return msgspec.json.decode(value)
@@ -174,10 +184,10 @@ def _plain(value: Any, encoding: str) -> Any:
 
 
 def _row(answer: Answer) -> Sequence[Part]:
-    # The engine's clock ticks in milliseconds where uvloop is installed.
-    spent = seconds(answer.latency) if answer.latency else "<0.001 s"
+    # With uvloop the engine's clock has a resolution of a millisecond, so a latency may be 0.
+    latency = seconds(answer.latency) if answer.latency else "<0.001 s"
     style = colour(answer.status)
-    said: Part = (answer.error or "", style)
+    result: Part = (answer.error or "", style)
     if answer.status == "ok":
-        said = answer.value if isinstance(answer.value, str) else repr(answer.value)
-    return repr(answer.key), (answer.status, style), f"{answer.attempts:,}", spent, said
+        result = answer.value if isinstance(answer.value, str) else repr(answer.value)
+    return repr(answer.key), (answer.status, style), f"{answer.attempts:,}", latency, result

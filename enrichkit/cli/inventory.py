@@ -1,4 +1,4 @@
-"""`connectors`: what is installed, and what each connector can do."""
+"""`connectors`: lists the connectors, and what each connector can do."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..connector import Connector
 from ..errors import MissingDriverError, PluginError
-from ..registry import FIRST_PARTY, Plugin, connectors, load, require_driver
+from ..interface import Connector
+from ..sources.registry import FIRST_PARTY, Plugin, connectors, load, require_driver
 from .output import columns, heading
 
 if TYPE_CHECKING:
@@ -20,20 +20,20 @@ __all__ = ["Installed", "Inventory", "inventory"]
 @dataclass(frozen=True)
 class Installed:
     """
-    One connector.
+    One connector. All attributes from *config* to *scan* are None when the connector cannot be loaded.
 
     Attributes:
-        name: What users write.
-        package: Name of the package that offers it.
-        version: Version of the package; None: it is not installed.
-        config: Name of the class of its config; likewise what follows is None when it cannot be loaded.
+        name: The name that users write.
+        package: Name of the package that offers the connector.
+        version: Version of the package; None when the package is not installed.
+        config: Name of the connector's config class.
         batch_size: Keys per call, unless an option says otherwise.
-        max_batch_size: Most keys that a call may hold.
+        max_batch_size: The most keys that a call may hold.
         capacity: Calls in flight per worker process, unless an option says otherwise.
         describe: Whether the source can tell the type of its values.
         store: Whether values can be written to the source.
         scan: Whether the source can be read as a whole.
-        problem: Why it cannot be used, and the line for pip; None: it can.
+        problem: Why the connector cannot be used, with the `pip install` line; None when the connector can be used.
     """
 
     name: str
@@ -51,7 +51,12 @@ class Installed:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The connectors by name."""
+    """
+    The result of `connectors`.
+
+    Attributes:
+        connectors: The connectors, sorted by name.
+    """
 
     connectors: tuple[Installed, ...]
 
@@ -59,27 +64,27 @@ class Inventory:
         heads = ("connector", "package and config", "keys per call", "in flight", "can also")
         if usable := [each for each in self.connectors if each.problem is None]:
             yield columns([_row(each) for each in usable], heads, numbers=heads[2:4])
-        if others := [each for each in self.connectors if each.problem is not None]:
+        if unusable := [each for each in self.connectors if each.problem is not None]:
             yield from [""] * bool(usable)
             yield heading("Cannot be used")
             yield columns(
-                [(each.name, ("" if each.version else "Not installed. ") + str(each.problem)) for each in others]
+                [(each.name, ("" if each.version else "Not installed. ") + str(each.problem)) for each in unusable]
             )
 
 
 def inventory() -> Inventory:
-    """Load each installed connector, and name those of the project that are not there."""
+    """Load each installed connector; return those and the connectors of this project that are not installed."""
     installed = connectors()
     absent = [
         Installed(name, f"enrichkit-{name}", None, problem=f"Run: pip install 'enrichkit[{name}]'")
         for name in FIRST_PARTY
         if name not in installed
     ]
-    found = [_look_at(plugin) for plugin in installed.values()]
-    return Inventory(tuple(sorted([*found, *absent], key=lambda each: each.name)))
+    loaded = [_load(plugin) for plugin in installed.values()]
+    return Inventory(tuple(sorted([*loaded, *absent], key=lambda each: each.name)))
 
 
-def _look_at(plugin: Plugin) -> Installed:
+def _load(plugin: Plugin) -> Installed:
     try:
         connector = load(plugin.name)
     except PluginError as error:
@@ -97,19 +102,19 @@ def _look_at(plugin: Plugin) -> Installed:
         batch_size=min(connector.batch_size, connector.max_batch_size),
         max_batch_size=connector.max_batch_size,
         capacity=connector.capacity,
-        describe=_offers(connector, "describe"),
-        store=_offers(connector, "store_many"),
-        scan=_offers(connector, "scan"),
+        describe=_overrides(connector, "describe"),
+        store=_overrides(connector, "store_many"),
+        scan=_overrides(connector, "scan"),
         problem=problem,
     )
 
 
-def _offers(connector: type[Connector[Any]], method: str) -> bool:
+def _overrides(connector: type[Connector[Any]], method: str) -> bool:
     return getattr(connector, method) is not getattr(Connector, method)
 
 
 def _row(each: Installed) -> Sequence[str]:
-    can = ", ".join(word for word in ("describe", "store", "scan") if getattr(each, word))
+    abilities = ", ".join(ability for ability in ("describe", "store", "scan") if getattr(each, ability))
     package = f"{each.package} {each.version}\n{each.config}"
-    calls = f"{each.batch_size:,}\nup to {each.max_batch_size:,}"
-    return each.name, package, calls, f"{each.capacity:,}", can or "-"
+    keys_per_call = f"{each.batch_size:,}\nup to {each.max_batch_size:,}"
+    return each.name, package, keys_per_call, f"{each.capacity:,}", abilities or "-"

@@ -1,4 +1,4 @@
-"""`lint`: all that is wrong in a TOML file of sources, at once, without asking a source."""
+"""`lint`: finds all mistakes in a TOML file of sources, in one run and without contacting a source."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..config import from_toml, is_required, settings_of
-from ..errors import ConfigError, PluginError
-from ..options import did_you_mean
-from ..plan import secrets_of
-from ..registry import connectors, load, require_driver
-from ..secrets import redact
+from ..errors import ConfigError, PluginError, did_you_mean
+from ..secrets import redact, secrets_of
+from ..sources.config import from_toml, is_required, settings_of
+from ..sources.registry import connectors, load, require_driver
 from .output import heading, indented
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..connector import Connector, ConnectorConfig
+    from ..interface import Connector, ConnectorConfig
 
 __all__ = ["Finding", "lint"]
 
@@ -31,14 +29,14 @@ __all__ = ["Finding", "lint"]
 @dataclass(frozen=True)
 class Finding:
     """
-    One thing that is wrong.
+    One mistake in a file of sources.
 
     Attributes:
         file: Path of the file.
-        line: Number of the line, from 1; None: not found.
-        source: Name of the source; None: it is the whole file.
-        setting: Name of the setting; None: it is the whole table.
-        message: What is wrong, and what to do.
+        line: Number of the line, from 1; None when the line is unknown.
+        source: Name of the source; None when the mistake concerns the whole file.
+        setting: Name of the setting; None when the mistake concerns the whole table.
+        message: The mistake and how to fix it.
     """
 
     file: str
@@ -48,28 +46,31 @@ class Finding:
     message: str
 
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
-        # On a line of its own, for the editors and terminals that make a link of it.
+        # File and line have a line of their own, because some editors and terminals turn it into a link.
         yield heading(self.file if self.line is None else f"{self.file}:{self.line}")
         yield indented(self.message)
 
 
 def lint(path: Path, *, secrets: bool = True) -> tuple[int, list[Finding]]:
     """
-    Return how many sources the file at *path* has, and what is wrong in it.
+    Find all mistakes in a file of sources.
 
     Args:
-        path: Of a TOML file.
-        secrets: Look also whether the secrets that it refers to are here; where the workers run they have to be.
+        path: Path of a TOML file.
+        secrets: Whether a secret that does not exist on this machine is a mistake. On workers the secrets must exist.
+
+    Returns:
+        The number of sources in the file, and the mistakes in the order of their lines.
     """
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text)
     except OSError as error:
         return 0, [Finding(str(path), None, None, None, f"The file cannot be read: {error.strerror}. Name another.")]
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        at = re.search(r"at line (\d+)", str(error))
-        said = f"This is not TOML: {error}. Write tables such as [sources.users] with type = 'redis'."
-        return 0, [Finding(str(path), int(at[1]) if at else None, None, None, said)]
+    except (ValueError, RecursionError) as error:  # of a number of 5,000 digits, too, and of 5,000 brackets
+        place = re.search(r"at line (\d+)", str(error))
+        message = f"This is not TOML: {error}. Write tables such as [sources.users] with type = 'redis'."
+        return 0, [Finding(str(path), int(place[1]) if place else None, None, None, message)]
     lines = text.splitlines()
     findings = [
         Finding(
@@ -83,17 +84,21 @@ def lint(path: Path, *, secrets: bool = True) -> tuple[int, list[Finding]]:
         sources = {"": sources}
     for name, table in sources.items():
         if not isinstance(table, dict):
-            said = "'sources' must hold tables only, such as [sources.users] with type = 'redis'."
-            findings.append(Finding(str(path), _line_of(lines, "sources", name), name or None, None, said))
+            message = "'sources' must hold tables only, such as [sources.users] with type = 'redis'."
+            findings.append(Finding(str(path), _line_of(lines, "sources", name), name or None, None, message))
             continue
-        for setting, said in _of_source(table, secrets=secrets):
+        for setting, message in _source_mistakes(table, secrets=secrets):
             line = _line_of(lines, f"sources.{name}", setting)
-            findings.append(Finding(str(path), line, name, setting, f"[sources.{name}]: {redact(said)}"))
+            findings.append(Finding(str(path), line, name, setting, f"[sources.{name}]: {redact(message)}"))
     return len(sources), sorted(findings, key=lambda finding: finding.line or 0)
 
 
-def _of_source(table: dict[str, Any], *, secrets: bool) -> Iterator[tuple[str | None, str]]:
-    """Yield what is wrong with the *table* of one source: the setting and the message."""
+Mistake = tuple[str | None, str]
+"""A setting and a message; the setting is None when the mistake concerns the whole table."""
+
+
+def _source_mistakes(table: dict[str, Any], *, secrets: bool) -> Iterator[Mistake]:
+    """Yield the mistakes in *table*, the table of one source."""
     settings = dict(table)
     kind = settings.pop("type", None)
     if not isinstance(kind, str):
@@ -108,7 +113,21 @@ def _of_source(table: dict[str, Any], *, secrets: bool) -> Iterator[tuple[str | 
         require_driver(connector)
     except PluginError as error:
         yield "type", str(error)
-    cls = connector.config_class
+    yield from _name_mistakes(kind, connector.config_class, settings)
+    known = {field.name for field in settings_of(connector.config_class)}
+    values: dict[str, Any] = {}
+    for setting in (setting for setting in settings if setting in known):
+        try:
+            values[setting] = from_toml(settings[setting])
+        except ConfigError as error:
+            yield setting, str(error)
+    yield from _value_mistakes(connector, values)
+    if secrets:
+        yield from _absent_secrets(values)
+
+
+def _name_mistakes(kind: str, cls: type[ConnectorConfig], settings: dict[str, Any]) -> Iterator[Mistake]:
+    """Yield a mistake for each of *settings* that the config class *cls* lacks, and for each absent required one."""
     known = [field.name for field in settings_of(cls)]
     for setting in settings.keys() - known:
         hint = did_you_mean(setting, known)
@@ -116,79 +135,77 @@ def _of_source(table: dict[str, Any], *, secrets: bool) -> Iterator[tuple[str | 
     for field in settings_of(cls):
         if is_required(field) and field.name not in settings:
             yield field.name, f"There is no {field.name!r}, which the connector {kind!r} requires. Add it."
-    given: dict[str, Any] = {}
-    for name, value in settings.items():
-        try:
-            given |= {name: from_toml(value)} if name in known else {}
-        except ConfigError as error:
-            yield name, str(error)
-    yield from _of_values(connector, given)
-    if secrets:
-        for setting, value in given.items():
-            for secret in secrets_of(value):
-                try:
-                    secret.resolve()
-                except ConfigError:
-                    said = f"The secret {secret!r} is not here, and workers need it."
-                    yield setting, f"{said} Set it, or leave secrets out of the search with --no-secrets."
 
 
-def _of_values(connector: type[Connector[Any]], given: dict[str, Any]) -> Iterator[tuple[str | None, str]]:
+def _absent_secrets(values: dict[str, Any]) -> Iterator[Mistake]:
+    """Yield a mistake for each variable or file in *values* that does not exist on this machine."""
+    for setting, value in values.items():
+        for secret in (each for each in secrets_of(value) if each.ttl is None):
+            try:
+                secret.resolve()
+            except ConfigError:
+                message = f"The secret {secret!r} does not exist on this machine, and workers need it."
+                yield setting, f"{message} Provide it, or skip the check of secrets with --no-secrets."
+
+
+def _value_mistakes(connector: type[Connector[Any]], values: dict[str, Any]) -> Iterator[Mistake]:
     """
-    Make the config again and again, each time without the setting that its last error named.
+    Yield the mistakes in *values*, the settings of one source.
 
-    What a config does not check itself, the annotations of its fields tell. Behind a required setting that is wrong
-    nothing can be made, so there they are all that tells.
+    A config raises only its first error. It is therefore constructed repeatedly, each time without the setting that the
+    last error named. Mistakes that the config does not check itself are found by the type hints of its fields. A config
+    cannot be constructed without its required settings, so once one of them is wrong only the type hints remain.
     """
     cls = connector.config_class
-    unlike, left = _unlike_their_annotation(cls, given), dict(given)
-    while all(field.name in left for field in settings_of(cls) if is_required(field)):
+    of_wrong_type, remaining = _type_mistakes(cls, values), dict(values)
+    while all(field.name in remaining for field in settings_of(cls) if is_required(field)):
         try:
-            connector(cls(**left))
+            connector(cls(**remaining))
             break
         except ConfigError as error:
-            named = re.match(rf"{cls.__name__}\.(\w+)", str(error))
-            setting = named[1] if named and named[1] in left else None
+            match = re.match(rf"{cls.__name__}\.(\w+)", str(error))
+            setting = match[1] if match and match[1] in remaining else None
             yield setting, str(error)
             if setting is None:
                 break
-            del left[setting]
-            unlike.pop(setting, None)
-        except Exception as error:  # noqa: BLE001  # of a config that does not expect a value of such a type
-            if not (suspects := unlike.keys() & left):
+            del remaining[setting]
+            of_wrong_type.pop(setting, None)
+        except Exception as error:  # noqa: BLE001  # raised by a config whose checks do not expect a value of this type
+            if not (suspects := of_wrong_type.keys() & remaining):
                 yield (
                     None,
-                    f"{cls.__name__} raised {type(error).__name__}: {error}. Report this to its author.",
+                    f"{cls.__name__} raised {type(error).__name__}: {error}. Report this to the connector's author.",
                 )
                 break
-            left = {name: value for name, value in left.items() if name not in suspects}
-    yield from unlike.items()
+            remaining = {name: value for name, value in remaining.items() if name not in suspects}
+    yield from of_wrong_type.items()
 
 
-def _unlike_their_annotation(cls: type[ConnectorConfig], given: dict[str, Any]) -> dict[str, str]:
+def _type_mistakes(cls: type[ConnectorConfig], values: dict[str, Any]) -> dict[str, str]:
+    """Return a message for each of *values* that does not fit the type hint of its field in *cls*."""
     try:
         hints = typing.get_type_hints(cls)
-    except NameError:  # imported for type checkers only
+    except NameError:  # a hint names a type that is imported for type checkers only
         return {}
-    unlike = {}
-    for setting, value in given.items():
+    messages = {}
+    for setting, value in values.items():
         try:
             msgspec.convert(value, hints[setting])
         except msgspec.ValidationError as error:
-            unlike[setting] = (
-                f"{cls.__name__}.{setting} has a value of the wrong type: {error}. Write one of that type."
+            messages[setting] = (
+                f"{cls.__name__}.{setting} has a value of the wrong type: {error}. Write a value of the expected type."
             )
         except TypeError:  # an annotation that msgspec does not know
             continue
-    return unlike
+    return messages
 
 
 def _line_of(lines: list[str], table: str, setting: str | None = None) -> int | None:
-    """Return the number of the line of *setting* in *table*, else that of the table's header, else None."""
+    """Return the line number of *setting* in *table*, or else the number of the table's header, or else None."""
     header, inside = None, False
     for number, line in enumerate(lines, 1):
-        if found := re.match(r"\s*\[([^\[\]]+)\]", line):
-            name = re.sub(r"[\s\"']", "", found[1])
+        if match := re.match(r"\s*\[([^\[\]]+)\]", line):
+            name = re.sub(r"[\s\"']", "", match[1])
             inside = name == table
             if header is None and (inside or name.startswith(f"{table}.")):
                 header = number

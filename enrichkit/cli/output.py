@@ -1,8 +1,10 @@
 """
-What the commands print, laid out by rich: in colour and as wide as the terminal; elsewhere plain, in 80 columns.
+The layout of all output, made with rich: on a terminal in colour and in the terminal's width, elsewhere plain and 80
+columns wide.
 
-Keys, values and messages are data of others. None is read as markup, and a character that a terminal would obey, or
-that the encoding of the output lacks, is shown as Python's `repr` shows it. What is too wide is folded, never cut.
+Keys, values and messages are data that other people wrote. They are never interpreted as markup. A control character,
+and a character that the encoding of the output lacks, is shown as Python's `repr` shows it. A text that is too wide is
+folded, never cut.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..outcome import STATUSES
-from ..report import WIDTH
+from ..reports.text import WIDTH
 
 __all__ = ["Part", "colour", "columns", "heading", "indented", "show", "show_error", "text"]
 
@@ -27,21 +29,21 @@ Part = str | tuple[str, str]
 
 
 def text(*parts: Part) -> Text:
-    """Return *parts* as one text that is safe to print; its lines stay lines."""
+    """Return *parts* as one text without control characters; line breaks stay."""
     whole = Text(overflow="fold")
     for part in parts:
-        said, style = (part, "") if isinstance(part, str) else part
-        whole.append(_visible(said), style)
+        content, style = (part, "") if isinstance(part, str) else part
+        whole.append(_visible(content), style)
     return whole
 
 
-def heading(said: str) -> Text:
-    """Return *said* as a heading."""
-    return text((said, "bold"))
+def heading(content: str) -> Text:
+    """Return *content* as a heading."""
+    return text((content, "bold"))
 
 
 def colour(*statuses: str) -> str:
-    """Return the style of what became of keys: green if all have a value, red if one failed; a miss is neither."""
+    """Return the style for keys with *statuses*: red if a key failed, else none if one is missing, else green."""
     if failed := {*statuses} - {"ok", "missing"}:
         assert failed <= {*STATUSES}
         return "red"
@@ -58,11 +60,11 @@ def columns(rows: Sequence[Sequence[Part]], heads: Sequence[str] = (), *, number
     Return *rows* in aligned columns, indented.
 
     Args:
-        rows: Their cells, as many in each.
-        heads: What stands above the columns; without them there is no such line.
-        numbers: Those of the heads whose columns are aligned to the right.
+        rows: The cells of each row. All rows have the same number of cells.
+        heads: The titles of the columns; when empty, no line of titles is printed.
+        numbers: The *heads* whose columns are aligned to the right.
     """
-    # No lines around the cells: not every encoding has them, and who copies a value does not want them.
+    # The table has no border: not every encoding has the characters, and users who copy a value do not want them.
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(heads), header_style="bold")
     for head in heads:
         table.add_column(text(head), justify="right" if head in numbers else "left", vertical="top", overflow="fold")
@@ -75,30 +77,32 @@ def show(*parts: RenderableType, err: bool = False) -> None:
     """Print *parts* below each other, to stderr if *err*."""
     console = Console(
         stderr=err,
-        # rich takes out only the colours for NO_COLOR, and leaves bold there.
+        # When NO_COLOR is set, rich itself removes only the colours and leaves bold text.
         color_system=None if os.environ.get("NO_COLOR") else "auto",
         markup=False,
         emoji=False,
         highlight=False,
     )
-    if not console.file.isatty():  # else rich takes the width of whatever terminal stdin or stderr is (rich#2154)
+    if not console.file.isatty():
+        # Otherwise rich takes the width of the terminal behind stdin or stderr, if there is one (rich#2154).
         console.width = WIDTH
     with console.capture() as captured:
         for part in parts:
             console.print(part)
-    # rich fills cells up with spaces. click ends well when who reads has gone; it must not take the colours out again.
+    # rich fills cells up with spaces. click does the printing, because it ends the process quietly when the reader of a
+    # pipe is gone. color=True keeps click from removing the colours that rich has set.
     lines = (line.rstrip(" ") for line in captured.get().splitlines())
     click.echo("\n".join(lines), err=err, color=True)
 
 
 def show_error(error: click.ClickException) -> None:
-    """Print *error* to stderr, behind the usage if the command line is wrong."""
+    """Print *error* to stderr, after the usage line if the command line is wrong."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         show(text(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n"), err=True)
     show(text(("Error: ", "bold red"), error.format_message()), err=True)
 
 
-def _visible(said: str) -> str:
+def _visible(content: str) -> str:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    shown = "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in said)
-    return shown.encode(encoding, "backslashreplace").decode(encoding)
+    printable = "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in content)
+    return printable.encode(encoding, "backslashreplace").decode(encoding)

@@ -6,56 +6,58 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..engine.dispatch import Engine
-from ..engine.handover import Handover
+from ..driver.planner import limits_of, without_secrets
+from ..engine.bridge import Bridge
+from ..engine.engine import Engine
 from ..engine.loop import loop_thread
 from ..engine.run import Run
-from ..errors import ConfigError, EnrichkitError
+from ..errors import ConfigError, EnrichkitError, TransientError, UnavailableError
 from ..options import Options
 from ..outcome import Outcomes
-from ..plan import limits_of, without_secrets
-from ..registry import require_driver
+from ..sources.registry import require_driver
 
 if TYPE_CHECKING:
-    from ..connector import Connector, ConnectorConfig
+    from ..interface import Connector, ConnectorConfig
 
-__all__ = ["OPEN_TIMEOUT", "TOLD", "Probe", "SourceError", "describe", "without_secrets"]
+__all__ = ["OPEN_TIMEOUT", "OUTCOMES_AS_DATA", "Probe", "SourceError", "describe", "without_secrets"]
 
 OPEN_TIMEOUT = 30.0
-TOLD: dict[str, Any] = {
+OUTCOMES_AS_DATA: dict[str, Any] = {
     "on_timeout": "null",
     "on_error": "null",
     "on_missing": "null",
     "max_fallback_ratio": 1.0,
     "details": True,
+    "show_keys": True,
 }
-"""The options with which what became of each key is told, and fails nothing."""
+"""The options with which `enrich` reports the outcome of each key and does not fail for a key."""
 
 
 class SourceError(EnrichkitError):
-    """A source could not be opened or asked; the text is free of its secrets."""
+    """A source could not be opened, or lookups in it cannot work; the message holds none of the source's secrets."""
 
 
 class Probe:
     """
-    One source and its engine; a context manager, which closes them.
+    One source and its engine, as a context manager that closes them.
 
-    Answers come as the connector gives them: only Spark can tell what the declared type makes of them.
+    Values are those of the connector: only a Spark job decodes them as the declared type.
 
     Attributes:
-        name: Of the source.
-        capacity: Calls in flight.
+        name: Name of the source.
+        capacity: The most calls in flight.
         batch_size: Keys per call.
-        seconds: How long each call took that has ended.
+        seconds: Duration of each call that has ended, in seconds.
 
     Args:
-        name: Of the source.
-        connector: Its class.
-        config: Its config.
-        options: Flow control; failures of single keys are told, whatever `on_error` and the like say.
+        name: Name of the source.
+        connector: Class of the source's connector.
+        config: Config of the source.
+        options: Options of `enrich`. `OUTCOMES_AS_DATA` replaces `on_error`, `on_timeout` and the other options that
+            decide about keys without a value.
     """
 
     def __init__(
@@ -67,16 +69,16 @@ class Probe:
         self.seconds: list[float] = []
         self._config = config
         self._connector = connector
-        self._options = Options.of({**options, **TOLD})
+        self._options = Options.of({**options, **OUTCOMES_AS_DATA})
         self.capacity, self.batch_size, self._window = limits_of(name, connector(config), self._options)
 
     def __enter__(self) -> Probe:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the connector, on its loop."""
+        """Close the connector on the event loop where it was opened."""
         closed = threading.Event()
-        tasks: list[asyncio.Task[None]] = []  # a loop keeps only weak references
+        tasks: list[asyncio.Task[None]] = []  # because an event loop keeps only weak references to tasks
 
         async def close() -> None:
             try:
@@ -90,37 +92,47 @@ class Probe:
 
     def outcomes(self, groups: Iterable[list[Any]]) -> Iterator[Outcomes]:
         """
-        Look *groups* of distinct keys up and yield what became of each group, in order.
+        Look up *groups* of distinct keys; yield the outcomes of each group, in the order of *groups*.
 
-        Groups are pulled only while there is room for them, so they may be without end.
+        The next group is taken from *groups* only when the window has room, so *groups* may be infinite.
 
         Raises:
-            SourceError: The connector cannot work at all.
+            SourceError: Lookups with this connector cannot work at all.
         """
-        handover = Handover(
+        bridge = Bridge(
             self._loop,
             self._window,
             2 * self.capacity * self.batch_size,
-            lambda emit: Run(self.name, self._options, lambda values: (list(values), {}), emit),
+            self.name,
+            self._options,
+            self._run,
         )
         slices = (Outcomes(keys, len(keys), details=True) for keys in groups)
-        with _told_apart(self._config):
-            for part in handover.process(slices, self._key, self._engine):
+        with _as_source_error(self._config):
+            for part in bridge.process(slices):
                 yield part.outcomes
+
+    def _run(self, emit: Callable[[Any], None]) -> Run:
+        engine = self._loop.engine(self._key, self._engine)
+        return Run(engine, self.name, self._options, lambda values: (list(values), {}), emit)
 
     def _engine(self) -> Engine:
         connector = _timed(self._connector(self._config), self.seconds)
         connector.capacity = self.capacity
-        return Engine(connector, self.capacity, self.batch_size, name=self.name, rate=self._options.rate)
+        options = self._options
+        return Engine(connector, self.capacity, self.batch_size, name=self.name, rate=options.rate, tuned=options.tuned)
 
 
 def describe(connector: type[Connector[Any]], config: ConnectorConfig) -> tuple[str | None, float]:
     """
-    Open the source, ask it for the DDL of a value and close it; return the DDL and the seconds until it was open.
+    Open the source, ask it for the DDL of a value, and close it.
+
+    Returns:
+        The DDL of one value (None when the source cannot tell it), and the seconds that the source took to open.
 
     Raises:
-        SourceError: It could not be opened or asked.
-        MissingDriverError: The package that it talks through is not installed.
+        SourceError: The source could not be opened, or the question for the DDL failed.
+        MissingDriverError: The driver package of the connector is not installed.
     """
     require_driver(connector)
 
@@ -134,18 +146,18 @@ def describe(connector: type[Connector[Any]], config: ConnectorConfig) -> tuple[
         finally:
             await opened.close()
 
-    with _told_apart(config):
+    with _as_source_error(config):
         return asyncio.run(asyncio.wait_for(ask(), OPEN_TIMEOUT))
 
 
 @contextlib.contextmanager
-def _told_apart(config: ConnectorConfig) -> Iterator[None]:
-    """Raise a `SourceError` for whatever a connector raises, with the secrets of *config* taken out of its text."""
+def _as_source_error(config: ConnectorConfig) -> Iterator[None]:
+    """Raise a `SourceError` for any exception of a connector, without the secrets of *config* in its message."""
     try:
         yield
     except TimeoutError as error:
         raise SourceError(
-            f"The source did not open within {OPEN_TIMEOUT:g} s. Look whether its server runs and can be reached."
+            f"The source did not open within {OPEN_TIMEOUT:g} s. Check that its server runs and can be reached."
         ) from error
     except ConfigError:
         raise
@@ -154,15 +166,30 @@ def _told_apart(config: ConnectorConfig) -> Iterator[None]:
 
 
 def _timed(connector: Connector[Any], seconds: list[float]) -> Connector[Any]:
-    """Let *connector* note how long each of its calls takes: the engine's own clock ticks in milliseconds."""
-    fetch_many = connector.fetch_many
+    """
+    Append the duration of each call of *connector* to *seconds*, and return *connector*.
 
-    async def fetch_and_note(keys: Any, call: Any) -> Any:
+    The engine's own clock is too coarse: its resolution is a millisecond. An `UnavailableError` becomes a plain
+    `TransientError`, because who checks a source wants to hear at once that it is away, and not when it is back.
+    """
+    fetch_many, open_ = connector.fetch_many, connector.open
+
+    async def timed_fetch_many(keys: Any, call: Any) -> Any:
         began = time.perf_counter()
         try:
             return await fetch_many(keys, call)
+        except UnavailableError as error:
+            raise TransientError(str(error), retry_after=error.retry_after) from None
         finally:
             seconds.append(time.perf_counter() - began)
 
-    connector.fetch_many = fetch_and_note  # type: ignore[method-assign]  # of this one instance
+    async def open_at_once() -> None:
+        try:
+            await open_()
+        except UnavailableError as error:
+            raise TransientError(str(error), retry_after=error.retry_after) from None
+
+    # These replace the methods of this instance only.
+    connector.fetch_many = timed_fetch_many  # type: ignore[method-assign]
+    connector.open = open_at_once  # type: ignore[method-assign]
     return connector

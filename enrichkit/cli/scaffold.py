@@ -1,7 +1,7 @@
 """
-`new-connector`: a plugin package whose tests pass, made of `template/`.
+`new-connector`: creates a plugin package whose tests pass, from `template/`.
 
-The template is a plugin itself, of a store called acme; to make another one is to write another name.
+The template is itself a plugin for a store called acme. A new plugin is a copy of the template with another name.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..registry import FIRST_PARTY, connectors
+from ..sources.registry import FIRST_PARTY, connectors
 
 __all__ = ["new_connector"]
 
-# From the template to the package. Not under their names, because no test of a plugin belongs into our wheel.
+# File of the template -> file of the new package. The names differ so that our wheel holds no `test_*.py` of a plugin.
 FILES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
@@ -26,10 +26,10 @@ FILES = {
 
 def new_connector(name: str, into: Path) -> Path:
     """
-    Make the package of a connector called *name* in a new folder of *into*, and return the folder.
+    Create the package of a connector called *name* in a new folder below *into*, and return the new folder.
 
     Raises:
-        ConfigError: The name is not of the right form or taken, or the folder is there already.
+        ConfigError: *name* has a wrong form, or another connector has this name, or the folder exists already.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*", name):
         raise ConfigError(
@@ -38,20 +38,21 @@ def new_connector(name: str, into: Path) -> Path:
         )
     if name in connectors() or name in FIRST_PARTY:
         raise ConfigError(
-            f"There is a connector named {name!r} already, and two of one name cannot be used. Choose another name, "
-            f"for example my-{name}."
+            f"There is already a connector named {name!r}, and two connectors cannot share a name. Choose another "
+            f"name, for example my-{name}."
         )
     folder = into / f"enrichkit-{name.replace('_', '-')}"
     if folder.exists():
         raise ConfigError(
-            f"{folder} is there already; nothing is overwritten. Remove it, or say --into another folder."
+            f"The folder {folder} exists already, and nothing is overwritten. Remove it, or name another parent folder "
+            "with --into."
         )
     module, title = name.replace("-", "_"), "".join(map(str.capitalize, re.split("[_-]", name)))
     names = {"enrichkit_acme": f"enrichkit_{module}", "enrichkit-acme": folder.name, "Acme": title, "acme": name}
     for source, target in FILES.items():
         text = (files(__package__) / "template" / source).read_text(encoding="utf-8")
-        # All at once: the new name may have an acme in it.
-        text = re.sub("|".join(names), lambda found: names[found[0]], text)
+        # One substitution for all names: in several, a new name that contains "acme" would itself be replaced.
+        text = re.sub("|".join(names), lambda match: names[match[0]], text)
         path = folder / target.replace("enrichkit_acme", f"enrichkit_{module}")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -1,25 +1,53 @@
 """
 The engine: distinct keys in, outcomes out. It knows neither Spark nor pandas.
 
-    handover.py   the Spark thread's half of a run: window, waiting, watchdog
-    loop.py       the loop thread of a worker process, its mailbox, and the engines
-    run.py        one task: admit slices, settle keys, emit finished slices, fail, close
-    lookup.py     one key from admission to outcome; the part of a slice that leaves
-    policies.py   what a lookup that did not end well means for its rows
-    fallback.py   fallbacks that have to be asked: runs behind a run
-    queues.py     which finished slice may leave next
-    apart.py      whether the keys of a slice are in no other one that is under way
-    pending.py    the keys that wait for a slot: which go next, and which go together
-    dispatch.py   pending keys -> calls: slots, limits
-    calls.py      one call: the keys it holds, from its slot to its end
-    conclude.py   what the end of a call means for each of its keys
-    at_once.py    the short ways, where all its keys fare alike
-    again.py      keys that are asked for once more: retries, bisection of a poisoned group
-    deadlines.py  one sweeper for all deadlines
-    retry.py      back-off and budget
-    limits.py     rate and breaker
-    cache.py      answers remembered across runs
-    stats.py      what a run did
+From the Spark thread to the loop thread and back:
+
+    bridge.py       the Spark thread's side: window, waiting, watch over the loop
+    consumer.py     what takes the rows: few keys are asked for until it wants many, and none when it has gone
+    overlap.py      whether a slice has keys in common with another one that is under way
+    loop.py         the loop thread of a worker process, its mailbox, its engines and caches
+
+One per source and worker process:
+
+    engine.py       pending keys become calls: slots, gate, connector
+    limits.py       the gate (pause, outage, limit, budget, rate, quota, breaker) and the budget of retries
+    tuning.py       capacity="auto": how many calls may be in flight, by the latency of those that end
+    pacing.py       rates by unit, and what a call costs: estimated before it, corrected by its answer
+    quota.py        what the source says that it still allows
+    job.py          the limits of the whole job: their shares, and when they fail a run
+    shares.py       the part of a rate that this process has
+    permits.py      the part of the calls in flight that it has
+    account.py      what the job may still spend: reserved before a call, told after it
+    leases.py       the questions to the stores that hold such limits
+    outage.py       whether the source is away; probes; the ramp after an outage
+    watchdog.py     what the sweeper does on each tick
+    results.py      what the end of a call means for each of its keys
+    fast_paths.py   the same for many keys at once, where all of them fare alike
+    retries.py      the keys that are asked for again; bisection of a poisoned group
+    returned.py     the keys that wait for a source or a node that is away
+
+One per task:
+
+    run.py          the state of one task: take keys, emit finished slices, fail, close
+    admission.py    a slice enters: cached answers, lookups that are under way, new keys
+    settlement.py   a key gets its outcome, which is written to all slices that wait for it
+    policies.py     what rows without an answer get, and the errors that fail the task
+    fallback.py     fallbacks that have to be asked
+    tiers.py        sources that are asked before, and what happens when one does not answer
+    write_back.py   what is found is written to them, in the background
+    refresh.py      keys of the cache that are asked for in the background; values beyond their time
+    pending.py      the keys that wait for a slot: which go next, and which go together
+    deadlines.py    the deadlines of a run, and the timer that looks at them
+
+The data:
+
+    records.py      a lookup and its states; bundles of keys; a call; the part of a slice that leaves
+    queues.py       which finished slice may leave next; the window
+    cache.py        answers that later runs get too
+    eviction.py     which of them leave when there is no room
+    sizes.py        how many bytes they take
+    stats.py        counters and latencies of a run
 """
 
 from __future__ import annotations

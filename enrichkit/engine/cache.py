@@ -1,21 +1,38 @@
-"""Answers remembered in a worker process across runs, within a time and a number of bytes."""
+"""The cache of a worker process: answers that later runs get too, within a time to live and a number of bytes."""
 
 from __future__ import annotations
 
-import sys
+import math
+import random
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice, repeat
+from heapq import heapify, heappop, heappush
+from itertools import repeat
+from operator import itemgetter
+from sys import getsizeof
 from typing import Any, Final
 
-__all__ = ["ABSENT", "MISS", "SMALL", "TEXT_BYTES", "AnswerCache", "size_of"]
+from .eviction import Batch, Eviction
+from .sizes import Sizes
+
+__all__ = [
+    "ABSENT",
+    "MISS",
+    "AnswerCache",
+    "Stage",
+]
 
 
 class _Mark:
+    """Stands for a value that there is not. It is false, so that `all` finds out quickly that a list has none."""
+
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
         self._name = name
+
+    def __bool__(self) -> bool:
+        return False
 
     def __repr__(self) -> str:
         return self._name
@@ -26,126 +43,298 @@ ABSENT: Final = _Mark("ABSENT")
 MISS: Final = _Mark("MISS")
 """The source was asked and does not hold the key."""
 
-SMALL: Final = frozenset((int, float, bool, type(None)))
-"""Types of values that take next to nothing."""
-
-TEXT_BYTES: Final = 50
-"""Of a text apart from its characters."""
-
-_ENTRY_BYTES = 120  # a slot of the table, a reference to key and value, and its share of the expiry records
-
-
-def size_of(value: Any) -> int:
-    """Return about how many bytes *value* takes, containers included."""
-    if type(value) is str or type(value) is bytes:
-        return len(value) + TEXT_BYTES
-    total = sys.getsizeof(value)
-    if isinstance(value, dict):
-        total += sum(size_of(k) + size_of(v) for k, v in value.items())
-    elif isinstance(value, list | tuple):
-        total += sum(map(size_of, value))
-    return total
+REFERENCE = 8
+"""Bytes of the reference that a batch has to a key."""
+BATCH_BYTES = 320
+"""Bytes of a batch with its list, and of its places in the line and among the expiries."""
+LEAST_COUNTERS, MOST_COUNTERS = 255, 2**24
+BYTES_PER_COUNTER = 128
+"""A small answer takes about 200 bytes, a larger one has several counters."""
+FEW = 64
+"""Fewer keys have no batch of their own."""
+JOINED = 500
+"""They join one for this part of their time to live."""
+JITTER_PARTS = 8
+"""Parts of many answers that expire at times of their own."""
 
 
-class AnswerCache:
+class Stage:
     """
-    Keys to decoded answers; errors are never stored.
+    What is asked for keys before the source: it finds answers in memory, and gets those of the source.
 
-    Everything in the table is valid: expired answers are removed before a lookup, so that a lookup is one C-level
-    `dict.get` per key. That works because values live equally long, and misses too: the order of insertion is the
-    order of expiry, and an expiry record covers a whole group. Beyond `max_bytes` the oldest answers leave first.
+    What a stage need not do, it inherits.
+
+    Attributes:
+        origin: The origin of rows that it answers, as details show it.
+        active: Whether it is asked; False: it only watches.
+        get_many: Return for each key its value, `MISS`, or `ABSENT`.
+        put_many: Store values, some of which may be `MISS`; *late* ones replace none, which may be newer.
+        watch: See the keys of a slice while it is not active.
+        flush: Make durable what was stored, before rows with it leave.
+        close: The run has ended.
     """
 
-    def __init__(self, ttl: float, max_bytes: int, missing_ttl: float | None) -> None:
+    origin: str
+    active: bool
+
+    def get_many(self, keys: Sequence[Any], now: float) -> list[Any]:
+        """Return for each of *keys* its value, `MISS`, or `ABSENT`."""
+        raise NotImplementedError
+
+    def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
+        """Do nothing: what the source answers is no news."""
+
+    def watch(self, keys: Sequence[Any]) -> None:
+        """Do nothing: the stage is always active."""
+
+    def flush(self) -> None:
+        """Do nothing: the stage is in memory."""
+
+    def close(self) -> None:
+        """Do nothing: other runs go on to use the stage."""
+
+
+class AnswerCache(Stage):
+    """
+    Decoded answers by key, for a time; errors are never stored. Lives on the loop thread.
+
+    Expired answers are removed before each lookup, so a lookup is one `dict.get` in C per key. Answers that came
+    together expire together: `jitter` shortens the time of each eighth of them by a share of its own.
+
+    Early refresh is XFetch (Vattani, Chierichetti and Lowenstein: Optimal Probabilistic Cache Stampede Prevention, VLDB
+    2015): each lookup draws how long before its expiry an answer is asked for anew, an exponential time with a mean of
+    `refresh_ahead` calls. The draw is one for all keys of a slice.
+
+    Args:
+        ttl: Seconds for which a value may be used.
+        max_bytes: Most bytes of everything that the cache holds.
+        missing_ttl: The same for a miss; None: as long as a value; 0: not at all.
+        jitter: Largest share of its time by which an answer expires earlier.
+        stale_if_error: Seconds after that for which `stale` returns a value.
+        refresh_ahead: The multiple of a call's time, see above; 0: no early refresh.
+        seed: For the draws; tests give one.
+
+    Attributes:
+        refreshing: Keys that are asked for in the background now.
+        call_time: Seconds that a call takes, as a moving average; the runs that share the cache tell it.
+    """
+
+    origin = "cache"
+    active = True
+
+    def __init__(
+        self,
+        ttl: float,
+        max_bytes: int,
+        missing_ttl: float | None = None,
+        *,
+        jitter: float = 0.0,
+        stale_if_error: float = 0.0,
+        refresh_ahead: float = 0.0,
+        seed: int | None = None,
+    ) -> None:
+        self._ttl = ttl
+        self._missing_ttl = ttl if missing_ttl is None else missing_ttl
         self._max_bytes = max_bytes
-        self._tables = (_Table(ttl), _Table(ttl if missing_ttl is None else missing_ttl))
+        self._jitter = jitter
+        self._stale_if_error = stale_if_error
+        self._refresh_ahead = refresh_ahead
+        self._rng = random.Random(seed)  # noqa: S311  # no cryptography
+        self._sizes = Sizes()
+        self.refreshing: set[Any] = set()
+        self.call_time = 0.0
+        self.clear()
 
     def __len__(self) -> int:
-        return sum(len(table.answers) for table in self._tables)
+        return len(self._answers)
 
     @property
     def bytes(self) -> int:
-        """About how many bytes keys and answers take."""
-        return sum(table.bytes for table in self._tables)
+        """The bytes of all that the cache holds."""
+        tables = sum(getsizeof(table) for table in (self._answers, self._stale) if table)
+        references = REFERENCE * (len(self._answers) + len(self._stale)) + BATCH_BYTES * len(self._eviction)
+        return self._content + tables + references + self._eviction.bytes
+
+    def clear(self) -> None:
+        """Remove all answers."""
+        self._answers: dict[Any, Any] = {}
+        self._stale: dict[Any, Any] = {}
+        self._content = 0  # bytes of keys and values, the stale ones included
+        self._eviction = Eviction(max(LEAST_COUNTERS, min(MOST_COUNTERS, self._max_bytes // BYTES_PER_COUNTER)))
+        self._expiries: list[tuple[float, int, Batch]] = []
+        self._soon: list[tuple[float, int, Batch]] = []  # the same, those that no draw has come to
+        self._old: deque[Batch] = deque()  # of the stale values
+        self._renewed: dict[Any, Batch] = {}  # keys of several batches, and the one that counts
+        self._open: dict[float, tuple[float, Batch]] = {}  # by time to live: until when single keys join the batch
+        self._due: set[Any] = set()  # keys to refresh when they are looked up
+        self._number = 0
+        self._knew_all = self._pressed = False
 
     def get_many(self, keys: Sequence[Any], now: float) -> list[Any]:
         """Return for each of *keys* its value, `MISS`, or `ABSENT`."""
         self.expire(now)
-        values, misses = self._tables
-        found = list(map(values.answers.get, keys, repeat(ABSENT)))
-        if misses.answers:
-            found = [
-                MISS if value is ABSENT and key in misses.answers else value
-                for key, value in zip(keys, found, strict=True)
-            ]
+        found: list[Any] | None = None
+        if self._knew_all and len(keys) > 1:
+            try:
+                found = list(itemgetter(*keys)(self._answers))  # a sixth quicker than `get` where all are known
+            except KeyError:
+                self._knew_all = False
+        if found is None:
+            found = list(map(self._answers.get, keys, repeat(ABSENT)))
+            self._knew_all = all(found)
+        if self._pressed:
+            self._eviction.count(keys, len(self._answers))
         return found
+
+    def due(self, keys: Sequence[Any], now: float) -> set[Any]:
+        """Return those of *keys* that should be asked for anew, each once."""
+        if self._soon:
+            ahead = -math.log(1.0 - self._rng.random()) * self._refresh_ahead * self.call_time
+            while self._soon and self._soon[0][0] <= now + ahead:
+                self._due.update(heappop(self._soon)[2].keys)
+        if not self._due:
+            return self._due
+        due = self._due.intersection(keys)
+        self._due -= due
+        return due & self._answers.keys()
+
+    @property
+    def keeps_stale(self) -> bool:
+        """Whether values may be used after their time when the source fails."""
+        return self._stale_if_error > 0.0
+
+    def stale(self, keys: Iterable[Any], now: float) -> dict[Any, Any]:
+        """Return the values of *keys* that have expired, and may be used when the source fails."""
+        if not self._stale_if_error:
+            return {}
+        self.expire(now)
+        return {key: self._stale[key] for key in keys if key in self._stale} if self._stale else {}
 
     def expire(self, now: float) -> None:
         """Remove the answers whose time is over."""
-        for table in self._tables:
-            table.expire(now)
+        while self._expiries and self._expiries[0][0] <= now:
+            self._expire_batch(heappop(self._expiries)[2])
+        while self._old and self._old[0].expires <= now:
+            self._drop_stale(self._old.popleft().keys)
+        self._clear_if_empty()
 
-    def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float) -> None:
-        """Remember *values*, `MISS` among them, under *keys*."""
-        found: dict[Any, Any] = {}
-        missed: dict[Any, Any] = {}
-        for key, value in zip(keys, values, strict=True):
-            (missed if value is MISS else found)[key] = value
-        for table, other, answers in (
-            (self._tables[0], self._tables[1], found),
-            (self._tables[1], self._tables[0], missed),
-        ):
-            if answers and table.ttl > 0:
-                table.put(answers, now)
-                other.drop(answers)
-        while self.bytes > self._max_bytes:
-            oldest = min((t for t in self._tables if t.answers), key=lambda t: t.oldest())
-            oldest.evict(max(1, len(oldest.answers) // 100))
+    def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
+        """Store *values*, some of which may be `MISS`, under *keys*; *late* ones replace none, which may be newer."""
+        given = dict(zip(keys, values, strict=True))
+        answers = self._answers
+        if late:
+            given = {key: value for key, value in given.items() if key not in answers}
+        missed = [] if all(given.values()) else [key for key, value in given.items() if value is MISS]
+        if missed and not self._missing_ttl:
+            for key in missed:
+                del given[key]
+            missed = []
+        if not given:
+            return
+        if self._stale:
+            self._drop_stale(self._stale.keys() & given)
+        known: list[Any] = [] if answers.keys().isdisjoint(given) else [key for key in given if key in answers]
+        self._content -= self._bytes_of(known, [answers[key] for key in known])
+        self._content += self._bytes_of(given, given.values())
+        answers.update(given)
+        if missed:
+            gone = set(missed)
+            self._schedule(missed, self._missing_ttl, known, now)
+            self._schedule([key for key in given if key not in gone], self._ttl, known, now)
+        else:
+            self._schedule(list(given), self._ttl, known, now)
+        self._make_room()
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self._tables = (_Table(self._tables[0].ttl), _Table(self._tables[1].ttl))
+    def _schedule(self, keys: list[Any], ttl: float, known: list[Any], now: float) -> None:
+        """Have the answers to *keys*, of which the cache has *known*, expire after *ttl* seconds, or a little less."""
+        parts = JITTER_PARTS if self._jitter and len(keys) >= JITTER_PARTS * FEW else 1
+        for start in range(parts if keys else 0):
+            part = keys[start::parts]
+            batch = (self._joined(part, ttl, now) if len(part) < FEW else None) or self._begin(part, ttl, now)
+            if known:
+                self._renewed.update(dict.fromkeys(set(known).intersection(part), batch))
 
+    def _joined(self, keys: list[Any], ttl: float, now: float) -> Batch | None:
+        """Return the last batch that a few keys have begun, with *keys*; None if that was not just now."""
+        # A batch for each key would take as much as the key. Those that join expire a little early.
+        until, batch = self._open.get(ttl, (now, None))
+        fits = batch is not None and until > now and batch.came < FEW and self._eviction.join(batch, keys)
+        return batch if fits else None
 
-class _Table:
-    """Answers that all live equally long."""
+    def _begin(self, keys: list[Any], ttl: float, now: float) -> Batch:
+        """Return a new batch of *keys*."""
+        expires = now + ttl * (1.0 - self._jitter * self._rng.random())
+        batch = Batch(keys, expires)
+        self._number += 1
+        heappush(self._expiries, (expires, self._number, batch))
+        if self._refresh_ahead:
+            heappush(self._soon, (expires, self._number, batch))
+        self._eviction.add(batch)
+        if len(keys) < FEW:
+            self._open[ttl] = now + ttl / JOINED, batch
+        return batch
 
-    __slots__ = ("answers", "bytes", "records", "ttl")
+    def _expire_batch(self, batch: Batch) -> None:
+        """Remove the answers to the keys of *batch*, or keep their values as stale ones."""
+        keys, batch.keys = batch.keys, []
+        if self._renewed:
+            # A key that was given anew belongs to a later batch.
+            keys = [key for key in keys if self._renewed.get(key, batch) is batch]
+            for key in keys:
+                self._renewed.pop(key, None)
+        gone = self._remove(keys)
+        self._eviction.tidy()
+        if self._stale_if_error:
+            kept = {key: value for key, value in gone.items() if value is not MISS}
+            self._content += self._bytes_of(kept, kept.values())
+            self._stale.update(kept)
+            self._old.append(Batch(list(kept), batch.expires + self._stale_if_error))
+            self._make_room()
 
-    def __init__(self, ttl: float) -> None:
-        self.ttl = ttl
-        self.answers: dict[Any, Any] = {}
-        self.bytes = 0
-        self.records: deque[tuple[float, list[Any]]] = deque()  # (when they expire, keys)
+    def _remove(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Remove the answers to *keys*, and return them."""
+        answers = self._answers
+        gone = {key: answers.pop(key) for key in keys if key in answers}
+        self._content -= self._bytes_of(gone, gone.values())
+        self._due.difference_update(gone)
+        return gone
 
-    def put(self, answers: dict[Any, Any], now: float) -> None:
-        # An answer given anew keeps its old expiry: it leaves a little early, and each key needs one record only.
-        fresh = [key for key in answers if key not in self.answers]
-        if len(fresh) < len(answers):
-            self.bytes -= sum(_cost(key, self.answers[key]) for key in answers if key in self.answers)
-        self.answers.update(answers)
-        self.bytes += sum(map(_cost, answers, answers.values()))
-        if fresh:
-            self.records.append((now + self.ttl, fresh))
+    def _drop_stale(self, keys: Iterable[Any]) -> None:
+        gone = {key: self._stale.pop(key) for key in keys if key in self._stale}
+        self._content -= self._bytes_of(gone, gone.values())
+        if not self._stale:
+            self._stale = {}
 
-    def expire(self, now: float) -> None:
-        while self.records and self.records[0][0] <= now:
-            self.drop(self.records.popleft()[1])
+    def _make_room(self) -> None:
+        """Remove what there is no room for: stale values, then those answers that are asked for least."""
+        size = self.bytes
+        self._pressed = 2 * size > self._max_bytes
+        if self._pressed:
+            self._eviction.start()
+            size = self.bytes
+        while size > self._max_bytes:
+            if self._old:
+                self._drop_stale(self._old.popleft().keys)
+            else:
+                leaving = self._eviction.choose(len(self._answers))
+                if leaving is None:
+                    self.clear()
+                    break
+                self._remove(leaving)
+                if self._renewed:
+                    for key in leaving:
+                        self._renewed.pop(key, None)
+            size = self.bytes
+        if len(self._expiries) > 2 * len(self._eviction) + FEW:
+            # Batches without keys would wait here for their time to come.
+            for queue in (self._expiries, self._soon):
+                queue[:] = [entry for entry in queue if entry[2].keys]
+                heapify(queue)
+        self._clear_if_empty()
 
-    def oldest(self) -> float:
-        return self.records[0][0] - self.ttl if self.records else 0.0
+    def _clear_if_empty(self) -> None:
+        if self._number and not self._answers and not self._stale:
+            self.clear()  # tables keep the size that they once had
 
-    def evict(self, count: int) -> None:
-        self.drop(list(islice(self.answers, count)))
-        while self.records and not any(key in self.answers for key in self.records[0][1]):
-            self.records.popleft()
-
-    def drop(self, keys: Iterable[Any]) -> None:
-        for key in keys:
-            value = self.answers.pop(key, ABSENT)
-            if value is not ABSENT:
-                self.bytes -= _cost(key, value)
-
-
-def _cost(key: Any, value: Any) -> int:
-    return _ENTRY_BYTES + size_of(key) + size_of(value)
+    def _bytes_of(self, keys: Iterable[Any], values: Iterable[Any]) -> int:
+        return self._sizes.of(keys) + self._sizes.of(values)

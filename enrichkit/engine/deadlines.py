@@ -1,9 +1,9 @@
 """
-One sweeper for all deadlines of an engine.
+The deadlines of a run, and the periodic timer that looks at all deadlines of an engine.
 
-A timer per lookup costs more than the lookup. All lookups of a run have the same timeout, so their deadlines come in
-the order of their start: a deque of (deadline, lookups) and one periodic timer do. The price is a resolution of at
-most 50 ms or a twentieth of the shortest timeout.
+A timer per lookup would cost more than the lookup. All lookups of a run have the same timeout, so their deadlines come
+in the order in which their clocks started: a deque of (deadline, lookups) and one periodic timer are enough. The price
+is a resolution of at most 50 ms or a twentieth of the shortest timeout.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .lookup import Bundle, Lookup
+    from .records import Bundle, Lookup
 
-__all__ = ["Deadlines", "Sweeper", "prune"]
+__all__ = ["TICKS_PER_TIMEOUT", "TICK_MAX", "Deadlines", "Sweeper", "prune"]
 
 TICK_MAX = 0.05
 TICKS_PER_TIMEOUT = 20
-FEW_RECORDS = 1000  # that is 150 KB: no reason to look for empty ones
+FEW_RECORDS = 1000  # take 150 KB, so there is no need to look for empty ones
 
 
 class Deadlines:
@@ -34,34 +34,64 @@ class Deadlines:
         self._records: deque[tuple[float, Sequence[Lookup | Bundle]]] = deque()
         self._many = FEW_RECORDS
 
-    def start(self, lookups: Sequence[Lookup | Bundle], now: float) -> None:
+    def start(self, lookups: Sequence[Lookup | Bundle], now: float, spent: float = 0.0) -> None:
         """
-        Start the clock of *lookups*, which is kept as the record of it.
+        Start the clock of *lookups*, of which *spent* seconds have passed, and keep the list as their record.
 
-        Whoever settles most of them empties the record with `prune`, or they would be kept for a whole timeout.
+        The caller removes settled lookups from the list with `prune`; else this record would keep them for a whole
+        timeout.
         """
+        started = now - spent
         for lookup in lookups:
-            lookup.started = now
+            lookup.started = started
         if self.timeout is not None and lookups:
-            self._records.append((now + self.timeout, lookups))
+            deadline = started + self.timeout
+            if spent:
+                self._insert(deadline, lookups)
+            else:
+                self._records.append((deadline, lookups))
             if len(self._records) > self._many:
                 self._compact()
 
+    def _insert(self, deadline: float, lookups: Sequence[Lookup | Bundle]) -> None:
+        """Keep a record in its place, by deadline: tiers took less for lookups that came before."""
+        place = len(self._records)
+        while place and self._records[place - 1][0] > deadline:
+            place -= 1
+        self._records.insert(place, (deadline, lookups))
+
     def of(self, lookup: Lookup) -> float:
-        """Return when *lookup* times out."""
+        """Return the loop time at which *lookup* times out."""
         return math.inf if self.timeout is None or lookup.started is None else lookup.started + self.timeout
 
     def expired(self, now: float) -> Iterator[Lookup]:
-        """Remove the deadlines that have passed; yield their lookups that have no outcome yet."""
+        """Remove the deadlines that have passed, and yield those of their lookups that have no outcome yet."""
         records = self._records
         while records and (records[0][0] <= now or not records[0][1]):
-            for held in tuple(records.popleft()[1]):  # a bundle that ends changes the record
+            for held in tuple(records.popleft()[1]):  # a bundle that is separated changes the record
                 for lookup in held.singly():
                     if not lookup.settled:
                         yield lookup
 
+    def stand_still(self, since: float, until: float) -> None:
+        """Move all deadlines as if no clock had run between *since* and *until*, which is now."""
+        timeout = self.timeout
+        if timeout is None:
+            return
+        moved: deque[tuple[float, Sequence[Lookup | Bundle]]] = deque()
+        seen: set[Lookup | Bundle] = set()
+        for deadline, lookups in reversed(self._records):
+            stood = until - max(since, deadline - timeout)
+            for lookup in lookups:
+                # A lookup whose clock was started anew is in an earlier record, too.
+                if lookup.started is not None and lookup not in seen:
+                    lookup.started = min(until, lookup.started + stood)  # the sum may be rounded up
+                    seen.add(lookup)
+            moved.appendleft((deadline + stood, lookups))
+        self._records = moved
+
     def _compact(self) -> None:
-        """Drop the empty records, which one lookup that takes long keeps behind it in a run without order."""
+        """Drop the empty records; in an unordered run they pile up behind a record with one slow lookup."""
         live = [record for record in self._records if record[1]]
         self._records.clear()
         self._records.extend(live)
@@ -69,7 +99,7 @@ class Deadlines:
 
 
 def prune(record: list[Any]) -> None:
-    """Drop the lookups of *record* that have their outcome."""
+    """Remove the lookups that have their outcome from *record*."""
     if len(record) == 1 and record[0].settled:
         record.clear()
         return
@@ -77,7 +107,7 @@ def prune(record: list[Any]) -> None:
 
 
 class Sweeper:
-    """Calls *sweep* every *tick* seconds from `wake` until it returns False: nothing left to watch."""
+    """A timer that calls *sweep* every *tick* seconds, from `wake` until *sweep* returns False: nothing to watch."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sweep: Callable[[float], bool]) -> None:
         self._loop = loop
@@ -85,24 +115,32 @@ class Sweeper:
         self._timer: asyncio.TimerHandle | None = None
         self.tick = TICK_MAX
         self.idle = True
+        self._stopped = False
 
-    def watch(self, timeout: float) -> None:
-        """Make the tick fine enough for deadlines of *timeout* seconds."""
-        self.tick = min(self.tick, timeout / TICKS_PER_TIMEOUT)
+    def watch(self, tick: float) -> None:
+        """Look each *tick* seconds, if the tick is longer."""
+        self.tick = min(self.tick, tick)
 
     def wake(self) -> None:
-        """Make sure that the timer runs."""
+        """Start the timer, if it does not run."""
         if self.idle:
             self.idle = False
             self._timer = self._loop.call_later(self.tick, self._fire)
 
     def stop(self) -> None:
         """Cancel the timer."""
+        self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self.idle = True
 
     def _fire(self) -> None:
+        # An answer that has arrived in this turn of the loop needs two more turns to reach its slot, and is in time.
+        self._loop.call_soon(self._loop.call_soon, self._look)
+
+    def _look(self) -> None:
+        if self._stopped:
+            return
         self.idle = True
         if self._sweep(self._loop.time()):
             self.wake()

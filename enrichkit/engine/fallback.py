@@ -1,9 +1,10 @@
 """
 Fallbacks that have to be asked: another source, or a function of the key.
 
-A stage is a run of its own on the engine of its source, so its lookups are grouped, bounded, timed, retried and drained
-as any others, and nothing here waits. A lookup that has no answer is handed on when its run flushes, and its rows wait
-until the stage has an outcome. Its own run has done with it by then: a later row with that key is a new lookup.
+A fallback has its own run on the engine of its source, so the engine groups, bounds, times, retries and drains its
+lookups like all others. When the main run flushes, it passes the lookups without an answer on to their fallback. The
+rows wait until the fallback has an outcome. The main run has forgotten the lookup by then: a later row with the same
+key makes a new lookup.
 """
 
 from __future__ import annotations
@@ -12,52 +13,29 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..outcome import Outcomes
+from . import settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .dispatch import Engine
-    from .lookup import Lookup, Part
+    from .records import FallbackRequest, Part
     from .run import Run
 
-__all__ = ["HandedOn", "Stage", "both"]
+__all__ = ["Fallback", "joined_text"]
 
 AHEAD = 2
-"""A stage holds this many times the keys that it can ask for at a time; the others wait where their bytes count."""
+"""The run of a fallback gets this many times the keys that its slots can hold; other keys wait in the fallback."""
 
 
-class HandedOn:
-    """
-    A lookup without an answer, on its way through its fallbacks.
-
-    Attributes:
-        status: Of its rows.
-        text: What they say of it; None for a miss.
-        origin: Where the last word came from.
-        asked: The stages that it has been handed to.
-    """
-
-    __slots__ = ("asked", "lookup", "origin", "status", "text")
-
-    def __init__(self, lookup: Lookup, status: int, text: str | None, origin: str) -> None:
-        self.lookup = lookup
-        self.status = status
-        self.text = text
-        self.origin = origin
-        self.asked: list[Stage] = []
-
-
-class Stage:
+class Fallback:
     """
     One fallback of one run. Lives on the loop thread.
 
     Args:
-        name: What messages call it.
-        options: The options that name it, of `on_timeout`, `on_error` and `on_missing`.
-        room: Keys that are in a call at a time at most: capacity x batch size of its engine.
-        key: Of its engine in this process.
-        engine: Makes that engine when there is none.
-        run: Makes its run, unordered, given where to emit to.
+        name: Name of the fallback in messages.
+        options: Those of `on_timeout`, `on_error` and `on_missing` that name the fallback.
+        room: Most keys in calls at a time: capacity x batch size of the fallback's engine.
+        make_run: Makes the unordered run of the fallback from the function that takes its parts.
     """
 
     def __init__(
@@ -65,38 +43,34 @@ class Stage:
         name: str,
         options: tuple[str, ...],
         room: int,
-        key: str,
-        engine: Callable[[], Engine],
-        run: Callable[[Callable[[list[Part] | BaseException], None]], Run],
+        make_run: Callable[[Callable[[list[Part] | BaseException], None]], Run],
     ) -> None:
         self.name = name
         self.options = options
-        self.key = key
-        self.engine = engine
-        self.run = run(self._take)
+        self.run = make_run(self._take)
         self.parent: Run | None = None  # set by the run whose fallback this is
-        self._waiting: dict[Outcomes, list[HandedOn]] = {}
-        self._held = 0  # keys given to the run that have no outcome
+        self._waiting: dict[Outcomes, list[FallbackRequest]] = {}
+        self._held = 0  # keys that the run has, and that have no outcome
         self._limit = AHEAD * room
 
     def __repr__(self) -> str:
-        return f"<Stage {self.name}: {self._held} asked, {sum(map(len, self._waiting.values()))} waiting>"
+        return f"<Fallback {self.name}: {self._held} asked, {sum(map(len, self._waiting.values()))} waiting>"
 
-    def put(self, handed: HandedOn) -> None:
-        """Take *handed* over; it is asked for when the run flushes."""
-        handed.asked.append(self)
-        self._waiting.setdefault(handed.lookup.outcomes, []).append(handed)
+    def put(self, request: FallbackRequest) -> None:
+        """Take *request* over; the next flush asks for its key."""
+        request.asked.append(self)
+        self._waiting.setdefault(request.lookup.outcomes, []).append(request)
 
     def flush(self) -> None:
-        """Ask for keys that wait, as many as there is room for; above `window_bytes` only for the oldest slice's."""
+        """Ask for keys that wait, as far as there is room; above `window_bytes` only for keys of the oldest slice."""
         parent = self.parent
         assert parent is not None
         if not self._waiting or self._held >= self._limit or parent.closed:
             return
         head = parent.only_slice()
         room = self._limit - self._held
-        taken: list[HandedOn] = []
-        # One key at least waits for each slice, so no more slices than that: thousands of small ones may be here.
+        taken: list[FallbackRequest] = []
+        # At least one key waits for each slice, so *room* slices are enough: there may be thousands of small ones.
         for outcomes in list(islice(self._waiting, room)) if head is None else [head]:
             waiting = self._waiting.get(outcomes, [])  # type: ignore[arg-type]  # the head is a slice, or is not here
             left = room - len(taken)
@@ -104,20 +78,20 @@ class Stage:
             del waiting[:left]
             if not waiting:
                 self._waiting.pop(outcomes, None)  # type: ignore[arg-type]  # likewise
-        by_key: dict[Any, list[HandedOn]] = {}
-        for handed in taken:
-            by_key.setdefault(handed.lookup.key, []).append(handed)
+        by_key: dict[Any, list[FallbackRequest]] = {}
+        for request in taken:
+            by_key.setdefault(request.lookup.key, []).append(request)
         if by_key:
             self._held += len(by_key)
             self.run.admit(Outcomes(list(by_key), len(by_key), list(by_key.values()), counts=[1] * len(by_key)))
 
     def close(self) -> None:
-        """Forget what waits, and end the run."""
+        """Drop the requests that wait, and close the run."""
         self._waiting.clear()
         self.run.close()
 
     def _take(self, parts: list[Part] | BaseException) -> None:
-        """Hand what the run has found back to the run whose fallback this is."""
+        """Settle the requests whose outcomes are in *parts*, in the run whose fallback this is."""
         parent = self.parent
         assert parent is not None
         if isinstance(parts, BaseException):
@@ -131,16 +105,16 @@ class Stage:
             each = part.bytes // max(1, len(part.indices))
             for index in part.indices:
                 status, value, text = outcomes.statuses[index], outcomes.values[index], outcomes.errors.get(index)
-                for handed in outcomes.tag[index]:
-                    parent.fell_back(handed, self, status, value, text, each)
+                for request in outcomes.tag[index]:
+                    settlement.fallback_settled(parent, request, self, status, value, text, each)
         parent.flush()
         self.flush()
 
 
-def both(handed: HandedOn, stage: Stage, text: str | None) -> str | None:
-    """Return what is said of a lookup when *stage* had no answer either: its *text*, None for a miss."""
-    name = stage.name
+def joined_text(request: FallbackRequest, fallback: Fallback, text: str | None) -> str | None:
+    """Return the error text of a lookup when *fallback* has failed as well, with *text*, or has missed (None)."""
+    name = fallback.name
     if text is None:
-        return handed.text and f"{handed.text}; {name} has nothing for the key"
-    before = handed.text or "the source does not hold the key"
+        return request.text and f"{request.text}; {name} has nothing for the key"
+    before = request.text or "the source does not hold the key"
     return f"{text} (in {name}, after: {before})"

@@ -1,19 +1,40 @@
-"""What holds a call back although a slot is free: the rate, a pause that the source asked for, and the breaker."""
+"""
+What bounds the calls of an engine: the gate that holds calls back although a slot is free, and the budget of retries.
+
+The gate asks these in turn: a pause that the source asked for, an outage, the limit and the budget of the job, the
+rate, what the source says that it still allows, and the breaker.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import deque
+from typing import TYPE_CHECKING
 
-__all__ = ["Breaker", "Rate"]
+from .outage import Outage
+from .quota import Quota
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..errors import TransientError
+    from .account import Account
+    from .pacing import Pace
+    from .permits import LimitShare
+    from .records import InFlight
+
+__all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "Rate", "RetryBudget"]
+
+RETRY_AFTER_MAX = 60.0
+"""Longest Retry-After that is honoured, in seconds; botocore clamps likewise."""
 
 
 class Rate:
     """
     Calls per second, by the generic cell rate algorithm (GCRA, ITU-T I.371).
 
-    A burst of 50 ms' worth of calls is tolerated: timers are about a millisecond coarse, and without it a limit of
-    10,000 per second would be missed by far.
+    The calls of 50 ms may leave in one burst. Timers are about a millisecond coarse, and without the burst a limit of
+    10,000 calls per second would allow far fewer.
     """
 
     __slots__ = ("_interval", "_next", "_tolerance")
@@ -29,40 +50,49 @@ class Rate:
         """Return 0 when a call may leave now, else the seconds to wait."""
         return max(0.0, self._next - self._tolerance - now)
 
-    def spend(self, now: float) -> None:
-        """Count one call as sent."""
-        self._next = max(now, self._next) + self._interval
+    def spend(self, now: float, cost: float = 1.0) -> None:
+        """Count one call as sent; or one of another *cost*, which is negative where less was needed than counted."""
+        self._next = max(now, self._next) + cost * self._interval
+
+    def correct(self, now: float, units: Mapping[str, float]) -> None:
+        """Count *units* besides."""
+        self.spend(now, units.get("requests", 0.0))
 
 
 class Breaker:
     """
-    Slows calls down while the source fails, by the client-side throttle of "Site Reliability Engineering", chapter 21.
+    A throttle for calls to a failing source: the client-side throttle of "Site Reliability Engineering", chapter 21.
 
-    Over the last 30 s a call is held back with probability max(0, (requests - K x accepts) / (requests + 1)), at most
-    0.9 so that probes flow. Held back means later, never a null: a batch job can wait. A request counts when it ended
-    or became late, so that a slow start of many calls is no failure. After three good calls in a row the history is
-    forgotten, because the formula alone would take as long to recover as the outage lasted.
+    The breaker holds a call back with the probability max(0, (requests - K x accepts) / (requests + 1)), over the last
+    30 s, and at most 0.9, so that some calls go out as probes. A call that is held back leaves later; its rows never
+    get a null for it, because a batch job can wait. A request counts when it has ended or has become late, so that many
+    calls that start slowly are no failure. After three good calls in a row the breaker forgets the history, because
+    the formula alone would take as long to recover as the outage lasted.
+
+    Attributes:
+        accepts: Calls that the source answered in time, in all.
+        held_since: Loop time since which calls have been held back; None: they are not.
     """
 
     K = 2.0
     PERIOD = 30.0
-    FLOOR = 20  # too few calls say nothing
+    FLOOR = 20  # requests; fewer say nothing
     PROBABILITY_MAX = 0.9
     HOLD = 0.05
     RECOVERED = 3
 
-    __slots__ = ("_accepts", "_good", "_requests", "_rng", "_then", "held_since")
+    __slots__ = ("_good", "_refusals", "_rng", "_then", "accepts", "held_since")
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._requests = 0  # ever; what counts is the difference to the oldest entry of _then
-        self._accepts = 0
-        self._then: deque[tuple[float, int, int]] = deque([(-1.0, 0, 0)])  # (time, requests, accepts), one a second
+        self._refusals = 0  # in all; the formula takes the difference to the oldest entry of _then
+        self.accepts = 0
+        self._then: deque[tuple[float, int, int]] = deque([(-1.0, 0, 0)])  # (time, refusals, accepts), one a second
         self._good = 0
         self.held_since: float | None = None
 
     def troubled(self) -> bool:
-        """Whether calls may have to be held back at all."""
+        """Whether the breaker may hold calls back."""
         requests, accepts = self._recent()
         return requests >= self.FLOOR and requests > self.K * accepts
 
@@ -79,27 +109,212 @@ class Breaker:
 
     def accepted(self) -> None:
         """Count a call that the source answered in time."""
-        self._requests += 1
-        self._accepts += 1
+        self.accepts += 1
         if self._good < self.RECOVERED:
             self._good += 1
             self.held_since = None
             if self._good == self.RECOVERED:
-                self._then = deque([(self._then[-1][0], self._requests, self._accepts)])
+                self._then = deque([(self._then[-1][0], self._refusals, self.accepts)])
 
     def refused(self) -> None:
         """Count a call that failed with a transient error, or became late."""
-        self._requests += 1
+        self._refusals += 1
         self._good = 0
 
     def tick(self, now: float) -> None:
-        """Forget what is older than 30 s; called often, so that no call has to look at the clock."""
+        """Forget requests older than 30 s; the sweeper calls this often, so that no call has to look at the clock."""
         then = self._then
         if now - then[-1][0] >= 1.0:
-            then.append((now, self._requests, self._accepts))
+            then.append((now, self._refusals, self.accepts))
         while len(then) > 1 and then[1][0] <= now - self.PERIOD:
             then.popleft()
 
     def _recent(self) -> tuple[int, int]:
-        _, requests, accepts = self._then[0]
-        return self._requests - requests, self._accepts - accepts
+        """Return the requests and the accepts of the last 30 s."""
+        _, refusals, accepts = self._then[0]
+        answered = self.accepts - accepts
+        return self._refusals - refusals + answered, answered
+
+
+class Gate:
+    """
+    What holds all calls of an engine back: a pause that the source asked for, an outage, the rate, and the breaker.
+
+    Args:
+        name: Name of the source in messages.
+        capacity: Number of slots.
+        rate: What spaces the calls; None: nothing does.
+        limit: The calls in flight of the job; None: there is no limit.
+        account: The budget of the job; None: there is none.
+        rng: Draws which calls the breaker holds back, and the waits between probes.
+
+    Attributes:
+        outage: Whether the source is away.
+        breaker: The breaker.
+        accepted: Count a call that the source answered in time.
+        may_hold: Whether `delay` has to be asked before a call; False while nothing holds calls back.
+    """
+
+    __slots__ = (
+        "_account",
+        "_limit",
+        "_mean",
+        "_paused_until",
+        "_quotas",
+        "_rate",
+        "accepted",
+        "breaker",
+        "may_hold",
+        "outage",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        capacity: int,
+        rate: Pace | None,
+        rng: random.Random,
+        limit: LimitShare | None = None,
+        account: Account | None = None,
+    ) -> None:
+        self.outage = Outage(name, capacity, rng)
+        self.breaker = Breaker(rng)
+        self.accepted = self.breaker.accepted  # an attribute, because a method around it costs 1 % of a lookup
+        self.may_hold = rate is not None or limit is not None or account is not None
+        self._rate = rate
+        self._limit = limit
+        self._account = account
+        self._quotas: dict[str, Quota] = {}
+        self._mean: dict[str, float] = {"requests": 1.0}  # what a call takes, by unit
+        self._paused_until = 0.0
+
+    def delay(self, now: float, in_flight: int) -> float:
+        """Return 0 when a call may leave now beside *in_flight* others, else the seconds after which to ask again."""
+        wait = self._paused_until - now
+        if wait <= 0:
+            wait = self.outage.delay(now, in_flight)
+        if wait <= 0 and self._limit is not None:
+            wait = self._limit.delay(now, in_flight)
+        if wait <= 0 and self._account is not None:
+            wait = self._account.delay(now)
+        if wait <= 0 and self._rate is not None:
+            wait = self._rate.delay(now)
+        if wait <= 0 and self._quotas:
+            wait = max(quota.delay(now) for quota in self._quotas.values())
+        if wait <= 0 and self.outage.since is None and self.breaker.troubled():  # a probe is not held back twice
+            wait = self.breaker.delay(now)
+            self._paused_until = now + wait  # for all slots: each of them would draw again
+        if wait > 0:
+            return wait
+        always = self._rate is not None or self._limit is not None or self._account is not None
+        spaced = any(quota.holds for quota in self._quotas.values())
+        self.may_hold = always or spaced or self.outage.holds or self.breaker.troubled()
+        return 0.0
+
+    def reason(self, now: float) -> str:
+        """Return what holds calls back: `outage`, `breaker`, `pause`, `budget`, `limit` or `rate`."""
+        if self.outage.holds:
+            return "outage"
+        if self.breaker.held_since is not None:
+            return "breaker"
+        if self._paused_until > now:
+            return "pause"
+        if self._account is not None and self._account.waiting:
+            return "budget"
+        return "limit" if self._limit is not None and self._limit.waiting else "rate"
+
+    def sent(self, call: InFlight) -> None:
+        """Count *call*, which leaves."""
+        self.outage.sent(call)
+        if self._rate is not None:
+            self._rate.spend(call.started)
+        for quota in self._quotas.values():
+            quota.sent(call.started)
+
+    def correct(self, now: float, units: Mapping[str, float]) -> None:
+        """Count *units* besides those of the calls; negative ones were counted and not needed."""
+        if self._rate is not None:
+            self._rate.correct(now, units)
+
+    def took(self, units: Mapping[str, float]) -> None:
+        """Note what a call has taken, for what the source says that it still allows of a unit."""
+        for unit, amount in units.items():
+            if unit != "requests":
+                before = self._mean.get(unit, amount)
+                self._mean[unit] = before + 0.1 * (amount - before)
+
+    def told(self, now: float, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
+        """Note that the source allows *remaining* of *limit* of a *unit* in the next *seconds*."""
+        each = self._mean.get(unit, 0.0)
+        if each > 0.0:
+            remaining, limit = remaining / each, None if limit is None else limit / each
+        elif remaining > 0.0:
+            return  # how many calls that is, nobody knows
+        if remaining < 1.0:
+            self.pause(now, seconds)
+        quota = self._quotas.setdefault(unit, Quota())
+        quota.told(now, remaining, seconds, limit)
+        self.may_hold = self.may_hold or quota.holds
+
+    def unavailable(self, call: InFlight, error: TransientError, now: float) -> bool:
+        """Note that *call* as a whole ended with *error*; return whether the source is away."""
+        away = self.outage.unavailable(call, error, call.accepts != self.breaker.accepts, now)
+        self.may_hold = self.may_hold or self.outage.holds
+        return away
+
+    def pause(self, now: float, seconds: float) -> None:
+        """Let no call leave for *seconds*, clamped to 0..60, because the source asked for it."""
+        if seconds == seconds:  # a NaN is not equal to itself
+            self._paused_until = max(self._paused_until, now + min(max(seconds, 0.0), RETRY_AFTER_MAX))
+            self.may_hold = True
+
+    def pause_left(self, now: float) -> float:
+        """Return the seconds for which no call may leave, because the source asked for it; 0 or less: none."""
+        return self._paused_until - now
+
+    def heed(self, error: TransientError, now: float) -> None:
+        """Pause where *error* says that the source asks for it; a node of several asks for its own keys alone."""
+        if error.retry_after is not None and getattr(error, "node", None) is None:
+            self.pause(now, error.retry_after)
+
+    def refused(self) -> None:
+        """Count a call that failed with a transient error, or became late."""
+        self.breaker.refused()
+        self.may_hold = True
+
+
+class RetryBudget:
+    """
+    A token bucket that bounds the share of retries among the calls of an engine.
+
+    The ratios are those of the AWS SDKs' standard mode: a retry costs 5 tokens, a retry after a timeout costs 10, a
+    clean call gives 1 back, and a retry that succeeds gives 5 back. So retries that fail are at most 20 % (10 %) more
+    calls in the long run. The bucket is smaller than that of the SDKs, because every Spark worker process has a bucket
+    of its own.
+    """
+
+    SIZE = 100
+    TRICKLE = 5.0  # tokens per second while a retry waits for tokens: one retry, even when no call ends well
+    RETRY = 5
+    RETRY_AFTER_TIMEOUT = 10
+    BISECTION = 1  # a poisoned key is no sign of overload, but many of them must not multiply the calls either
+
+    __slots__ = ("tokens",)
+
+    def __init__(self) -> None:
+        self.tokens: float = self.SIZE
+
+    def trickle(self, seconds: float) -> None:
+        """Give back the tokens of *seconds* in which a retry waited."""
+        self.tokens = min(self.SIZE, self.tokens + seconds * self.TRICKLE)
+
+    def spend(self, cost: int) -> bool:
+        """Take *cost* tokens; False, and nothing taken, when there are not so many."""
+        if self.tokens < cost:
+            return False
+        self.tokens -= cost
+        return True
+
+    def earn(self, tokens: int) -> None:
+        """Give *tokens* back after a clean call."""
+        self.tokens = min(self.SIZE, self.tokens + tokens)

@@ -1,9 +1,9 @@
 """
 The loop thread of a worker process: Flink's mailbox.
 
-One daemon thread runs one event loop; all engine state is touched there only. Other threads post mails, which are
-drained together, so that a burst of mails wakes the loop once. The thread and its engines outlive Spark's tasks;
-an idle engine closes its connector before Spark ends an idle worker, because no exit hook runs there.
+One daemon thread runs one event loop, and only that thread touches the state of engines and runs. Other threads post
+mails, which the loop drains together, so that a burst of mails wakes it once. The thread and its engines outlive
+Spark's tasks. An idle engine closes its connector before Spark ends the idle worker, because no exit hook runs then.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from .run import Run
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .cache import AnswerCache
-    from .dispatch import Engine
+    from .engine import Engine
+    from .preload import Table
 
 __all__ = ["IDLE_AFTER", "LoopThread", "loop_thread"]
 
@@ -35,22 +34,24 @@ IDLE_AFTER = 45.0
 """Seconds without a run after which an engine closes; Spark ends idle workers after 60."""
 BEAT = 0.25
 LAST_STEP = 1.0
-"""Seconds that the end of the process waits for what the loop is doing."""
+"""Seconds that the end of the process waits for the step that the loop is in."""
 
 
 class LoopThread:
     """
-    The event loop of this process, its thread, its engines and its caches.
+    The event loop of this process, its thread, its engines, its caches and its loaded tables.
 
     Attributes:
         engines: By fingerprint of the source and digest of its secrets. Loop thread only.
-        caches: Likewise, by fingerprint of the source and of what is remembered; with when a task asked for each last,
-            because one that is empty goes a while after that.
+        caches: By fingerprint of the source and of the cached values; each with the time at which a task last asked
+            for it, because an empty cache is dropped a while after that.
+        tables: The sources that were loaded, by fingerprint. Loop thread only.
     """
 
     def __init__(self) -> None:
         self.engines: dict[str, Engine] = {}
         self.caches: dict[str, tuple[AnswerCache, float]] = {}
+        self.tables: dict[str, Table] = {}
         self.pid = os.getpid()
         self._mails: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._lock = threading.Lock()
@@ -71,23 +72,12 @@ class LoopThread:
             self._draining = True
         self._loop.call_soon_threadsafe(self._drain)
 
-    def start(self, run: Run, key: str, build: Callable[[], Engine]) -> None:
-        """
-        Attach *run* to the engine of *key*, which *build* makes when there is none, and its fallbacks to theirs.
-
-        A mail: loop thread only.
-        """
-        if run.closed:
-            return  # the engine of its run, or that of another fallback, could not be made
-        try:
-            engine = self.engines.get(key)
-            if engine is None:
-                self.engines[key] = engine = build()
-            engine.attach(run)
-            for stage in run.stages:
-                self.start(stage.run, stage.key, stage.engine)
-        except Exception as error:  # noqa: BLE001  # whatever a connector's constructor raises is the task's error
-            run.fail(error)
+    def engine(self, key: str, build: Callable[[], Engine]) -> Engine:
+        """Return the engine of *key*, made by *build* when there is none. Loop thread only."""
+        engine = self.engines.get(key)
+        if engine is None:
+            self.engines[key] = engine = build()
+        return engine
 
     def cache(self, key: str, build: Callable[[], AnswerCache]) -> AnswerCache:
         """Return the cache of *key*, made by *build* when there is none. From any thread."""
@@ -96,23 +86,35 @@ class LoopThread:
             self.caches[key] = cache, time.monotonic()
             return cache
 
+    def table(self, key: str, build: Callable[[], Table]) -> Table:
+        """Return the loaded table of *key*, made by *build* when there is none that can be used. Loop thread only."""
+        table = self.tables.get(key)
+        if table is None or table.ended:
+            self.tables[key] = table = build()
+        return table
+
     def alive(self) -> bool:
         """Whether the loop thread still runs."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """End the thread where it is: nothing is closed or answered any more. From any other thread."""
+        """End the thread where it is, without closing or answering anything. From any other thread."""
         if self.alive():
             self._stopped = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._halt)
             self._thread.join(LAST_STEP)
 
+    def _halt(self) -> None:
+        for table in self.tables.values():
+            table.end()
+        self._loop.call_soon(self._loop.stop)  # after the step that ends a load
+
     def lag(self) -> float:
-        """Return for how many seconds the loop has not gone round."""
+        """Return for how many seconds the event loop has been blocked."""
         return max(0.0, time.monotonic() - self._beat - BEAT)
 
     def stack(self) -> str:
-        """Return what the loop thread is doing now."""
+        """Return the stack of the loop thread."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         return "".join(traceback.format_stack(frame)[-6:]) if frame is not None else "(the thread has ended)"
 
@@ -123,10 +125,10 @@ class LoopThread:
         for mail, args in mails:
             try:
                 mail(*args)
-            except Exception as error:  # noqa: BLE001  # whatever a step raises, its task must hear of it
-                run = getattr(mail, "__self__", None)
-                if isinstance(run, Run):
-                    run.broken(error)  # the task that waits for it must hear of it
+            except Exception as error:  # noqa: BLE001  # whatever a step raises, the task that waits must hear of it
+                broken = getattr(getattr(mail, "__self__", None), "broken", None)
+                if broken is not None:
+                    broken(error)
                 else:
                     _log.exception("a mail to the loop of enrichkit failed")
 
@@ -150,6 +152,9 @@ class LoopThread:
                 task = self._loop.create_task(engine.close(), name=f"enrichkit-close-{engine.name}")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+        for key, table in list(self.tables.items()):
+            if table.ended or (table.idle_since is not None and now - table.idle_since > IDLE_AFTER):
+                self.tables.pop(key).end()
         with self._lock:
             caches = list(self.caches.items())
         for key, (cache, _) in caches:

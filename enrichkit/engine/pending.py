@@ -1,10 +1,10 @@
 """
 The keys of a run that wait for a slot: which of them go next, and which go together.
 
-Retries and halves of a poisoned group go first, as they are. Keys that have had no slot yet go in the order of their
-arrival, or, to a source that keeps its keys in order, as a lift goes: each call takes the lowest keys that wait, and
-those that come later and are lower wait for the next round. A B-tree of a million keys finds 2,000 that lie side by
-side among the 80,000 that wait in a quarter of the time that it needs for 2,000 from all over.
+Retries and halves of a poisoned group go first, each as a group of its own. Keys that have had no slot yet go in the
+order of their arrival, or, to a source that keeps its keys in order, in elevator order (SCAN): each call takes the
+lowest keys that wait, and keys that arrive later and are lower wait for the next round. A B-tree of a million keys
+finds 2,000 neighbours among the 80,000 keys that wait in a quarter of the time that it needs for 2,000 scattered keys.
 """
 
 from __future__ import annotations
@@ -14,46 +14,50 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ..connector import Keys
-from .lookup import Bundle
+from ..interface import Keys
+from .records import NO_SLICE, SETTLED, Bundle, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..outcome import Outcomes
-    from .calls import Bisection
-    from .lookup import Group, Lookup, Part
+    from .records import Bisection, Group, Lookup, Part
 
 __all__ = ["Pending"]
 
-PASSES = 4  # in search of a bound; each finds keys for about three quarters of the room that is left
-SLICES = 256  # of which a round has the keys: to choose 2,000 takes under 1 ms, and 9 ms among 8,000 small slices
+PASSES = 4  # of the search for a bound; each fills about three quarters of the room that is left
+SLICES = 256  # most slices in a round: to choose 2,000 keys takes under 1 ms, and 9 ms among 8,000 small slices
 
 
 class Pending:
     """
-    Keys without a slot.
+    The keys of one run that wait for a slot.
 
     Args:
-        neighbours: Keys that lie side by side go together; those of each bundle are in order.
+        neighbours: Whether keys that are neighbours in their order go together; the keys of each bundle are in order.
+        mixed: Whether keys of a slice may come after those of later slices, as from a tier.
 
     Attributes:
         neighbours: As given.
-        keys: How many have had no slot yet.
-        clocked: How many of them have a clock that runs all the same, and no outcome.
+        keys: Number of keys that have had no slot yet.
+        fresh_first: Whether keys that have had no slot go before the others: while the source is away, a probe is made
+            with keys that have not failed, because those that have may be the reason.
+        clocked: Number of keys among them whose clock runs all the same, and that have no outcome.
     """
 
-    __slots__ = ("_fresh", "_later", "_reached", "_urgent", "clocked", "keys", "neighbours")
+    __slots__ = ("_fresh", "_later", "_mixed", "_reached", "_urgent", "clocked", "fresh_first", "keys", "neighbours")
 
-    def __init__(self, *, neighbours: bool = False) -> None:
-        # Lookups come first, because bundles end from the head on.
+    def __init__(self, *, neighbours: bool = False, mixed: bool = False) -> None:
+        # Keys that have had no slot. Lookups stand before bundles, because bundles are separated from the head on.
         self._fresh: deque[Lookup | Bundle] = deque()
-        self._later: deque[Lookup | Bundle] = deque()  # of the lift's next round; nothing unless `_fresh` has something
+        self._later: deque[Lookup | Bundle] = deque()  # keys of the next round; empty whenever `_fresh` is
         self._urgent: deque[tuple[list[Lookup], Bisection | None]] = deque()
         self.neighbours = neighbours
-        self._reached: Any = None  # the highest key of this round so far
+        self._mixed = mixed or neighbours
+        self._reached: Any = None  # the highest key that this round has taken
         self.keys = 0
         self.clocked = 0
+        self.fresh_first = False
 
     def __bool__(self) -> bool:
         return bool(self._urgent or self._fresh)
@@ -63,12 +67,12 @@ class Pending:
         return len(self._urgent) - (-self.keys // limit)
 
     def add(self, lookups: Sequence[Lookup]) -> None:
-        """Append keys that are asked for the first time, each for itself."""
+        """Append keys that have had no slot, as lookups of their own."""
         self._fresh.extend(lookups)
         self.keys += len(lookups)
 
     def add_bundle(self, bundle: Bundle) -> None:
-        """Append keys that are asked for the first time."""
+        """Append keys that have had no slot; in elevator order those that the round has passed wait for the next."""
         self.keys += len(bundle.keys)
         if self._fresh and self._reached is not None:
             keys, start, end = _place(bundle.keys)
@@ -81,68 +85,116 @@ class Pending:
         self._fresh.append(bundle)
 
     def add_urgent(self, group: list[Lookup], bisection: Bisection | None) -> None:
-        """Put *group*, a retry or half of a poisoned group, before all others that have had no slot."""
+        """Append *group*, a retry or half of a poisoned group, to those that go before keys without a slot."""
         self._urgent.append((group, bisection))
 
     def take(self, limit: int, only: Part | Outcomes | None) -> tuple[Group, Bisection | None]:
         """Remove and return the next group of at most *limit* keys, of the slice *only* or of any; empty if none."""
-        while self._urgent:
-            group, bisection = self._urgent.popleft()
-            waiting = [lookup for lookup in group if not lookup.settled]
-            if waiting:
-                return waiting, bisection
         fresh = self._fresh
-        others: list[Lookup | Bundle] = []
+        if limit == 1 and only is None and fresh and not (self._urgent or self.clocked or fresh[0].state is SETTLED):
+            self.keys -= 1  # the fast path: a further call for it would take 2 % of a whole lookup
+            return [fresh.popleft()], None
+        if self._urgent:
+            if self.fresh_first and (taken := self._take_fresh(limit, only)):
+                return taken, None
+            while self._urgent:
+                group, bisection = self._urgent.popleft()
+                waiting = [lookup for lookup in group if not lookup.settled]
+                if waiting:
+                    return waiting, bisection
+        return self._take_fresh(limit, only), None
+
+    def _take_fresh(self, limit: int, only: Part | Outcomes | None) -> Group:
+        """Take at most *limit* keys that have had no slot."""
+        fresh = self._fresh
+        if not fresh or only is NO_SLICE:
+            return []
+        if only is not None and self._mixed:
+            return self._take_only(limit, only)
+        if self.neighbours and all(isinstance(held, Bundle) for held in fresh):
+            return self._take_neighbours(limit)
+        taken = self._take_in_order(fresh, limit, only)
         if not fresh:
-            return [], None
-        if only is None:
-            if limit == 1 and not (self.clocked or fresh[0].settled):  # the fast path
-                self.keys -= 1
-                return [fresh.popleft()], None
-            if self.neighbours and all(isinstance(held, Bundle) for held in fresh):
-                return self._side_by_side(limit), None
-        elif self.neighbours:
-            self._start_anew(len(self._later))
-            others = [held for held in fresh if held.outcomes is not only]
-            fresh = deque(held for held in fresh if held.outcomes is only)
+            self._start_round(SLICES)
+        return taken
+
+    def _take_only(self, limit: int, only: Part | Outcomes) -> Group:
+        """Take keys for which the slice *only* waits, wherever they stand."""
+        self._start_round(len(self._later))
+        others: list[Lookup | Bundle] = []
+        fresh: deque[Lookup | Bundle] = deque()
+        for held in self._fresh:
+            (fresh if held.concerns(only) else others).append(held)
+        group = self._take_in_order(fresh, limit, None)
+        # Lookups first, as before: they may have clocks, and `clock` counts from the head.
+        self._fresh = deque(sorted((*others, *fresh), key=lambda held: isinstance(held, Bundle)))
+        if not self._fresh:
+            self._start_round(SLICES)
+        return group
+
+    def _take_in_order(self, fresh: deque[Lookup | Bundle], limit: int, only: Part | Outcomes | None) -> Group:
+        """Take at most *limit* keys from the head of *fresh*, of the slice *only* or of any."""
         bundles: list[Bundle] = []
         lookups: list[Lookup] = []
         room = limit
         while fresh and room and (only is None or fresh[0].outcomes is only):
             first = fresh[0]
             if isinstance(first, Bundle):
-                part = first
+                bundle = first
                 if room < len(first.keys):
-                    part = first.cut(room)
+                    bundle = first.cut(room)
                 else:
                     fresh.popleft()
-                bundles.append(part)
-                room -= len(part.keys)
-                self.keys -= len(part.keys)
-            else:
-                fresh.popleft()
-                self.keys -= 1
-                self.clocked -= first.started is not None and not first.settled
-                if not first.settled:
-                    lookups.append(first)
-                    room -= 1
-        if fresh is not self._fresh:  # lookups first, as before: they may have clocks, and `clock` counts from the head
-            self._fresh = deque(sorted((*others, *fresh), key=lambda held: isinstance(held, Bundle)))
-        if not self._fresh:
-            self._start_anew(SLICES)
-        if lookups:
-            for bundle in bundles:
-                lookups += bundle.singly()
-            return lookups, None
-        return bundles, None
+                bundles.append(bundle)
+                room -= len(bundle.keys)
+                continue
+            fresh.popleft()
+            self.keys -= 1
+            self.clocked -= first.started is not None and not first.settled
+            if not first.settled:
+                lookups.append(first)
+                room -= 1
+        self.keys -= sum(len(bundle.keys) for bundle in bundles)
+        if not lookups:
+            return bundles
+        for bundle in bundles:
+            lookups += bundle.singly()
+        return lookups
+
+    def put_back(self, group: Group, bisection: Bisection | None) -> None:
+        """Put *group* back at the head, as if it had not been taken."""
+        lookups = [held for held in group if not isinstance(held, Bundle)]
+        if lookups and (bisection is not None or lookups[0].state is not State.PENDING):
+            self._urgent.appendleft((lookups, bisection))
+            return
+        self._fresh.extendleft(reversed(group))
+        self.keys += sum(len(held.keys) if isinstance(held, Bundle) else 1 for held in group)
+        self.clocked += sum(lookup.started is not None and not lookup.settled for lookup in lookups)
+
+    def take_urgent(self) -> list[tuple[list[Lookup], Bisection | None]]:
+        """Remove and return all groups that go before keys without a slot."""
+        taken = list(self._urgent)
+        self._urgent.clear()
+        return taken
 
     def bundles(self) -> Iterator[Bundle]:
-        """Iterate over the bundles that wait."""
+        """Iterate over the bundles that wait for a slot."""
         return (held for held in chain(self._fresh, self._later) if isinstance(held, Bundle))
 
+    def separate(self) -> None:
+        """Replace the bundles by lookups."""
+        self._start_round(len(self._later))
+        self._fresh = deque(lookup for held in self._fresh for lookup in held.singly())
+
+    def lookups(self) -> list[Lookup]:
+        """Return the lookups without an outcome that wait for a slot, those in bundles left out."""
+        fresh = (held for held in self._fresh if not isinstance(held, Bundle))
+        urgent = (lookup for group, _ in self._urgent for lookup in group)
+        return [lookup for lookup in chain(urgent, fresh) if not lookup.settled]
+
     def clock(self, count: int) -> list[Lookup]:
-        """Return the next lookups that have no clock, so many that *count* of those that wait will have one."""
-        self._start_anew(len(self._later))
+        """Return the next lookups without a clock: as many as it takes until *count* waiting lookups have one."""
+        self._start_round(len(self._later))
         starting: list[Lookup] = []
         passed: list[Lookup] = []
         while self._fresh and self.clocked < count:
@@ -155,22 +207,22 @@ class Pending:
         return starting
 
     def drop_settled(self) -> None:
-        """Forget the lookups at the head that have their outcome."""
+        """Remove the lookups at the head that have their outcome."""
         while self._fresh and self._fresh[0].settled:
             self._fresh.popleft()
             self.keys -= 1
         if not self._fresh:
-            self._start_anew(SLICES)
+            self._start_round(SLICES)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all keys."""
         self._fresh.clear()
         self._later.clear()
         self._urgent.clear()
         self.keys = 0
 
-    def _side_by_side(self, limit: int) -> list[Bundle]:
-        """Take *limit* of the lowest keys of this round, or of the next ones what it has not."""
+    def _take_neighbours(self, limit: int) -> list[Bundle]:
+        """Take the *limit* lowest keys of this round; where the round has fewer, go on with the next rounds."""
         fresh = self._fresh
         group: list[Bundle] = []
         room = limit
@@ -195,29 +247,29 @@ class Pending:
             else:
                 group += bundles
                 room -= waiting
-                self._start_anew(SLICES)
+                self._start_round(SLICES)
         self.keys -= limit - room
         return group
 
-    def _start_anew(self, slices: int) -> None:
-        """Let the lift's next round begin, with *slices* of those that wait for it."""
+    def _start_round(self, slices: int) -> None:
+        """Begin the next round with *slices* of the entries that wait for it."""
         for _ in range(min(slices, len(self._later))):
             self._fresh.append(self._later.popleft())
         self._reached = None
 
 
 def _place(keys: Sequence[Any]) -> tuple[Sequence[Any], int, int]:
-    """*keys* as a part of a list, in which it is quicker to find one: the list, their start and their end."""
+    """Return *keys* as a range of a list, where a bisection is quicker: the list, the start and the end."""
     return keys.place() if isinstance(keys, Keys) else (keys, 0, len(keys))
 
 
 def _lowest(columns: list[tuple[Sequence[Any], int, int]], count: int) -> list[int]:
     """
-    Return how many keys of each column are about the *count* lowest of all, which are more.
+    Choose about the *count* lowest keys of several sorted columns, and return how many each column gives.
 
-    A column is a part of a list: the list, the start and the end of the part. A bound is sought below which so many
-    keys lie: the lowest of the keys up to which each column would give its equal share. What the others do not give for
-    it is shared out again.
+    A column is a range of a list: the list, the start and the end. All columns together have more than *count* keys.
+    Each pass gives each column an equal share of the room that is left, and takes the lowest of the keys at the ends of
+    the shares as a bound: each column gives its keys up to the bound. The next pass shares out the room that is left.
     """
     taken = [start for _, start, _ in columns]
     room = count
@@ -237,7 +289,7 @@ def _lowest(columns: list[tuple[Sequence[Any], int, int]], count: int) -> list[i
             found = min(bisect_right(keys, bound, taken[n], end), taken[n] + share)
             room -= found - taken[n]
             taken[n] = found
-    while room:  # for the last few keys no bound is sought: a call is full while keys wait
+    while room:  # the last few keys go without a bound: a call is full while keys wait
         givers = giving()
         share = -(-room // len(givers))
         for n in sorted(givers, key=lambda n: columns[n][0][taken[n]]):

@@ -1,4 +1,4 @@
-"""What a lookup that did not end well means for its rows, and what the messages say of it."""
+"""The policies of a run: what rows without an answer get, and the errors that fail the task."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import LookupFailedError, TaskFailedError, TooManyFallbacksError
 from ..options import Default, Options
-from ..outcome import ERROR, MISSING, REJECTED, TIMEOUT
-from .fallback import both
+from ..outcome import ERROR, MISSING, OVER_BUDGET, REJECTED, TIMEOUT
+from .fallback import joined_text
 
 if TYPE_CHECKING:
-    from .fallback import HandedOn, Stage
-    from .lookup import Lookup
+    from .fallback import Fallback
+    from .records import FallbackRequest, Lookup
 
 __all__ = ["Policies"]
 
 RATIO_FLOOR = 100  # keys below which a share of failures says nothing; resilience4j's default window
-OPTION = {TIMEOUT: "on_timeout", ERROR: "on_error", REJECTED: "on_error", MISSING: "on_missing"}
+OPTION = {
+    TIMEOUT: "on_timeout",
+    ERROR: "on_error",
+    REJECTED: "on_error",
+    OVER_BUDGET: "on_error",
+    MISSING: "on_missing",
+}
 
 
 class Policies:
@@ -26,73 +32,79 @@ class Policies:
     The policies of one run.
 
     Args:
-        source: What messages call the source.
-        options: With the policies and `max_fallback_ratio`.
-        fallbacks: Decoded `default(...)` values by option name.
-        stages: The fallbacks that have to be asked; each names the options that stand for it.
+        source: Name of the source in messages.
+        options: The options; used are the policies, `max_fallback_ratio`, `details` and `show_keys`.
+        default_values: Decoded `default(...)` values by option name.
+        fallbacks: The fallbacks that have to be asked; each knows the options that name it.
         salt: For the hash of keys in messages.
     """
 
     def __init__(
-        self, source: str, options: Options, fallbacks: Mapping[str, Any], stages: Sequence[Stage], salt: str
+        self, source: str, options: Options, default_values: Mapping[str, Any], fallbacks: Sequence[Fallback], salt: str
     ) -> None:
         self._source = source
         self._options = options
         self._policies = {status: options.policy(name) for status, name in OPTION.items()}
-        by_option = {option: stage for stage in stages for option in stage.options}
-        self._stages = {status: by_option.get(name) for status, name in OPTION.items()}
-        self._fallbacks = fallbacks
+        by_option = {option: fallback for fallback in fallbacks for option in fallback.options}
+        self._fallbacks = {status: by_option.get(name) for status, name in OPTION.items()}
+        self._default_values = default_values
         self._salt = salt
         self._failed = 0
         self._last: str | None = None
 
-    def text(self, status: int, error: BaseException | None) -> str | None:
-        """Return what the outcome says of a lookup with *status*; counts it for `max_fallback_ratio`."""
+    def note_failure(self, status: int, error: BaseException | None) -> str | None:
+        """
+        Count a lookup with *status* for `max_fallback_ratio`, and return its error text; None, uncounted: a miss.
+
+        A key for which the budget left no call is not counted: that is what the user has asked for.
+        """
         if status == MISSING:
             return None
         text = f"{type(error).__name__}: {error}" if error is not None else None
+        if status == OVER_BUDGET:
+            return text
         if status == TIMEOUT:
             text = f"TimeoutError: no answer within {self._options.timeout:g} s" + (f"; last: {text}" if text else "")
         self._count(text)
         return text
 
-    def stage(self, status: int) -> Stage | None:
+    def fallback(self, status: int) -> Fallback | None:
         """Return the fallback that has to be asked for a lookup with *status*, or None."""
-        return self._stages[status]
+        return self._fallbacks[status]
 
     def misses_alike(self) -> bool:
-        """Whether all misses have one outcome, which asks nobody and fails nothing."""
-        return self._stages[MISSING] is None and self._policies[MISSING] != "fail"
+        """Whether all misses have the same outcome: no fallback is asked, and the task does not fail."""
+        return self._fallbacks[MISSING] is None and self._policies[MISSING] != "fail"
 
-    def fell_through(self, handed: HandedOn, stage: Stage, status: int, text: str | None) -> int:
+    def next_policy(self, request: FallbackRequest, fallback: Fallback, status: int, text: str | None) -> int:
         """
-        Note that *stage* has no answer for *handed* either: its *status*, and what it says of it.
+        Note in *request* that *fallback* has no answer either, but *status* and the error *text*.
 
         Returns:
-            The status whose policy comes next: `MISSING` when it has nothing for the key, else `ERROR`.
+            The status whose policy comes next: `MISSING` when the fallback does not hold the key, else `ERROR`.
         """
-        handed.text = both(handed, stage, text if status != MISSING else None)
+        request.text = joined_text(request, fallback, text if status != MISSING else None)
         if status == MISSING:
-            handed.origin = "fallback"
+            request.origin = "fallback"
             return MISSING
-        if handed.status == MISSING:  # that nobody holds the key is not known any more
-            handed.status = ERROR
-            self._count(handed.text)
+        if request.status == MISSING:  # whether any source holds the key is not known any more
+            request.status = ERROR
+            self._count(request.text)
         return ERROR
 
     def _count(self, text: str | None) -> None:
         self._failed += 1
         self._last = text
 
-    def fallback(self, status: int) -> tuple[Any, str | None]:
-        """Return the value that takes the place of one with *status*, and its origin where it has one."""
+    def replacement(self, status: int) -> tuple[Any, str | None]:
+        """Return the value of rows with *status*, and its origin; ``(None, None)`` where there is no default value."""
         if isinstance(self._policies[status], Default):
-            return self._fallbacks[OPTION[status]], "fallback"
+            return self._default_values[OPTION[status]], "fallback"
         return None, None
 
     def failure(self, lookup: Lookup, status: int, text: str | None, waited: float) -> TaskFailedError | None:
-        """Return why the task fails when *lookup* ends with *status* after *waited* seconds, or None."""
-        last = self._stages[status] is not None  # of its fallbacks, and it has been asked
+        """Return the error of the task when *lookup* ends with *status* after *waited* seconds; None: it goes on."""
+        last = self._fallbacks[status] is not None  # a fallback has been asked, and had no answer either
         if last and (self._options.details or status == MISSING):
             return None
         if not last and self._policies[status] != "fail":
@@ -101,19 +113,22 @@ class Policies:
         tries = f"after {lookup.attempts} attempt{'s' * (lookup.attempts != 1)} and {waited:.3g} s"
         option = OPTION[status]
         cause = (text or "the source does not hold the key").rstrip(".")
+        if status == OVER_BUDGET:
+            what, tries = "was not made", "any more" if lookup.attempts else "at all"
         failed = f"{self._source}: the lookup of key {self.show(lookup.key)} {what} {tries}: {cause}."
+        hidden = "" if self._options.show_keys else " Set show_keys=True to see the key."
         if last:
             return LookupFailedError(
                 f"{failed} The task fails because {option} names no fallback but the one that failed; mend that, or "
-                "set details=True, which keeps the row."
+                f"set details=True, which keeps the row.{hidden}"
             )
         return LookupFailedError(
             f"{failed} The task fails because {option} is 'fail'; "
-            f"{option}='null' or {option}=default(value) keeps the row."
+            f"{option}='null' or {option}=default(value) keeps the row.{hidden}"
         )
 
     def too_many(self, done: int) -> TooManyFallbacksError | None:
-        """Return why the task fails after *done* keys, when too many of them have failed, or None."""
+        """Return the error of the task when too many of its *done* keys have failed; None: it goes on."""
         if done < RATIO_FLOOR or self._failed <= self._options.max_fallback_ratio * done:
             return None
         last = str(self._last).rstrip(".")
@@ -124,7 +139,7 @@ class Policies:
         )
 
     def show(self, key: Any) -> str:
-        """Return *key* as messages show it: hashed, unless the user asked to see keys."""
+        """Return *key* as messages show it: as a salted hash, unless `show_keys` is set."""
         if self._options.show_keys:
             return repr(key)[:200]
         return "#" + hashlib.sha256(f"{self._salt}{key!r}".encode("utf-8", "backslashreplace")).hexdigest()[:10]

@@ -1,9 +1,9 @@
 """
-Which finished entry may leave next: Flink's two stream element queues.
+The queues that decide which finished entry leaves next: Flink's two stream element queues; and the window.
 
-`OrderedQueue` follows Flink's `OrderedStreamElementQueue`: an entry leaves when it is done and all earlier ones have
+`OrderedQueue` follows Flink's `OrderedStreamElementQueue`: an entry leaves when it is done and all earlier entries have
 left. `UnorderedQueue` follows `UnorderedStreamElementQueue`: entries leave as they become ready, but never cross a
-barrier. A barrier is an entry that is born done.
+barrier. A barrier is an entry that is done from the start.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OrderedQueue(Generic[T]):
         return ticket
 
     def put_barrier(self, barrier: T) -> None:
-        """Append *barrier*, which is done already."""
+        """Append *barrier*, which is done from the start."""
         self.ready(self.put(barrier), barrier)
 
     def ready(self, ticket: Ticket[T], part: T, *, last: bool = True) -> None:
@@ -60,15 +60,15 @@ class OrderedQueue(Generic[T]):
         while self._tickets and self._tickets[0].done:
             ticket = self._tickets.popleft()
             leaving += ticket.parts
-            del ticket.parts, ticket.entry  # they hold it, too: none would go before the garbage collector comes
+            del ticket.parts, ticket.entry  # they refer to the ticket: only the garbage collector would free them
         return leaving
 
     def head(self) -> T | None:
-        """The oldest entry that is not done, or None."""
+        """Return the oldest entry that is not done, or None."""
         return next((ticket.entry for ticket in self._tickets if not ticket.done), None)
 
     def entries(self) -> Iterator[T]:
-        """Every entry that has not left, in order, done ones included."""
+        """Iterate over the entries that have not left, in order, done entries included."""
         return (ticket.entry for ticket in self._tickets)
 
 
@@ -132,17 +132,17 @@ class UnorderedQueue(Generic[T]):
                 leaving.append(part)
                 if last:
                     self._size -= 1
-                    del ticket.entry  # it holds the ticket, too: neither would go before the garbage collector comes
+                    del ticket.entry  # the entry refers to the ticket: only the garbage collector would free them
             if segment.pending or len(self._segments) == 1:
                 return leaving
             self._segments.popleft()
 
     def head(self) -> T | None:
-        """The oldest entry that is not done, or None."""
+        """Return the oldest entry that is not done, or None."""
         return next((ticket.entry for segment in self._segments for ticket in segment.pending.values()), None)
 
     def entries(self) -> Iterator[T]:
-        """Every entry that has not left: per segment the ready parts in order, then the pending entries in order."""
+        """Iterate over what has not left: per segment the ready parts in order, then the pending entries in order."""
         for segment in self._segments:
             yield from (part for _, part, _ in segment.parts)
             yield from (ticket.entry for ticket in segment.pending.values())

@@ -1,42 +1,48 @@
 """
 One task's lookups on the loop thread: Flink's AsyncWaitOperator.
 
-A slice of rows is admitted as `Outcomes`, its keys become `Lookup`s (or join one in flight, or take a cached answer),
-the dispatcher turns lookups into calls, and a slice whose keys are all settled leaves through the queue. Nothing here
-waits: each method is one step of a state machine, run by the mailbox, a slot or the sweeper. It is one long class
-because its steps share one state; what could stand alone does: `lookup.py`, `policies.py`, `queues.py`, `calls.py`.
+A slice of rows is admitted as `Outcomes` (`admission.py`), the engine turns its pending keys into calls, the keys get
+their outcomes (`settlement.py`), and a slice whose keys are all settled leaves through the queue. Nothing here waits:
+each method is one step of a state machine, run by the mailbox, a slot or the sweeper.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
-from ..connector import Answers, Call, Key, Keys, TaskInfo
 from ..errors import PermanentError, TaskFailedError
-from ..outcome import ERROR, MISSING, OK, PENDING, REJECTED, TIMEOUT, Outcomes
-from .cache import ABSENT, MISS, SMALL, AnswerCache, size_of
-from .deadlines import Deadlines
-from .fallback import HandedOn
-from .lookup import Bundle, Lookup, Part
+from ..interface import Answers, Call, Connector, Key, TaskInfo
+from ..outcome import ERROR, MISSING, TIMEOUT, Outcomes
+from . import admission, settlement
+from .account import reserve
+from .deadlines import TICK_MAX, Deadlines
 from .pending import Pending
 from .policies import Policies
 from .queues import OrderedQueue, UnorderedQueue
+from .records import NO_SLICE, InFlight, Part
 from .stats import RunStats
 
 if TYPE_CHECKING:
     from ..options import Options
-    from .calls import Bisection, InFlight
-    from .dispatch import Engine
-    from .fallback import Stage
-    from .lookup import Group
+    from .account import Account
+    from .cache import AnswerCache, Stage
+    from .fallback import Fallback
+    from .limits import Gate, RetryBudget
+    from .preload import Table
+    from .records import Bisection, Bundle, Lookup
+    from .refresh import Refresher
+    from .reuse import Reuse
+    from .tiers import Tier
 
-__all__ = ["Run"]
+__all__ = ["EnginePort", "Run"]
 
 Decode = Callable[[Sequence[Any]], tuple[list[Any], dict[int, PermanentError]]]
 Columns = Callable[[Answers, Sequence[Key]], tuple[Any, Sequence[int]]]
@@ -44,7 +50,80 @@ Columns = Callable[[Answers, Sequence[Key]], tuple[Any, Sequence[int]]]
 HARD_LIMIT_EXTRA = 5.0
 HARD_LIMIT_FACTOR = 2.0
 DAY = 86_400.0
-_COUNTER = {MISSING: "missing", TIMEOUT: "timeouts", ERROR: "errors", REJECTED: "rejected"}
+MANY = 1000
+"""Keys that all are missing, of which the log tells."""
+QUEUED_EVERY = 8
+"""One of so many calls is looked at for the time that its keys have waited: each look takes 2 % of a whole lookup."""
+FEW = 10
+"""The same for a task that has ended."""
+
+_log = logging.getLogger("enrichkit")
+_told: WeakSet[EnginePort] = WeakSet()
+"""The engines of which the log has told: a source that holds few keys would be told of with each micro-batch."""
+
+
+class EnginePort(Protocol):
+    """
+    All that a run knows of its engine.
+
+    Attributes:
+        batch_size: Most keys per call.
+        retry_budget: How many retries the source may get.
+        gate: What holds calls back although a slot is free.
+        now: Loop time.
+        attach: Serve a run until it closes.
+        wake: Let slots look for groups.
+        later: Put a group at the head of the pending queue of a run after a wait.
+        calls: The calls in flight, late ones included, each with its run.
+        runs: The runs that are served.
+        capacity: Number of slots.
+        allowed: Calls that may be in flight now, at most the capacity.
+        connector: What makes the calls.
+        account: What the job may still spend; None: there is no budget.
+        hold: Look again in a moment whether a call may leave, which could not.
+        soon: Have a step done as soon as the present one has ended.
+        calls_of: Iterate over the calls of a run that are in flight.
+        held_by: Return what holds calls back now, although keys wait; None: nothing does.
+        detach: Stop serving a run, and cancel its calls.
+    """
+
+    account: Account | None
+    batch_size: int
+    retry_budget: RetryBudget
+    calls: dict[InFlight, Run]
+    capacity: int
+    connector: Connector[Any]
+    gate: Gate
+    now: Callable[[], float]
+    runs: deque[Run]
+
+    @property
+    def allowed(self) -> int: ...
+
+    def attach(self, run: Run) -> None: ...
+    def wake(self) -> None: ...
+    def later(self, run: Run, wait: float, group: list[Lookup], tokens: int = 0) -> None: ...
+    def calls_of(self, run: Run) -> Iterable[InFlight]: ...
+    def detach(self, run: Run) -> None: ...
+    def held_by(self) -> str | None: ...
+    def hold(self) -> None: ...
+    def soon(self, step: Callable[..., None], *args: Any) -> None: ...
+
+
+class FirstAnswers(Protocol):
+    """
+    Looks whether the first answers of a task have the declared fields; see `values/first_answers.py`.
+
+    Attributes:
+        done: Whether nothing is left to be found out.
+        see: Look at the answers of a call, and return what is wrong with the declared fields.
+        verdict: Return what is wrong with the declared fields, as far as the answers of the whole task tell.
+    """
+
+    done: bool
+
+    def see(self, answers: Mapping[Any, Any]) -> BaseException | None: ...
+    def verdict(self) -> BaseException | None: ...
 
 
 class Run:
@@ -52,263 +131,367 @@ class Run:
     One task. Lives on the loop thread, except `taken_bytes`.
 
     Args:
+        engine: The engine that makes the calls; it serves the run from now on.
         source: What messages call the source.
         options: Flow control.
         decode: Raw answers of one call to values of the declared type.
-        columns: Answers in columns to one column of values in the order of the keys, null for a miss, and the places of
-            the misses; it raises where that takes more. None: all go key by key.
         emit: Called on the loop thread with the parts that leave now, or with the error that failed the task.
-        ordered: Slices leave in order; else rows as they are ready, within barriers.
-        fallbacks: Decoded `default(...)` values by option name.
-        stages: The fallbacks that have to be asked.
+        columns: Answers in columns to one column of values in the order of the keys, null for a miss, and the places of
+            the misses; raises where a key needs a look of its own. None: all answers are read key by key.
+        ordered: Slices leave in order; else rows leave as they are ready, within barriers.
+        default_values: Decoded `default(...)` values by option name.
+        fallbacks: The fallbacks that have to be asked.
+        reuse: What this run has found out; None: it does not remember. With a cache there is none.
+        preload: The whole source, loaded before the first lookup; None: it is not.
+        journal: Answers on durable storage, before the cache; None: there is no journal.
         cache: Shared with other runs of the same source, or None.
+        refresher: Asks for keys of the cache in the background; None: nobody does.
+        tiers: The sources that are asked before, in order.
         task: For the connector's `Call`.
+        call_run: Fingerprint of the source and the run, for the idempotency keys of `Call`.
         salt: For the hash of keys in messages.
         seed: For jitter; tests give one.
         many: An answer is a list, with one element for each match of its key.
-        neighbours: The keys of each slice come in order, and those that lie side by side are asked for together.
+        neighbours: The keys of each slice come in order, and keys that lie side by side are asked for together.
+        first_answers: Looks at the first answers; None: nobody does.
+        looks_up: How the source is asked for a key, for a warning: its config, which hides secrets.
+
+    Attributes:
+        stages: What is asked before the source, in order.
+        remembers: Whether a stage wants the answers of the source.
+        shows_costs: Whether the details of the rows show what their calls have cost.
+        table: Key to the lookup or bundle that asks for it.
+        draining: Key to the call that goes on although the key's lookup has timed out.
+        touched: Slices that have new outcomes since the last flush; unordered, with the places of the keys.
+        settled_bytes: Bytes of values that ever were settled.
+        taken_bytes: Bytes of values that Spark has taken from the Spark thread; written by that thread only.
+        held_back: Whether `window_bytes` holds calls back; see `only_slice`.
+        patient: Whether the clocks stand still while the source is away, because a timeout would fail the task.
+        found_none: Whether it may be that the source holds none of the keys.
+        raised_at: Places at which the connector raised an exception that is no `ConnectorError`, as they were logged.
+        began: Loop time since which the engine serves the run.
+        emitted_rows: Rows that have left.
+        emitted_bytes: Bytes of values that have left.
+        unindexed: Whether there are bundles that the table does not lead to, as nobody will look for their keys.
+        fallback_due: Whether a lookup waits for a flush to be asked for at a fallback.
+        serves_stale: Whether old values of the cache stand for lookups that fail.
+        stale_since: Loop time at which the outage began for which the keys that waited then were looked up as stale.
+        gave_up: Loop time at which the outage began in which the run has put keys in error to go on waiting, once.
     """
+
+    behind_tiers = False
+    """Whether keys come from a tier, so that those of a slice may come after those of later slices."""
 
     def __init__(
         self,
+        engine: EnginePort,
         source: str,
         options: Options,
         decode: Decode,
         emit: Callable[[list[Part] | BaseException], None],
         *,
+        columns: Columns | None = None,
         ordered: bool = True,
-        fallbacks: dict[str, Any] | None = None,
-        stages: Sequence[Stage] = (),
+        default_values: dict[str, Any] | None = None,
+        fallbacks: Sequence[Fallback] = (),
+        reuse: Reuse | None = None,
+        preload: Table | None = None,
+        journal: Stage | None = None,
         cache: AnswerCache | None = None,
+        refresher: Refresher | None = None,
+        tiers: Sequence[Tier] = (),
         task: TaskInfo | None = None,
+        call_run: str = "",
         salt: str = "",
         seed: int | None = None,
         many: bool = False,
         neighbours: bool = False,
-        columns: Columns | None = None,
+        first_answers: FirstAnswers | None = None,
+        looks_up: str = "the config of the source",
     ) -> None:
+        self.engine = engine
         self.source = source
         self.options = options
         self.decode = decode
-        self.task = task or TaskInfo()
-        self.cache = cache
-        self.stats = RunStats()
-        limit = options.timeout or options.attempt_timeout or DAY
-        # Seconds after which a call is cancelled: time to drain after the deadline, but not for ever.
-        self.hard_limit = min(DAY, max(HARD_LIMIT_FACTOR * limit, limit + HARD_LIMIT_EXTRA))
-        self.first_call = Call(timeout=self.hard_limit, many=many, task=self.task)
-        self.deadlines = Deadlines(options.timeout)
-        self.rng = random.Random(seed)  # noqa: S311  # jitter needs no cryptography
-        self.error: BaseException | None = None
-        self.closed = False
-        self.ended = False
-        self.taken_bytes = 0  # written by the Spark thread only
-        self.settled_bytes = 0
-        self._window_bytes = options.window_bytes
-        self.held_back = False  # by window_bytes: only the head slice's keys are dispatched
-        self.engine: Engine | None = None
-        self.draining: dict[Any, InFlight] = {}
-        self.timers: set[Any] = set()
-        self._ordered = ordered
-        self._queue: OrderedQueue[Part | Outcomes] | UnorderedQueue[Part | Outcomes]
-        self._queue = OrderedQueue() if ordered else UnorderedQueue()
-        self._emit = emit
-        self.stages = tuple(stages)
-        for stage in self.stages:
-            stage.parent = self
-        self._policies = Policies(source, options, fallbacks or {}, self.stages, salt)
-        self.misses_alike = self._policies.misses_alike() and not (options.retry and options.retry.on_missing)
-        self.misses_null = self.misses_alike and self._policies.fallback(MISSING) == (None, None)
         # The cache keeps values, rows that leave one by one want values, and a list of matches is no column.
         self.columns = columns if ordered and not many and cache is None else None
-        self._table: dict[Any, Lookup | Bundle] = {}
-        self._aside = False  # some bundles are not in the table, as nobody will look for their keys
-        self.pending = Pending(neighbours=neighbours)
-        self._touched: dict[Outcomes, list[int]] = {}
-        self._handed_on = False  # a lookup waits for a flush to be asked for at a fallback
-        self._answer_bytes = 0  # of one answer of the call that is being settled
+        stages: tuple[Stage | None, ...] = (preload, reuse, journal, cache)
+        self.stages: tuple[Stage, ...] = tuple(stage for stage in stages if stage is not None)
+        self.tiers = tuple(tiers)
+        for place, tier in enumerate(self.tiers):
+            tier.parent, tier.next = self, self.tiers[place + 1] if place + 1 < len(tiers) else None
+        self.writers = [tier.writer for tier in self.tiers if tier.writer is not None]
+        self.remembers = bool(self.stages or self.writers)
+        self._journal = journal
+        self._flushes = False
+        self.ordered = ordered
+        self.cache = cache
+        self.refresher = refresher
+        self.serves_stale = refresher is not None and refresher.serves_stale
+        self.stats = RunStats()
+        # Seconds after which a call is cancelled: time to drain after the deadline, but not for ever.
+        limit = options.longest_wait or DAY
+        self.attempt_timeout = options.seconds_of_attempt
+        self.hedged = options.hedged
+        self.shows_costs = options.details and bool(engine.connector.units)
+        self.hard_limit = min(DAY, max(HARD_LIMIT_FACTOR * limit, limit + HARD_LIMIT_EXTRA))
+        self.first_call = Call(timeout=self.hard_limit, many=many, task=task or TaskInfo(), run=call_run)
+        self.fallbacks = tuple(fallbacks)
+        for fallback in self.fallbacks:
+            fallback.parent = self
+        self.policies = Policies(source, options, default_values or {}, self.fallbacks, salt)
+        self.misses_alike = self.policies.misses_alike() and not (options.retry and options.retry.on_missing)
+        self.misses_null = self.misses_alike and self.policies.replacement(MISSING) == (None, None)
+        self.rng = random.Random(seed)  # noqa: S311  # jitter needs no cryptography
+        self.deadlines = Deadlines(options.timeout)
+        self.pending = Pending(neighbours=neighbours, mixed=bool(self.tiers) or self.behind_tiers)
+        self.queue: OrderedQueue[Part | Outcomes] | UnorderedQueue[Part | Outcomes]
+        self.queue = OrderedQueue() if ordered else UnorderedQueue()
+        self.table: dict[Any, Lookup | Bundle] = {}
+        self.draining: dict[Any, InFlight] = {}
+        self.timers: set[Any] = set()
+        self.touched: dict[Outcomes, list[int]] = {}
+        self.settled_bytes = 0
+        self.taken_bytes = 0
+        self.held_back = False
+        self.patient = options.on_timeout is None or options.on_timeout == "fail"
+        self.began = engine.now()
+        self.emitted_rows = 0
+        self.emitted_bytes = 0
+        self.unindexed = False
+        self.fallback_due = False
+        self.error: BaseException | None = None
+        self.raised_at: set[str] = set()
+        self.first_answers = first_answers
+        self.looks_up = looks_up
+        self.found_none = True
+        self.stale_since: float | None = None
+        self.gave_up: float | None = None
+        self.closed = False
+        self._emit = emit
+        self._preload = preload
+        self._waiting: list[tuple[Callable[[Any], None], Any]] | None = None
+        engine.attach(self)
+        if preload is not None and not preload.enter(self):
+            self._waiting = []
 
     def __repr__(self) -> str:
-        return f"<Run {self.source}: {len(self._table)} in flight or pending, {len(self._queue)} slices held>"
+        return f"<Run {self.source}: {len(self.table)} in flight or pending, {len(self.queue)} slices held>"
+
+    def behind(self) -> Iterator[Run]:
+        """Iterate over the runs behind this one: of its fallbacks, of its refresher, and of its tiers."""
+        for fallback in self.fallbacks:
+            yield fallback.run
+        for tier in self.tiers:
+            yield from tier.runs
+        if self.refresher is not None:
+            yield self.refresher.run
 
     # admission
+
+    def remember(
+        self,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        asked: float,
+        *,
+        late: bool = False,
+        before: Tier | None = None,
+    ) -> None:
+        """
+        Give answers to a call that left at *asked* to the stages and tiers before the source; some may be `MISS`.
+
+        With *before*, they are those of this tier.
+        """
+        now = self.engine.now()
+        if self.refresher is not None and before is None:
+            self.refresher.took(now - asked)
+        for tier in self.tiers if self.writers else ():
+            if tier is before:
+                break
+            if tier.writer is not None:
+                tier.writer.put(keys, values)
+        for stage in self.stages:
+            if stage.active:
+                stage.put_many(keys, values, now, late=late)
+        if self._journal is not None and not self._flushes:
+            self._flushes = True
+            asyncio.get_running_loop().call_soon(self._flush_stages)
+
+    def ask_in_background(self, keys: Iterable[Any]) -> None:
+        """Have *keys* of the cache asked for by the refresher, if there is one."""
+        if keys and self.refresher is not None:
+            self.refresher.ask(keys)
+
+    def old_values(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Return the values of *keys* that are beyond their time, and stand for lookups that fail."""
+        return {} if self.refresher is None else self.refresher.old_values(keys)
+
+    def answer_stale(self) -> None:
+        """Give the keys that wait for a source which is away their stale values, if the cache has any."""
+        if not self.serves_stale:
+            return
+        outage = self.engine.gate.outage
+        if self.stale_since != outage.since:
+            self.stale_since = outage.since
+            self.pending.separate()  # keys that come later are looked up when they are admitted
+        waiting = self.pending.lookups()
+        known = self.old_values([lookup.key for lookup in waiting])
+        for lookup in waiting:
+            if lookup.key in known and not self.closed:
+                self.pending.clocked -= lookup.call is None and lookup.started is not None
+                settlement.settle(self, lookup, ERROR, error=outage.last)
+        if known:
+            self.ask_in_background(known)
+            self.pending.drop_settled()
+            self.flush()
+
+    def _flush_stages(self) -> None:
+        """Make answers durable: once for all that came in a turn of the loop, and before rows with them leave."""
+        self._flushes = False
+        if self._journal is not None:
+            self._journal.flush()
 
     def admit(self, outcomes: Outcomes) -> None:
         """Take in one slice of rows."""
         if self.closed:
             return
-        outcomes.ticket = self._queue.put(outcomes)
-        keys = outcomes.keys
-        self.stats.rows += outcomes.rows
-        self.stats.keys += len(keys)
-        if not self._ordered:
-            assert outcomes.counts is not None, "an unordered run needs the number of rows of each key"
-            nulls = outcomes.rows - sum(outcomes.counts)
-            if nulls or not keys:
-                self._queue.ready(outcomes.ticket, Part(outcomes, [], nulls, 0), last=not keys)
-        elif not keys:
-            self._queue.ready(outcomes.ticket, Part(outcomes, None, outcomes.rows, 0))
-        if self.cache is not None and keys:
-            self._admit_cached(outcomes, self.cache)
-        else:
-            self._admit_keys(outcomes, range(len(keys)))
+        if self._waiting is not None:
+            self._waiting.append((self.admit, outcomes))
+            return
+        admission.admit(self, outcomes)
         self.flush()
         if not self.closed:
             self._emit_ready()  # null keys are ready at once
 
     def admit_barrier(self, tag: Any = None) -> None:
         """Let no row that comes later leave before, nor an earlier one after, this point. *tag* leaves as a part."""
-        if not self.closed:
-            self._queue.put_barrier(Part(Outcomes([], 0, tag), None, 0, 0))
+        if self._waiting is not None:
+            self._waiting.append((self.admit_barrier, tag))
+        elif not self.closed:
+            self.queue.put_barrier(Part(Outcomes([], 0, tag), None, 0, 0))
             self._emit_ready()
 
-    def end_input(self) -> None:
-        """No more slices come. Pending retries keep their full policy."""
-        self.ended = True
-
-    def _admit_cached(self, outcomes: Outcomes, cache: AnswerCache) -> None:
-        assert self.engine is not None
-        keys, found = outcomes.keys, cache.get_many(outcomes.keys, self.engine.now())
-        statuses = bytearray([OK]) * len(keys)
-        absent: list[int] = []
-        missed: list[int] = []
-        if type(ABSENT) in set(map(type, found)):
-            blank = [index for index, value in enumerate(found) if value is ABSENT or value is MISS]
-            for index in blank:
-                (absent if found[index] is ABSENT else missed).append(index)
-                found[index], statuses[index] = None, PENDING
-        count = len(keys) - len(absent) - len(missed)
-        self.stats.cached += count + len(missed)
-        self.stats.ok += count
-        outcomes.put(range(len(keys)), found, statuses)  # all, since few are blank, and those are nulls as before
-        outcomes.unsettled += len(absent) + len(missed)
-        hits: Sequence[int] = ()
-        if not self._ordered or outcomes.origins is not None:
-            hits = [index for index, status in enumerate(statuses) if status == OK]
-        if outcomes.origins is not None:
-            for index in hits:
-                outcomes.origins[index] = "cache"
-        if count:
-            self._touch(outcomes, hits)
-        for index in missed:
-            self.settle(Lookup(keys[index], outcomes, index), MISSING, origin="cache")
-        if absent:
-            self._admit_keys(outcomes, absent)
-
-    def _admit_keys(self, outcomes: Outcomes, indices: Sequence[int]) -> None:
-        assert self.engine is not None
-        keys, table, size = outcomes.keys, self._table, self.engine.batch_size
-        if len(indices) < len(keys):
-            every = list(keys)
-            keys = [every[index] for index in indices]
-        if self._aside and not outcomes.apart:
-            self._enter_aside()
-        if self.draining or (size == 1 and not table.keys().isdisjoint(keys)):
-            new = [pair for pair in zip(keys, indices, strict=True) if self._is_new(pair[0], outcomes, pair[1])]
-            keys, indices = [key for key, _ in new], [index for _, index in new]
-        if size == 1:  # no key of it ever shares its fate with another
-            lookups = list(map(Lookup, keys, repeat(outcomes), indices))
-            table.update(zip(keys, lookups, strict=True))
-            self.pending.add(lookups)
-        else:
-            keys = keys if isinstance(keys, list | Keys) else list(keys)
-            if self.pending.neighbours:
-                size = max(size, len(keys))
-            for start in range(0, len(keys), size):
-                end = start + size
-                bundle = Bundle(table, outcomes, keys[start:end], indices[start:end])
-                if outcomes.apart:
-                    self._aside = True
-                else:
-                    self.stats.shared += bundle.enter()
-                if bundle.keys:
-                    self.pending.add_bundle(bundle)
-        self.engine.wake()
-
-    def _enter_aside(self) -> None:
-        """Let the table find the keys of all slices that were apart: one comes that may have some of them, too."""
-        assert self.engine is not None
-        asked = (bundle for call in self.engine.calls if call.run is self for bundle in call.bundles)
-        for bundle in chain(self.pending.bundles(), asked):
-            if not bundle.entered:
-                bundle.enter()
-        self._aside = False
-
-    def _is_new(self, key: Any, outcomes: Outcomes, index: int) -> bool:
-        """Whether *key* has to be asked for; else it waits for a lookup or a call that there is."""
-        found = self._table.get(key)
-        if found is not None:
-            self.stats.shared += 1
-            found.wait(key, outcomes, index)
-            return False
-        if key in self.draining:
-            self._table[key] = lookup = Lookup(key, outcomes, index)
-            self._attach(lookup)
-            return False
-        return True
-
-    def _attach(self, lookup: Lookup) -> None:
-        """Let *lookup* wait for a call that still runs although its earlier lookup of the key timed out."""
-        assert self.engine is not None
-        call = self.draining[lookup.key]
-        call.lookups[lookup.key] = lookup
-        lookup.call = call
-        lookup.attached = True
-        self.deadlines.start([lookup], self.engine.now())
+    def loaded(self) -> None:
+        """Take in what has waited until the source was loaded."""
+        waiting, self._waiting = self._waiting, None
+        for step, given in waiting or ():
+            step(given)
 
     # pending keys
 
-    def take(self, limit: int) -> tuple[Group, Bisection | None]:
-        """Remove and return the next group of at most *limit* pending keys, empty if none may leave now."""
+    def take(self, limit: int, task: asyncio.Task[Any] | None, key_columns: bool) -> InFlight | None:
+        """Return the call that the slot *task* makes now, of at most *limit* pending keys; None if none may leave."""
         only = None
-        if self.held_back or self.settled_bytes - self.taken_bytes > self._window_bytes:
+        if self.held_back or self.settled_bytes - self.taken_bytes > self.options.window_bytes:
             only = self.only_slice()
-        return self.pending.take(limit, only)
-
-    def only_slice(self) -> Part | Outcomes | None:
-        """Return the slice whose keys alone may be asked for because of `window_bytes`; None: all may."""
-        was, self.held_back = self.held_back, self.settled_bytes - self.taken_bytes > self._window_bytes
-        if self.held_back:
-            return self._queue.head()
-        if was:
-            self.resume()  # the other slots: the Spark thread takes part after part, and may not see that it was
-        return None
-
-    def resume(self) -> None:
-        """Look again whether keys may be dispatched: the Spark thread has taken bytes."""
-        if self.engine is not None and not self.closed:
-            self.engine.wake()
-            for stage in self.stages:
-                stage.flush()
+        group, bisection = self.pending.take(limit, only)
+        if not group:
+            return None
+        account, most = self.engine.account, None
+        if account is not None and (most := reserve(self, group, bisection)) is None:
+            return None
+        call = InFlight(group, bisection, self.engine.now(), task, key_columns)
+        if account is not None and most is not None:
+            account.calls[call] = most
+        if self.tiers:
+            self._start_call(call)
+        else:
+            self.deadlines.start(call.record, call.started)
+        stats = self.stats
+        stats.calls += 1  # now and not at its end, which the run may not live to see
+        keys = len(call.keys)
+        if keys > 1:
+            stats.further += keys - 1
+            stats.fill.add(keys)
+        if stats.calls % QUEUED_EVERY == 1 and call.attempt == 1:
+            stats.alone.tidy()
+            stats.queued.add(call.started - group[0].outcomes.admitted, QUEUED_EVERY)
+        return call
 
     def call(self, attempt: int) -> Call:
         """Return what the connector may know of a call whose first key is asked for the *attempt*-th time."""
         return replace(self.first_call, attempt=attempt)
 
+    def only_slice(self) -> Part | Outcomes | None:
+        """
+        Return the slice whose keys alone may be asked for because of `window_bytes`; None: all may.
+
+        It is the oldest slice, because rows behind it cannot leave before. While rows that have left wait for Spark,
+        it is `NO_SLICE`: Spark is slower than the source, and each further slice would add to the bytes.
+        """
+        was = self.held_back
+        self.held_back = True  # before the look: the Spark thread takes bytes first, and then looks whether to resume
+        if self.settled_bytes - self.taken_bytes > self.options.window_bytes:
+            return self.queue.head() if self.taken_bytes >= self.emitted_bytes else NO_SLICE
+        self.held_back = False
+        if was:
+            self.resume()  # the other slots: the Spark thread takes part after part, and may not see that it was
+        return None
+
+    def resume(self) -> None:
+        """Look again whether keys may be asked for: the Spark thread has taken bytes."""
+        if not self.closed:
+            self.engine.wake()
+            for fallback in self.fallbacks:
+                fallback.flush()
+            for tier in self.tiers:
+                tier.wake()
+
+    def ask_source(self, outcomes: Outcomes, indices: Sequence[int], spent: float) -> None:
+        """Queue the keys of *outcomes* with *indices*, for which the tiers took *spent* seconds and found nothing."""
+        outcomes.spent = spent
+        admission.admit_keys(self, outcomes, indices)
+
+    async def drain(self) -> None:
+        """Wait until what was found is written to the tiers."""
+        for writer in self.writers:
+            await writer.drain()
+
     def put_first(self, group: list[Lookup], bisection: Bisection | None = None) -> None:
         """Put *group* at the head of the pending queue: a retry, or half of a poisoned group."""
-        if not self.closed:
-            assert self.engine is not None
+        if group and not self.closed:
             self.pending.add_urgent(group, bisection)
             self.engine.wake()
 
     def start_clocks(self, count: int, now: float) -> None:
         """Start the clock of the next pending lookups, *count* of them at most, as if they had a slot."""
-        self.deadlines.start(self.pending.clock(count), now)
+        for record in _by_spent(self.pending.clock(count)):
+            self.deadlines.start(record, now, _spent(record[0]))
 
-    # outcomes
+    def _start_call(self, call: InFlight) -> None:
+        """Start the clocks of *call* as if they had run while the tiers were asked."""
+        records = _by_spent(call.record)
+        if len(records) > 1 and call.bundles:  # only the first record is emptied with the call
+            call.separate()
+            records = _by_spent(call.record)
+        for record in records:
+            self.deadlines.start(record, call.started, _spent(record[0]))
+        call.record = records[0] if records else []
 
     def expire(self, now: float) -> bool:
         """Give the lookups whose deadline has passed their timeout outcome; True when there was one."""
         found = False
+        outage = self.engine.gate.outage
         for lookup in self.deadlines.expired(now):
+            if self.deadlines.of(lookup) > now:
+                continue  # its clock was started anew
+            if self.patient and outage.since is not None and lookup not in outage.alone and not self._has_old(lookup):
+                self.restart_clock(lookup, now)
+                continue
             found = True
             call = lookup.call
             if call is not None and call.running:
                 self.draining[lookup.key] = call
             elif call is None:
                 self.pending.clocked -= 1
-            self.settle(lookup, TIMEOUT, error=lookup.error)
+            if lookup in outage.alone:  # no other key has failed, so it may be the reason
+                lookup.attempts = max(1, lookup.attempts)
+                settlement.settle(self, lookup, ERROR, error=lookup.error)
+            else:
+                # A key that had no slot during the outage, or whose first call is the probe, has no error to tell.
+                away = outage.last if call is None or outage.asks_with(call) else None
+                settlement.settle(self, lookup, TIMEOUT, error=lookup.error or away)
             if self.closed:
                 break
         if found:
@@ -316,271 +499,84 @@ class Run:
             self.flush()
         return found
 
-    def settle(
-        self,
-        lookup: Lookup,
-        status: int,
-        value: Any = None,
-        *,
-        error: BaseException | None = None,
-        origin: str = "call",
-    ) -> None:
-        """Give *lookup* its outcome. The first one wins; a later one is counted and dropped."""
-        if lookup.settled:
-            self.stats.late += 1
-            return
-        lookup.settled = True
-        if self._table.get(lookup.key) is lookup:
-            del self._table[lookup.key]
-        if lookup.attached and origin == "call":
-            origin = "shared"
-        latency, text = 0.0, None
-        if lookup.started is not None and self.engine is not None:
-            latency = self.engine.now() - lookup.started
-            self.stats.latency.add(latency)
-        if status == OK:
-            self.stats.ok += 1
-        else:
-            setattr(self.stats, _COUNTER[status], getattr(self.stats, _COUNTER[status]) + 1)
-            text = self._policies.text(status, error)
-            stage = self._policies.stage(status)
-            if stage is not None:
-                self._hand_on(HandedOn(lookup, status, text, origin), stage)
-                return
-            failure = self._policies.failure(lookup, status, text, latency)
-            if failure is not None:
-                self.fail(failure)
-            value, instead = self._policies.fallback(status)
-            origin = instead or origin
-        self._finish(lookup, status, value, text, latency, origin)
+    def _has_old(self, lookup: Lookup) -> bool:
+        """Whether an old value would stand for *lookup* if it failed."""
+        return self.serves_stale and bool(self.old_values((lookup.key,)))
 
-    def _hand_on(self, handed: HandedOn, stage: Stage) -> None:
-        if handed.lookup.started is None and self.engine is not None:
-            handed.lookup.started = self.engine.now()  # a cached miss: what it takes is the fallback's time
-        stage.put(handed)
-        self._handed_on = True
+    def restart_clock(self, lookup: Lookup, now: float) -> None:
+        """Start the clock of *lookup* anew, whose deadline has passed while the source was away."""
+        self.deadlines.start([lookup], now)
 
-    def fell_back(self, handed: HandedOn, stage: Stage, status: int, value: Any, text: str | None, size: int) -> None:
-        """Give *handed* the outcome that *stage* has found, or what the policy for that says; *size*: bytes of it."""
-        if self.closed:
-            return
-        assert self.engine is not None
-        lookup, latency = handed.lookup, self.engine.now() - (handed.lookup.started or 0.0)
-        if status == OK:
-            handed.origin = "fallback"
-        else:
-            before = handed.status
-            status = self._policies.fell_through(handed, stage, status, text)
-            if before != handed.status:
-                self.stats.missing -= 1
-                self.stats.errors += 1
-            further = self._policies.stage(status)
-            if further is not None and further not in handed.asked:
-                self._hand_on(handed, further)
-                return
-            failure = self._policies.failure(lookup, status, handed.text, latency)
-            if failure is not None:
-                self.fail(failure)
-                return
-            value, instead = self._policies.fallback(status)
-            handed.origin = instead or handed.origin
-        self._answer_bytes = size
-        self._finish(lookup, handed.status, value, handed.text, latency, handed.origin)
-        self._answer_bytes = 0
+    def stop_clocks(self, lookups: Iterable[Lookup]) -> None:
+        """Stop the clocks of *lookups*, which are not to blame, in a patient run: their next call starts them anew."""
+        if self.patient:
+            for lookup in lookups:
+                lookup.started = None
 
-    def _finish(
-        self, lookup: Lookup, status: int, value: Any, text: str | None, latency: float, origin: str | None
-    ) -> None:
-        """Write the outcome of *lookup* to all its rows."""
-        self._write(lookup.outcomes, lookup.index, status, value, text, lookup.attempts, latency, origin)
-        if lookup.more is not None:
-            if origin == "call":
-                origin = "shared"
-            for outcomes, index in lookup.more:
-                self._write(outcomes, index, status, value, text, lookup.attempts, latency, origin)
+    def look_at_first(self, answers: Any) -> None:
+        """Fail the task when its first *answers* lack a declared field; then stop looking."""
+        if self.first_answers is not None and isinstance(answers, Mapping):
+            error = self.first_answers.see(answers)
+            if self.first_answers.done:
+                self.first_answers = None
+            if error is not None:
+                self.fail(error)
 
-    def settle_one(self, lookup: Lookup, raw: Any, started: float) -> bool:
-        """
-        Give *lookup*, alone in a call since *started*, its *raw* answer: the fastest path.
-
-        Returns:
-            False when there is more to it: another slice waits, details are asked for, the answer cannot be decoded ...
-        """
-        outcomes = lookup.outcomes
-        if (
-            lookup.settled
-            or lookup.more is not None
-            or lookup.started != started
-            or outcomes.attempts is not None
-            or self.closed
-            or self.cache is not None
-            or self.draining
-        ):
-            return False  # before the value is decoded, which happens once
-        [value], bad = self.decode((raw,))
-        if bad:
-            return False
-        assert self.engine is not None
-        size = 64 if type(raw) in SMALL else size_of(raw)
-        lookup.settled = True
-        del self._table[lookup.key]
-        index = lookup.index
-        outcomes.values[index] = value
-        outcomes.statuses[index] = OK
-        outcomes.bytes += size
-        self.settled_bytes += size
-        stats = self.stats
-        stats.ok += 1
-        stats.latency.add(self.engine.now() - started)
-        outcomes.unsettled -= 1
-        if not outcomes.unsettled or not self._ordered:
-            self._touched[outcomes] = [index]
-            self.flush()
-        return True
-
-    def settle_ok(self, lookups: Sequence[Lookup], values: Sequence[Any], started: float, size: int) -> None:
-        """Give the *lookups* of one call their *values*: the fast path of `settle`. *size*: bytes of all values."""
-        assert self.engine is not None
-        latency = self.engine.now() - started
-        self._answer_bytes = each = size // len(lookups)
-        table, touched, stats, unordered = self._table, self._touched, self.stats, not self._ordered
-        count = 0
-        for lookup, value in zip(lookups, values, strict=True):
-            outcomes = lookup.outcomes
-            if lookup.settled or lookup.more is not None or lookup.started != started or outcomes.attempts is not None:
-                self.settle(lookup, OK, value)
-                continue
-            lookup.settled = True
-            del table[lookup.key]
-            count += 1
-            index = lookup.index
-            outcomes.values[index] = value
-            outcomes.statuses[index] = OK
-            outcomes.bytes += each
-            outcomes.unsettled -= 1
-            if outcomes in touched:
-                touched[outcomes].append(index)
-            elif unordered or not outcomes.unsettled:
-                touched[outcomes] = [index]
-        self.settled_bytes += each * count
-        stats.ok += count
-        if count:
-            stats.latency.add(latency, count)
-        self._answer_bytes = 0
-
-    def settle_together(self, call: InFlight, values: Any, missed: Sequence[int], size: int) -> None:
-        """
-        Give the keys of *call*, all in bundles, their *values*; those in the places *missed* are misses.
-
-        A column of values has its nulls there already, and no row waits in another slice.
-        """
-        assert self.engine is not None
-        keys, stats, now = call.keys, self.stats, self.engine.now()
-        latency, each = now - call.started, size // len(keys)
-        statuses, instead = bytearray([OK]) * len(keys), None
-        if self.cache is not None:
-            found = values.copy()
-            for place in missed:
-                found[place] = MISS
-            self.cache.put_many(keys, found, now)
-        if missed:
-            value, instead = self._policies.fallback(MISSING)
-            for place in missed:
-                statuses[place] = MISSING
-                if isinstance(values, list):
-                    values[place] = value
-        stats.ok += len(keys) - len(missed)
-        stats.missing += len(missed)
-        stats.latency.add(latency, len(keys))
-        self._answer_bytes = each
-        start = 0
-        for bundle in call.bundles:
-            outcomes, indices = bundle.outcomes, bundle.indices
-            end = start + len(indices)
-            if bundle.entered:
-                deque(map(self._table.pop, bundle.keys), maxlen=0)  # the fastest way to remove them all
-            outcomes.put(indices, values[start:end], statuses[start:end])
-            outcomes.bytes += each * len(indices)
-            self.settled_bytes += each * len(indices)
-            if outcomes.attempts is not None and outcomes.latencies is not None and outcomes.origins is not None:
-                for index, status in zip(indices, statuses[start:end], strict=True):
-                    outcomes.attempts[index] = 1
-                    outcomes.latencies[index] = latency
-                    outcomes.origins[index] = "call" if status == OK else instead or "call"
-            self._touch(outcomes, indices)
-            if bundle.more:
-                for place, key in enumerate(bundle.keys, start):
-                    waiting = bundle.more.pop(key, None)
-                    if waiting is None:
-                        continue
-                    value, status = values[place], statuses[place]
-                    origin = "shared" if status == OK else instead or "shared"
-                    for outcomes, index in waiting:
-                        self._write(outcomes, index, status, value, None, 1, latency, origin)
-            start = end
-        self._answer_bytes = 0
-
-    def _touch(self, outcomes: Outcomes, indices: Sequence[int]) -> None:
-        """Note that the keys of *outcomes* with *indices* got their outcome; what it means is for `flush`."""
-        if not self._ordered:
-            self._touched.setdefault(outcomes, []).extend(indices)
-        elif not outcomes.unsettled:
-            self._touched[outcomes] = []
-
-    def _write(
-        self,
-        outcomes: Outcomes,
-        index: int,
-        status: int,
-        value: Any,
-        text: str | None,
-        attempts: int,
-        latency: float,
-        origin: str | None,
-    ) -> None:
-        outcomes.values[index] = value
-        outcomes.statuses[index] = status
-        outcomes.bytes += self._answer_bytes
-        self.settled_bytes += self._answer_bytes
-        if text is not None:
-            outcomes.errors[index] = text
-        if outcomes.attempts is not None and outcomes.latencies is not None and outcomes.origins is not None:
-            outcomes.attempts[index] = attempts
-            outcomes.latencies[index] = latency
-            outcomes.origins[index] = origin
-        outcomes.unsettled -= 1
-        self._touched.setdefault(outcomes, []).append(index)
+    def stop_draining(self, call: InFlight) -> None:
+        """Forget that *call* goes on: it has ended."""
+        if self.draining:
+            for key in [key for key, draining in self.draining.items() if draining is call]:
+                del self.draining[key]
 
     # emission and end
 
     def flush(self) -> None:
         """Hand the slices that became ready to the queue, and emit what may leave."""
-        if self.closed or not (self._touched or self._handed_on):
+        if self.closed or not (self.touched or self.fallback_due):
             return
-        failure = self._policies.too_many(self.stats.done)  # here, because the 100th key may be a good one
+        failure = self.policies.too_many(self.stats.done)  # here, because the 100th key may be a good one
         if failure is not None:
             self.fail(failure)
             return
-        if self._handed_on:
-            self._handed_on = False
-            for stage in self.stages:
-                stage.flush()
-        for outcomes, indices in self._touched.items():
+        if self.found_none and self.stats.done >= MANY:
+            self.tell_of_misses(MANY)
+        if self.fallback_due:
+            self.fallback_due = False
+            for fallback in self.fallbacks:
+                fallback.flush()
+        for outcomes, indices in self.touched.items():
             done = outcomes.unsettled == 0
-            if self._ordered:
+            if self.ordered:
                 if done:
-                    self._queue.ready(outcomes.ticket, Part(outcomes, None, outcomes.rows, outcomes.bytes))
-            else:
+                    self.queue.ready(outcomes.ticket, Part(outcomes, None, outcomes.rows, outcomes.bytes))
+            elif indices:
                 assert outcomes.counts is not None
                 rows = sum(map(outcomes.counts.__getitem__, indices))
-                self._queue.ready(outcomes.ticket, Part(outcomes, indices, rows, outcomes.bytes), last=done)
+                self.queue.ready(outcomes.ticket, Part(outcomes, indices, rows, outcomes.bytes), last=done)
                 outcomes.bytes = 0
-        self._touched.clear()
+        self.touched.clear()
         self._emit_ready()
 
+    def tell_of_misses(self, least: int) -> None:
+        """Say in the log when the source holds none of the keys so far, *least* or more: probably they are not its."""
+        self.found_none = False
+        if self.stats.missing == self.stats.done >= least and self.engine not in _told:
+            _told.add(self.engine)
+            _log.warning(
+                "%s: the source holds none of the first %s keys of this task. Compare a key with %s.",
+                self.source,
+                f"{self.stats.done:,}",
+                self.looks_up,
+            )
+
     def _emit_ready(self) -> None:
-        parts = self._queue.pop()
+        parts = self.queue.pop()
         if parts:
+            self._flush_stages()
+            if self.closed:  # what a stage could not make durable has failed the task
+                return
+            self.emitted_rows += sum(part.rows for part in parts)
+            self.emitted_bytes += sum(part.bytes for part in parts)
             self._emit(parts)  # type: ignore[arg-type]  # an entry's parts are Parts; entries themselves never leave
 
     def fail(self, error: BaseException) -> None:
@@ -601,7 +597,7 @@ class Run:
         )
 
     def close(self) -> None:
-        """Stop: nothing is admitted, dispatched or emitted any more, and calls in flight are cancelled."""
+        """Stop: nothing is admitted, asked for or emitted any more, and calls in flight are cancelled."""
         if self.closed:
             return
         self.closed = True
@@ -609,9 +605,32 @@ class Run:
             timer.cancel()
         self.timers.clear()
         self.pending.clear()
-        self._table.clear()
-        self._touched.clear()
+        self.engine.gate.outage.forget(self.table.values())
+        self.table.clear()
+        self.touched.clear()
+        for fallback in self.fallbacks:
+            fallback.close()
+        if self.refresher is not None:
+            self.refresher.close()
+        for tier in self.tiers:
+            tier.close()
+        self.engine.detach(self)
+        if self._preload is not None:
+            self._preload.leave(self)
         for stage in self.stages:
             stage.close()
-        if self.engine is not None:
-            self.engine.detach(self)
+
+
+def _by_spent(starting: Sequence[Lookup | Bundle]) -> list[list[Lookup | Bundle]]:
+    """Return *starting* in groups for which the tiers took about as long; each has one deadline, that of its first."""
+    records: list[list[Lookup | Bundle]] = []
+    for held in sorted(starting, key=_spent):
+        if not records or _spent(held) > _spent(records[-1][0]) + TICK_MAX:
+            records.append([])
+        records[-1].append(held)
+    return records
+
+
+def _spent(held: Lookup | Bundle) -> float:
+    """Return the seconds that tiers took for *held*."""
+    return getattr(held, "spent", 0.0)

@@ -1,110 +1,236 @@
-"""What a run did: counters, and a histogram of latencies that can be merged."""
+"""The statistics of a run as it goes on: counters and histograms; `observe/stats.py` says what each of them means."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappush, heappushpop
 from math import frexp
 from typing import Any
 
+from ..observe.stats import LARGEST, Distribution
+
 __all__ = ["Histogram", "RunStats"]
 
-EXACT_MAX = 1000  # different latencies kept as they are; more only from a loop with a finer clock
+EXACT_MAX = 1000  # different values before they are sorted into buckets; only a finer clock gives more
 
 
 class Histogram:
     """
-    Latencies in buckets of a quarter of an octave of microseconds (14 to 25 % wide); mergeable by addition.
+    Durations, or other numbers, in the buckets of a `Distribution`.
 
-    A latency is first counted as it is, because the clock of uvloop ticks in milliseconds: there are few different
-    ones, and the logarithm is taken once for each.
+    `add` counts the exact value. The clock of uvloop ticks in milliseconds, so there are few different durations, and
+    the logarithm is taken once for each of them, when the counts are read.
+
+    Args:
+        unit: See `Distribution`.
+
+    Attributes:
+        note: Keep a value, to be counted later: a fifth of the time of `add`. Who notes many values calls `tidy`.
     """
 
-    __slots__ = ("_counts", "_exact")
+    __slots__ = ("_counts", "_exact", "_noted", "_sum", "_unit", "note")
 
-    def __init__(self) -> None:
+    def __init__(self, unit: float = 1e-6) -> None:
         self._counts: dict[int, int] = {}
         self._exact: dict[float, int] = {}
+        self._noted: list[float] = []
+        self.note = self._noted.append
+        self._sum = 0.0
+        self._unit = unit
 
-    def add(self, seconds: float, times: int = 1) -> None:
-        """Count *seconds*, *times* times."""
+    def add(self, value: float, times: int = 1) -> None:
+        """Count *value*, *times* times."""
         exact = self._exact
-        if seconds in exact:
-            exact[seconds] += times
+        if value in exact:
+            exact[value] += times
         else:
             if len(exact) >= EXACT_MAX:
                 self._fold()
-            exact[seconds] = times
+            exact[value] = times
+
+    def tidy(self) -> None:
+        """Count the values that were noted, if there are many."""
+        if len(self._noted) >= EXACT_MAX:
+            self._fold()
 
     @property
     def counts(self) -> dict[int, int]:
-        """Number of the bucket to how many latencies fell into it."""
+        """Number of the bucket to how many values fell into it."""
         self._fold()
         return self._counts
 
     def _fold(self) -> None:
         counts = self._counts
-        for seconds, times in self._exact.items():
-            mantissa, octave = frexp(seconds * 1e6)  # = mantissa * 2 ** octave microseconds, mantissa in [0.5, 1)
-            bucket = 4 * octave + int(8 * mantissa) if octave > 0 else 0
+        noted = Counter(self._noted)
+        self._noted.clear()  # before `add`, which may come here again
+        for value, times in noted.items():
+            self.add(value, times)
+        for value, times in self._exact.items():
+            mantissa, octave = frexp(value / self._unit)  # = mantissa * 2 ** octave units, mantissa in [0.5, 1)
+            bucket = 8 * octave + int(16 * mantissa) - 8 if octave > 0 else 0
             counts[bucket] = counts.get(bucket, 0) + times
+            self._sum += value * times
         self._exact.clear()
 
+    def distribution(self) -> Distribution:
+        """Return what was counted so far."""
+        counts = dict(self.counts)
+        return Distribution(counts, self._sum, self._unit)
+
     def quantile(self, share: float) -> float | None:
-        """Return the upper bound, in seconds, of the bucket in which the quantile *share* (0..1) lies."""
-        counts = self.counts
-        wanted = share * sum(counts.values())
-        seen = 0
-        for bucket in sorted(counts):
-            seen += counts[bucket]
-            if seen >= wanted:
-                octave, quarter = divmod(bucket - 4, 4)
-                return float((quarter + 5) / 8 * 2.0**octave * 1e-6)
-        return None
+        """Return about the quantile *share* (0..1); None without a value."""
+        return self.distribution().quantile(share)
 
 
 @dataclass(slots=True)
 class RunStats:
     """
-    Counters of one run; written on the loop thread only.
+    Counters of one run; written on the loop thread only. Most are fields of `Stats`.
 
     Attributes:
-        rows: Rows admitted.
-        keys: Distinct keys admitted, per slice.
-        shared: Keys that found a lookup of the same key in flight.
-        cached: Keys answered by the cache.
-        calls: Calls made.
-        attempts: Keys sent, each once per call.
-        retries: Keys sent again after a transient error, a miss or an attempt timeout.
-        bisections: Calls made to find a poisoned key.
-        ok: Keys that ended so; likewise missing, timeouts, errors and rejected.
-        late: Answers that came after their key had its outcome.
-        zombies: Calls that were cancelled and had not ended when they were counted.
-        latency: From the first slot of a key to its outcome.
+        alone: Durations of calls with one key that were answered at once, and so of the lookups, too.
+        latency: Durations of all other lookups.
+        calls_took: Durations of all other calls.
+        further: Keys that were sent, beyond one for each call.
+        fill: Keys of the calls with several keys.
+        slow: A heap of the slowest keys, with the duration of each; the quickest of them first.
+        slow_from: Seconds from which on a key is among the slowest.
+        noted: How many keys were among the slowest when they came.
+        metered: Calls whose cost is known.
     """
 
     rows: int = 0
     keys: int = 0
     shared: int = 0
+    preloaded: int = 0
+    reused: int = 0
+    journaled: int = 0
     cached: int = 0
+    stale: int = 0
+    tiered: int = 0
+    skipped: int = 0
     calls: int = 0
-    attempts: int = 0
+    further: int = 0
     retries: int = 0
+    retried_for: dict[str, int] = field(default_factory=dict)
     bisections: int = 0
     ok: int = 0
     missing: int = 0
     timeouts: int = 0
     errors: int = 0
     rejected: int = 0
+    over_budget: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
     late: int = 0
+    returned: int = 0
+    outages: int = 0
+    away: float = 0.0
     zombies: int = 0
+    abandoned: int = 0
+    spent: dict[str, float] = field(default_factory=dict)
+    metered: int = 0
+    alone: Histogram = field(default_factory=Histogram)
     latency: Histogram = field(default_factory=Histogram)
+    calls_took: Histogram = field(default_factory=Histogram)
+    queued: Histogram = field(default_factory=Histogram)
+    fill: Histogram = field(default_factory=lambda: Histogram(1.0))
+    slow: list[tuple[float, int, Any]] = field(default_factory=list)
+    slow_from: float = 0.0
+    noted: int = 0
+
+    @property
+    def attempts(self) -> int:
+        """Keys sent, each once for each call."""
+        return self.calls + self.further
 
     @property
     def done(self) -> int:
         """Keys that have an outcome."""
         return self.ok + self.missing + self.timeouts + self.errors + self.rejected
 
+    def lookups_took(self) -> Distribution:
+        """Return the durations of all lookups."""
+        return self.alone.distribution() + self.latency.distribution()
+
+    def took_long(self, seconds: float, key: Any) -> None:
+        """Note that *key* took *seconds*, more than `slow_from`."""
+        self.noted += 1
+        entry = (seconds, self.noted, key)  # the number, so that keys need not be comparable
+        if len(self.slow) < LARGEST:
+            heappush(self.slow, entry)
+        else:
+            heappushpop(self.slow, entry)
+            self.slow_from = self.slow[0][0]
+
+    def retried(self, reason: str, times: int) -> None:
+        """Count *times* keys that are sent again for *reason*."""
+        self.retries += times
+        self.retried_for[reason] = self.retried_for.get(reason, 0) + times
+
+    def paid(self, units: Mapping[str, float], *, known: bool) -> None:
+        """Count what a call has cost, in *units*; *known*: that is all that it has cost."""
+        for unit, amount in units.items():
+            self.spent[unit] = self.spent.get(unit, 0.0) + amount
+        self.metered += known
+
+    def failed(self, name: str) -> None:
+        """Count a key whose last error is of the class *name*."""
+        self.failures[name] = self.failures.get(name, 0) + 1
+
+    def counted(self, shown: Callable[[Any], str]) -> dict[str, Any]:
+        """Return the fields of `Stats` that a run counts; *shown* makes of a key what messages show."""
+        return {
+            **{name: getattr(self, name) for name in _SAME},
+            "sent": self.attempts,
+            "retries": dict(self.retried_for),
+            "failures": dict(self.failures),
+            "spent": dict(self.spent),
+            "lookups_took": self.lookups_took(),
+            "calls_took": self.alone.distribution() + self.calls_took.distribution(),
+            "queued": self.queued.distribution(),
+            "fill": self.fill.distribution() + _of_one(self.calls - self.fill.distribution().total),
+            "slow": tuple(sorted(((seconds, shown(key)) for seconds, _, key in list(self.slow)), reverse=True)),
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """Return the counters by name, and the latency's median and 99th percentile in seconds."""
-        counters = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "latency"}
-        return {**counters, "latency_p50": self.latency.quantile(0.5), "latency_p99": self.latency.quantile(0.99)}
+        took = self.lookups_took()
+        counters = {name: getattr(self, name) for name in _COUNTERS}
+        return {**counters, "latency_p50": took.quantile(0.5), "latency_p99": took.quantile(0.99)}
+
+
+_SAME = (
+    *(
+        "rows",
+        "keys",
+        "shared",
+        "preloaded",
+        "reused",
+        "journaled",
+        "cached",
+        "stale",
+        "tiered",
+        "skipped",
+        "calls",
+        "bisections",
+        "ok",
+        "missing",
+        "timeouts",
+        "errors",
+        "rejected",
+        "over_budget",
+    ),
+    *("late", "returned", "outages", "away", "zombies", "abandoned", "metered"),
+)
+"""Counters that `Stats` has under the same name."""
+_COUNTERS = (*_SAME, "attempts", "retries")
+
+
+def _of_one(calls: int) -> Distribution:
+    """Return the keys per call of *calls* calls with one key each."""
+    keys = Histogram(1.0)
+    if calls > 0:
+        keys.add(1.0, calls)
+    return keys.distribution()

@@ -1,8 +1,9 @@
 """
-Become a server that dies with its parent: `python child.py DEATH_SIGNAL PARENT UID GID COMMAND ...`; -1: do not change.
+Become a server that dies with its parent: `python child.py DEATH_SIGNAL PARENT UID GID COMMAND ...`.
 
-A program of its own, because the alternative, `preexec_fn`, forks our process with all that runs in it: a gRPC channel,
-which Spark Connect has, aborts some of those children. Without it Python starts a child by vfork, which runs nothing.
+A UID or GID of -1 means "do not change". This is a separate program because the alternative, the argument `preexec_fn`
+of `subprocess.Popen`, forks our process with all its threads: the gRPC channel of Spark Connect aborts some of those
+children. Without `preexec_fn` Python starts a child with vfork, which runs no code of our process in the child.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> None:
-    """Set what only the child can set, then exec the server."""
+    """Change the settings that a process can change only for itself, then replace this process by the server."""
     death_signal, parent, user, group = map(int, sys.argv[1:5])
     if group >= 0:
         os.setgroups([])
@@ -22,11 +23,11 @@ def main() -> None:
     if user >= 0:
         os.setuid(user)
     if sys.platform == "linux":
-        # After the change of user, which would clear the setting.
+        # prctl comes after the change of user, because a change of user clears the death signal.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # the parent died before prctl, so no signal will come
             sys.exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, who stops us himself
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and stops this server
     try:
         os.execvp(sys.argv[5], sys.argv[5:])  # noqa: S606  # a program of our own choice
     except OSError as error:

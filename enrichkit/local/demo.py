@@ -1,7 +1,8 @@
 """
 The demo: 200,000 rows enriched from a real Redis, PostgreSQL and HTTP service in one query, and every value checked.
 
-Run it with `./run demo`. Each value is a pure function of its key, so Spark's SQL recomputes it from the key column.
+Run the demo with `./run demo`. Each value is a pure function of its key, so Spark's SQL recomputes every value from the
+key column and compares.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ import argparse
 import asyncio
 import contextlib
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from enrichkit import enrich, local
+from enrichkit import enrich, local, monitor
 from enrichkit.local import by_hand
 from enrichkit.local.process import temp_dir
 
@@ -35,8 +34,9 @@ BY_HAND_ROWS = 2_000
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; return 0 when every value is right, else 1."""
     parser = argparse.ArgumentParser(prog="./run demo", description=__doc__.splitlines()[1] if __doc__ else "")
-    parser.add_argument("--rows", type=int, default=ROWS, help="rows of the events (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=ROWS, help="number of rows to enrich (default: %(default)s)")
     parser.add_argument("--plant-wrong-value", action="store_true", help="store one wrong value, which must be found")
+    parser.add_argument("--report", default="demo-report.html", help="file of the report (default: %(default)s)")
     options = parser.parse_args(arguments)
     with (
         local.redis() as redis,
@@ -47,18 +47,18 @@ def main(arguments: list[str] | None = None) -> int:
     ):
         print(f"Servers: {redis}, {postgres}, HTTP service of enrichkit; Spark {spark.version}")
         events = _events(spark, options.rows)
-        _seed_redis(redis.url, wrong=_asked_for(events) if options.plant_wrong_value else None)
+        _seed_redis(redis.url, wrong=_stored_user(events) if options.plant_wrong_value else None)
         asyncio.run(_seed_postgres(postgres.dsn))
         addresses = (redis.url, postgres.dsn, service.url)
-        enriched = _enriched(events, *addresses)
         print("Warming Spark's Python workers up ...")
         _enriched(_events(spark, 100), *addresses).write.format("noop").mode("overwrite").save()
         before = _calls(redis.url, postgres.dsn, service)
-        print(f"Enriching {options.rows:,} rows with 4 columns in one query ...")
-        began = time.perf_counter()
-        with _progress(lambda: _calls(redis.url, postgres.dsn, service), before):
-            enriched.write.parquet(str(folder / "enriched"))
-        seconds = time.perf_counter() - began
+        with monitor(rows=options.rows) as watched:
+            print(f"Enriching {options.rows:,} rows with 4 columns in one query; watch it at {watched.url}")
+            began = time.perf_counter()
+            _enriched(events, *addresses).write.parquet(str(folder / "enriched"))
+            seconds = time.perf_counter() - began
+        watched.report(options.report)
         after = _calls(redis.url, postgres.dsn, service)
         result = spark.read.parquet(str(folder / "enriched"))
         result.orderBy("id").select("id", "user_id", "profile", "place", "device", "device_by_get").show(6, truncate=34)
@@ -68,12 +68,12 @@ def main(arguments: list[str] | None = None) -> int:
     if wrong:
         print(f"FAILED: {wrong:,} rows hold a wrong value.", file=sys.stderr)
         return 1
-    print(f"All {4 * options.rows:,} values are right.")
+    print(f"All {4 * options.rows:,} values are right. The report of the run is in {options.report}.")
     return 0
 
 
 def _events(spark: SparkSession, rows: int) -> DataFrame:
-    """*rows* events in 4 partitions; each key column has nulls, and keys that its source does not hold."""
+    """Return *rows* events in 4 partitions; each key column has nulls, and keys that its source does not hold."""
     from pyspark.sql import functions as F
 
     event = spark.range(0, rows, 1, 4).withColumn("n", F.abs(F.hash("id")))
@@ -102,7 +102,7 @@ def _enriched(events: DataFrame, redis_url: str, dsn: str, http_url: str) -> Dat
 
 
 def _wrong(result: DataFrame) -> int:
-    """Count the rows whose values are not what Spark computes from their keys."""
+    """Return the number of rows with a value that differs from the value that Spark computes from the key."""
     from pyspark.sql import functions as F
 
     number = F.substring("user_id", 2, 10).cast("int")
@@ -150,7 +150,7 @@ def _report(result: DataFrame, rows: int, seconds: float, calls: dict[str, int])
 
 
 def _compare(events: DataFrame, redis_url: str, dsn: str, http_url: str, *, per_row: float) -> None:
-    """Run a sample of the job as it is written by hand: one call per row."""
+    """Run a sample of the job with UDFs that make one call per row, and print how much slower they are."""
     from pyspark.sql import functions as F
 
     sample = events.where(F.col("id") < BY_HAND_ROWS)
@@ -168,7 +168,7 @@ def _compare(events: DataFrame, redis_url: str, dsn: str, http_url: str, *, per_
     )
 
 
-def _asked_for(events: DataFrame) -> str:
+def _stored_user(events: DataFrame) -> str:
     """Return a user of *events* whose profile Redis holds."""
     from pyspark.sql import functions as F
 
@@ -178,16 +178,16 @@ def _asked_for(events: DataFrame) -> str:
 
 
 def _seed_redis(url: str, *, wrong: str | None = None) -> None:
-    """Store the profiles; that of the user *wrong* with a wrong value."""
+    """Store the profiles in Redis; if the user *wrong* is given, store a wrong profile for that user."""
     import redis
 
     with contextlib.closing(redis.Redis.from_url(url)) as client:
-        held = {f"profile:u{n}": f"profile of u{n}" for n in range(USERS) if n % 10 != 9}
+        profiles = {f"profile:u{n}": f"profile of u{n}" for n in range(USERS) if n % 10 != 9}
         if wrong is not None:
-            held[f"profile:{wrong}"] = "wrong"
-        names = list(held)
+            profiles[f"profile:{wrong}"] = "wrong"
+        names = list(profiles)
         for start in range(0, len(names), 10_000):
-            client.mset({name: held[name] for name in names[start : start + 10_000]})
+            client.mset({name: profiles[name] for name in names[start : start + 10_000]})
 
 
 async def _seed_postgres(dsn: str) -> None:
@@ -205,7 +205,7 @@ async def _seed_postgres(dsn: str) -> None:
 
 
 def _calls(redis_url: str, dsn: str, service: local.HttpService) -> dict[str, int]:
-    """Ask each server how many calls it has served: MGET commands, committed statements, requests."""
+    """Return the number of calls that each server counted: MGET commands, committed transactions, requests."""
     import redis
 
     async def committed() -> int:
@@ -226,31 +226,6 @@ def _calls(redis_url: str, dsn: str, service: local.HttpService) -> dict[str, in
         "PostgreSQL": asyncio.run(committed()),
         "HTTP": service.stats().calls,
     }
-
-
-@contextlib.contextmanager
-def _progress(calls: Any, before: dict[str, int]) -> Iterator[None]:
-    """Show what the servers have counted so far: on a terminal in one line, else every few seconds in a new one."""
-    done = threading.Event()
-    terminal = sys.stderr.isatty()
-
-    def show() -> None:
-        began = time.perf_counter()
-        while not done.wait(0.5 if terminal else 5.0):
-            now = calls()
-            counted = ", ".join(f"{name} {now[name] - before[name]:,}" for name in now)
-            line = f"  {time.perf_counter() - began:4.0f} s, calls so far: {counted}"
-            print(f"\r{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
-        if terminal:
-            print("\r" + " " * 78 + "\r", end="", file=sys.stderr, flush=True)
-
-    thread = threading.Thread(target=show, name="enrichkit-demo-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 if __name__ == "__main__":

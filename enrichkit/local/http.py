@@ -1,4 +1,4 @@
-"""A throw-away HTTP service in a process of its own, and the handle that scripts, seeds and reads it."""
+"""A throw-away HTTP service in a process of its own, and the handle that configures it and reads its counters."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """
-    What to do to requests that match, instead of answering well. Several kinds can be combined.
+    A misbehaviour of the service towards some requests. Several kinds can be combined in one fault.
 
     Attributes:
-        match: Text that occurs in the path (raw or percent-decoded) or in the body; every request when empty.
-        times: How many requests to treat so; all when None.
-        skip: How many matching requests to answer well first.
-        delay: Seconds to wait beyond the latency of the script.
-        status: Status of the answer, instead of 200 or 404.
+        match: Requests whose path (raw or percent-decoded) or body contains this text are affected; all requests when
+            the text is empty.
+        times: The number of matching requests that are affected; all when None.
+        skip: The number of matching requests that are answered normally first.
+        delay: Seconds that the answer is delayed, in addition to the latency of the script.
+        status: Status code of the answer, instead of 200 or 404.
         headers: Headers of the answer, for example `{"Retry-After": "1"}` or `{"Location": "/elsewhere"}`.
-        body: Bytes to send as body, whatever they are.
-        content_type: Instead of `application/json`.
+        body: Bytes to send as the body; they need not be JSON.
+        content_type: Content type of the answer, instead of `application/json`.
         oversize: Send a JSON object of this many bytes.
-        truncated_gzip: Compress the body, send half of it with a length that fits the half.
-        stray: Send a second answer that nobody asked for, with the value of the key `stray`.
+        truncated_gzip: Compress the body with gzip and send only its first half, with the content length of that half.
+        stray: Send a second, unrequested answer after the first one, with the value of the key `stray`.
         close_after: Close the connection after this many bytes of the answer.
         drip: Send one byte, wait this many seconds, send the next.
         reset: Reset the connection (RST) instead of answering.
@@ -67,17 +68,19 @@ class Fault:
 @dataclass(frozen=True, kw_only=True)
 class Stats:
     """
-    What the service has counted since the start or the last reset.
+    The counters of the service since its start or the last reset.
 
     Attributes:
-        calls: Requests that arrived.
-        keys: Keys they asked for; a bulk request asks for many.
-        per_key: How often each key was asked for; empty unless the log is on.
-        peak: The largest number of requests in flight at once.
-        in_flight: Requests that wait for their answer now.
-        connections: Connections that clients opened.
-        faults_used: Requests that a fault applied to.
-        served: Sum of the seconds for which the script's latency held answers back; a little more than was asked for.
+        calls: Number of requests that arrived.
+        keys: Number of keys in those requests; a bulk request has many keys.
+        per_key: Number of requests for each key; empty unless the log is on.
+        peak: The largest number of requests in flight at the same time.
+        in_flight: Number of requests that wait for their answer now.
+        connections: Number of connections that clients opened.
+        faults_used: Number of requests that a fault applied to.
+        refused: Number of requests that found the queue before the ceiling full.
+        served: Total seconds for which the latency of the script delayed answers. The timers make it a little more than
+            the sum of the configured latencies.
         cpu: CPU seconds of the service's process.
     """
 
@@ -88,6 +91,7 @@ class Stats:
     in_flight: int
     connections: int
     faults_used: int
+    refused: int
     served: float
     cpu: float
 
@@ -95,17 +99,18 @@ class Stats:
 @dataclass(frozen=True, kw_only=True)
 class HttpService:
     """
-    A running service.
+    The handle of a running service.
 
-    `GET <url>/any/path/<key>` answers with the JSON of `value_of(key)`, or 404 for a key that contains `missing`. A
-    POST with a JSON list of keys gets a JSON list of values in the same order, null for a missing one; with
-    `?shape=object` an object by key without the missing ones. A POST with a JSON object asks for its `key` or `id`.
+    The service answers `GET <url>/any/path/<key>` with the JSON of `value_of(key)`, or with 404 for a key that contains
+    `missing`. The answer to a POST of a JSON list of keys is a JSON list of values in the same order, with null for a
+    missing key; with `?shape=object` the answer is an object of key and value without the missing keys. A POST of a
+    JSON object looks up the object's `key` or `id`.
 
     Attributes:
         url: `http://127.0.0.1:<port>`, without a slash at the end.
         port: The port of *url*.
-        control_port: Where the handle sends its commands; requests there are not counted.
-        pid: Its process.
+        control_port: The port to which the handle sends its commands; requests to it are not counted.
+        pid: Process id of the service.
     """
 
     url: str
@@ -119,23 +124,34 @@ class HttpService:
         latency: float = 0.0,
         tail: float = 0.0,
         tail_latency: float = 0.0,
+        tail_of: str = "keys",
+        ceiling: float = 0.0,
+        room: int = 100,
         log: bool | None = None,
     ) -> None:
         """
-        Set how the service behaves from now on; replaces the whole script before it, the log setting aside.
+        Set the behaviour of the service from now on. The call replaces all earlier settings; only *log* may stay.
 
         Args:
-            faults: Tried in order, the first that matches and is not used up applies.
+            faults: The faults, in the order in which the service tries them. The first fault that matches a request and
+                has not reached its `times` applies.
             latency: Seconds between a request and its answer.
-            tail: Share of the keys, chosen by hash, that take *tail_latency* instead.
-            tail_latency: Seconds for those keys, and for a bulk request that holds one of them.
-            log: Keep each request for `log()` and count the keys, which costs time and memory; as before when None.
+            tail: Share of the keys, chosen by hash, whose latency is *tail_latency*.
+            tail_latency: Seconds between a request and its answer, for these keys and for bulk requests with one of
+                these keys.
+            tail_of: `"keys"`, or `"requests"`: each request draws whether it is slow, so that a second one for the same
+                key may be fast.
+            ceiling: Most requests per second; further ones wait in a queue before their latency begins. 0: no limit.
+            room: Most requests in that queue; a further one is answered with 503.
+            log: Whether the service keeps each request for `log()` and counts each key, which costs time and memory;
+                None leaves the setting as it is.
         """
-        settings = {"latency": latency, "tail": tail, "tail_latency": tail_latency, "log": log}
+        settings: dict[str, Any] = {"latency": latency, "tail": tail, "tail_latency": tail_latency, "log": log}
+        settings |= {"ceiling": ceiling, "room": room, "tail_of": tail_of}
         self._command("/__script", {**settings, "faults": [fault._as_json() for fault in faults]})
 
     def seed(self, values: Mapping[str, Any]) -> None:
-        """Store JSON *values* under their keys, in place of `value_of`. None is a stored null."""
+        """Store JSON *values* under their keys; they replace those of `value_of`. None is a stored null."""
         self._command("/__seed", values)
 
     def stats(self) -> Stats:
@@ -143,31 +159,39 @@ class HttpService:
         return Stats(**self._command("/__stats"))
 
     def log(self) -> list[dict[str, Any]]:
-        """Return the requests logged, in order: `method`, raw `path`, `keys`, `headers`, `body`."""
+        """
+        Return the logged requests in order, each with `method`, raw `path`, `keys`, `headers`, `body`, and `at`: when
+        it arrived, in the seconds of `time.monotonic()`.
+        """
         entries: list[dict[str, Any]] = self._command("/__log")
         return entries
 
     def reset_stats(self) -> None:
-        """Set the counters to zero and empty the log; script and seeds stay."""
+        """Set the counters to zero and empty the log. The script and the seeds stay."""
         self._command("/__reset_stats")
 
     def reset(self) -> None:
-        """Forget seeds, script, counters and log, and turn the log off."""
+        """Remove all seeds and the script, set the counters to zero, empty the log, and turn the log off."""
         self._command("/__reset")
 
     def _command(self, path: str, body: Any = None) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self.control_port, timeout=30)
-        try:
-            connection.request("POST", path, body=json.dumps(body))
-            return json.loads(connection.getresponse().read())
-        finally:
-            connection.close()
+        return command(self.control_port, path, body)
+
+
+def command(control_port: int, path: str, body: Any = None) -> Any:
+    """Send a command to a scripted service, and return its answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", control_port, timeout=30)
+    try:
+        connection.request("POST", path, body=json.dumps(body))
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
 
 
 @contextlib.contextmanager
 def http_service() -> Iterator[HttpService]:
     """
-    Run the service; it answers at once, without faults and with the log off, until `script` says otherwise.
+    Run the service. Until `script` is called, the service answers without delay and without faults, and the log is off.
 
     >>> with http_service() as service:
     ...     service.stats().calls
@@ -176,7 +200,8 @@ def http_service() -> Iterator[HttpService]:
     began = time.monotonic()
     with temp_dir("http") as folder:
         log, hello = folder / "log", folder / "hello"
-        # By path and with -P: the folder of the script holds an `http.py`, which must not hide the standard library's.
+        # The option -P keeps the script's folder off the module path: the `http.py` there would hide the standard
+        # library's module `http`.
         program: list[str | Path] = [sys.executable, "-P", Path(__file__).with_name("http_service.py")]
         with hello.open("wb") as sink:
             process = start(program, log=log, stdout=sink.fileno())

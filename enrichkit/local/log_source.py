@@ -1,10 +1,10 @@
 """
-A replayable log of records in a folder, and the Spark source that streams it: what Kafka is, without a server.
+A replayable log of records in a folder, and the Spark source that streams it: a substitute for Kafka without a server.
 
-Records have Kafka's columns and the source has Kafka's options, so that tests and examples read as a job does, and a
-query that is started again after a crash reads the very same records again. The log only grows: one file for each
-partition of a topic, `<folder>/<topic>/<partition>.log`, one line for each record, and a record's offset is the number
-of its line. A file is read from its start, so keep logs small. Needs PySpark 4.2.
+Records have Kafka's columns and the source has Kafka's options, so tests and examples look like a real job. A query
+that is started again after a crash reads the same records again. The log only grows: it has one file for each partition
+of a topic, `<folder>/<topic>/<partition>.log`, with one line for each record; the offset of a record is the number of
+its line, from 0. Each read starts at the beginning of the file, so keep logs small. This module needs PySpark 4.2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["LogSource", "append"]
 
 Offsets: TypeAlias = dict[str, dict[str, int]]
-"""The next offset to read, by topic and by partition as text: Spark keeps it as JSON."""
+"""The next offset to read, by topic and by partition. Partitions are text, because Spark stores the offsets as JSON."""
 
 EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 EARLIEST, LATEST = -2, -1  # as in Kafka's startingOffsets
@@ -45,14 +45,17 @@ def append(
     timestamp: dt.datetime | None = None,
 ) -> int:
     """
-    Append *records*, pairs of key and value, to a partition and return the offset behind the last one.
+    Append *records*, pairs of key and value, to a partition.
 
     Args:
-        folder: The log's; it and what is missing below it are made.
+        folder: Folder of the log. The folder and its subfolders are created if they do not exist.
         topic: Name of the topic.
-        records: Written as a whole: a reader sees all of them or none.
+        records: The pairs of key and value. They are written at once: a reader sees all of them or none.
         partition: Number of the partition, from 0.
-        timestamp: Of all of them, with a time zone; now when absent.
+        timestamp: Timestamp of all records, with a time zone; now when absent.
+
+    Returns:
+        The offset after the last record.
 
     >>> append(folder, "orders", [(b"u1", b'{"amount": 3}')])
     1
@@ -68,7 +71,7 @@ def append(
 
 @dataclass
 class LogRange(InputPartition):
-    """The records of one task."""
+    """The range of offsets that one task reads."""
 
     topic: str
     partition: int
@@ -81,13 +84,13 @@ class LogSource(DataSource):
     The format `log`; a stream has the columns key, value (binary), topic, partition, offset and timestamp.
 
     Options:
-        path: The folder; required.
-        subscribe: Topics to read, separated by commas; all when absent.
-        startingOffsets: `latest`, `earliest`, or JSON `{"topic": {"0": 23, "1": -2}}`, where -2 is the earliest and -1
-            the latest, and what it does not name is read from the earliest. Only a query without a checkpoint starts
-            there. Default `latest`.
-        maxOffsetsPerTrigger: About how many records a micro-batch has at most, shared out by what waits in each
-            partition; no limit when absent.
+        path: Folder of the log; required.
+        subscribe: Topics to read, separated by commas; all topics when absent.
+        startingOffsets: `latest`, `earliest`, or JSON `{"topic": {"0": 23, "1": -2}}`, where -2 means the earliest and
+            -1 the latest offset. Partitions that the JSON does not name are read from the earliest offset. Only a query
+            without a checkpoint uses this option. Default `latest`.
+        maxOffsetsPerTrigger: Approximate maximum of records in a micro-batch, divided among the partitions in
+            proportion to their unread records; no limit when absent.
 
     >>> spark.dataSource.register(LogSource)
     >>> spark.readStream.format("log").option("startingOffsets", "earliest").load(folder).isStreaming
@@ -106,7 +109,11 @@ class LogSource(DataSource):
 
 
 class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks, in a Python process beside the driver, for offsets, and in tasks for records."""
+    """
+    The reader of a log.
+
+    Spark calls the methods about offsets in a Python process beside the driver, and `read` in tasks.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         if not options.get("path"):
@@ -144,41 +151,42 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._ends() if self.target is None else self.target
         if not isinstance(limit, ReadMaxRows):
             return ends
-        waiting = {
+        unread = {
             (topic, partition): end - start.get(topic, {}).get(partition, 0)
             for topic, partitions in ends.items()
             for partition, end in partitions.items()
         }
-        share = limit.max_rows / max(1, sum(waiting.values()))
+        share = limit.max_rows / max(1, sum(unread.values()))
         latest: Offsets = {}
-        for (topic, partition), lag in waiting.items():
-            # Kafka's source does the same: in proportion, but no partition starves.
-            taken = min(lag, max(math.floor(lag * share), 1))
-            latest.setdefault(topic, {})[partition] = ends[topic][partition] - lag + taken
+        for (topic, partition), lag in unread.items():
+            # As in Kafka's source, each partition gets a share in proportion to its lag, but at least one record, so
+            # that no partition starves.
+            count = min(lag, max(math.floor(lag * share), 1))
+            latest.setdefault(topic, {})[partition] = ends[topic][partition] - lag + count
         return latest
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         return [
-            LogRange(topic, int(partition), begin, upto)
+            LogRange(topic, int(partition), first, stop)
             for topic, partitions in end.items()
-            for partition, upto in partitions.items()
-            if (begin := start.get(topic, {}).get(partition, 0)) < upto
+            for partition, stop in partitions.items()
+            if (first := start.get(topic, {}).get(partition, 0)) < stop
         ]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         assert isinstance(partition, LogRange)
-        wanted = partition
-        file = _file(self.folder, wanted.topic, wanted.partition)
+        offsets = partition
+        file = _file(self.folder, offsets.topic, offsets.partition)
         with file.open("rb") as log:
             count = 0
-            for count, line in enumerate(itertools.islice(log, wanted.start, wanted.end), 1):
+            for count, line in enumerate(itertools.islice(log, offsets.start, offsets.end), 1):
                 instant, key, value = json.loads(line)
                 timestamp = EPOCH + dt.timedelta(microseconds=instant)
-                offset = wanted.start + count - 1
-                yield _bytes(key), _bytes(value), wanted.topic, wanted.partition, offset, timestamp
-        if wanted.start + count < wanted.end:
+                offset = offsets.start + count - 1
+                yield _bytes(key), _bytes(value), offsets.topic, offsets.partition, offset, timestamp
+        if offsets.start + count < offsets.end:
             raise LocalServerError(
-                f"The log {file} ends before the offset {wanted.end}, up to which the query has to read: records were "
+                f"The log {file} ends before the offset {offsets.end}, up to which the query has to read: records were "
                 "removed. A log only grows; start the query with a new checkpoint."
             )
 
@@ -194,9 +202,9 @@ def _starting(text: str) -> str | Offsets:
     if text in ("earliest", "latest"):
         return text
     try:
-        wanted: Offsets = json.loads(text)
-        if all(isinstance(n, int) and n >= EARLIEST for partitions in wanted.values() for n in partitions.values()):
-            return wanted
+        offsets: Offsets = json.loads(text)
+        if all(isinstance(n, int) and n >= EARLIEST for partitions in offsets.values() for n in partitions.values()):
+            return offsets
     except (ValueError, AttributeError):
         pass
     raise LocalServerError(

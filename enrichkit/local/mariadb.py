@@ -1,4 +1,4 @@
-"""A throw-away MariaDB server from the PATH, where apt puts it, also for root, whom MariaDB refuses."""
+"""A throw-away MariaDB server, started from the PATH; as root, the server runs as the user nobody."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PACKAGES = ("mariadb-server-core", "mariadb-client-core")
-"""Debian's packages with the programs alone; `mariadb-server` would start a system service."""
+"""Debian's packages that hold only the programs; `mariadb-server` would start a system service."""
 
 SETTINGS = {
     "bind-address": "127.0.0.1",
-    "character-set-server": "latin1",  # the upstream default until 11.6: nothing here may rest on a better one
+    "character-set-server": "latin1",  # the upstream default until 11.6; no test may rely on a better character set
     "innodb-buffer-pool-size": "64M",
-    "max-allowed-packet": "64M",  # as for a value of more than the 16 MiB that one packet of the protocol holds
-    "innodb-flush-log-at-trx-commit": "0",  # nothing here outlives the process
+    "max-allowed-packet": "64M",  # for tests with a value above 16 MiB, the size of one packet of the protocol
+    "innodb-flush-log-at-trx-commit": "0",  # the data need not survive the process
     "innodb-flush-method": "nosync",
     "innodb-log-file-size": "16M",
     "skip-name-resolve": "ON",
@@ -40,13 +40,13 @@ class MariadbServer:
     A running server.
 
     Attributes:
-        url: `mariadb://root@127.0.0.1:<port>`; the user may do everything and has no password.
+        url: `mariadb://root@127.0.0.1:<port>`; this user has all privileges and no password.
         host: Always `127.0.0.1`.
-        port: Its TCP port.
+        port: TCP port of the server.
         name: `MariaDB`.
-        version: For example `10.11.19`.
-        pid: Its process.
-        client: Its command line client.
+        version: Version of the server, for example `10.11.19`.
+        pid: Process id of the server.
+        client: Path of the command line client.
     """
 
     url: str
@@ -62,13 +62,13 @@ class MariadbServer:
 
     def execute(self, sql: str, database: str = "") -> str:
         """
-        Run statements through the client and stop at the first error.
+        Run the statements *sql* with the command line client, up to the first error.
 
         Returns:
-            What they print: a row per line, columns separated by tabs.
+            The output of the statements: a row per line, with tabs between the columns.
 
         Raises:
-            LocalServerError: A statement failed; the text is MariaDB's.
+            LocalServerError: A statement failed; the message is MariaDB's.
         """
         target = [f"--host={self.host}", f"--port={self.port}", "--user=root", f"--database={database}"]
         options = ["--no-defaults", "--batch", "--skip-column-names", "--default-character-set=utf8mb4"]
@@ -94,7 +94,7 @@ def mariadb(certificate: tuple[Path, Path] | None = None) -> Iterator[MariadbSer
     Run an empty server.
 
     Args:
-        certificate: PEM files of a certificate and of its key, for a server that offers TLS.
+        certificate: PEM files of a certificate and of the certificate's key; with them the server offers TLS.
 
     Raises:
         LocalServerError: There is no MariaDB on this machine, or it did not start.
@@ -108,9 +108,10 @@ def mariadb(certificate: tuple[Path, Path] | None = None) -> Iterator[MariadbSer
     with contextlib.ExitStack() as stack:
         ids = nobody() if os.geteuid() == 0 else None
         folder = stack.enter_context(temp_dir("mariadb", ids))
-        env = {**os.environ, "TMPDIR": str(folder)}  # ours may be closed to the user of the server
+        env = {**os.environ, "TMPDIR": str(folder)}  # the server's user may have no access to our TMPDIR
         log, data = folder / "log", folder / "data"
-        # Without --skip-test-db it lets anybody in without a name, and takes that entry before one with a name.
+        # Without --skip-test-db the server has an entry for anonymous users, which takes precedence over entries with
+        # a user name.
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
         code = run([install, "--no-defaults", f"--datadir={data}", *options], log=log, env=env, ids=ids, cwd=folder)
         if code:
@@ -151,7 +152,7 @@ def mariadb(certificate: tuple[Path, Path] | None = None) -> Iterator[MariadbSer
 
 
 def _program(name: str) -> str:
-    found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
-    if found is None:
+    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+    if path is None:
         raise LocalServerError(f"No {name} was found on the PATH. Run: apt install {' '.join(PACKAGES)}")
-    return found
+    return path

@@ -1,4 +1,4 @@
-"""A throw-away PgBouncer in front of a PostgreSQL server, from the PATH, where apt puts it; it refuses root, too."""
+"""A throw-away PgBouncer in front of a PostgreSQL server, from the PATH; as root, it runs as the user nobody."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from .postgres import PostgresServer
 
-# In transaction mode, which is what poolers are for; two server connections, so that transactions of one client meet
-# both. With `any`, everybody is let in as the user of the entry.
+# Transaction mode, because that is how PgBouncer is usually run. Two server connections, so that the transactions of
+# one client use both. With auth_type `any`, every client is accepted as the user in the section [databases].
 SETTINGS = """\
 [databases]
 * = host={host} port={server} user=postgres
@@ -37,7 +37,7 @@ default_pool_size = 2
 @contextlib.contextmanager
 def pgbouncer(server: PostgresServer) -> Iterator[int]:
     """
-    Run PgBouncer in front of *server*, and give its port.
+    Run PgBouncer in front of *server*, and yield PgBouncer's port.
 
     Raises:
         LocalServerError: There is no PgBouncer on this machine, or it did not start.

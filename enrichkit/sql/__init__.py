@@ -1,15 +1,21 @@
 """
-What the connectors of SQL databases have in common, for plugins; it imports no driver.
+The parts that the connectors of SQL databases share, for plugins. This package imports no database driver.
 
-A plugin brings the dialect: its statements, its types, its address and what its driver's errors mean.
+A plugin adds the dialect: its statements, its types, its address, and the meaning of its driver's errors.
 """
 
 from __future__ import annotations
 
+from ..tls import tls_context
+from .address import is_host, is_local, unreadable_url
 from .config import SqlConfig, SqlServerConfig
 from .connector import SqlConnector
-from .pool import Pool, Session, tls_context
-from .source import Source, no_table, quote
+from .faults import tls_fault
+from .pool import Pool
+from .session import Session
+from .source import Source, no_table
+from .stored import check_stored, rows_of, same_value
+from .texts import are_utf8, are_uuids, quote, subquery, uuid_text
 
 __all__ = [
     "Pool",
@@ -18,7 +24,18 @@ __all__ = [
     "SqlConfig",
     "SqlConnector",
     "SqlServerConfig",
+    "are_utf8",
+    "are_uuids",
+    "check_stored",
+    "is_host",
+    "is_local",
     "no_table",
     "quote",
+    "rows_of",
+    "same_value",
+    "subquery",
     "tls_context",
+    "tls_fault",
+    "unreadable_url",
+    "uuid_text",
 ]

@@ -1,13 +1,15 @@
-"""What a user says about a SQL source: its table, key and columns, and who may ask its server."""
+"""The configs of SQL sources: table, key and columns, and the login and TLS files of a server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..connector import ConnectorConfig
 from ..errors import ConfigError
+from ..interface import ConnectorConfig
 from ..secrets import Secret
+from ..values.ddl import fields_of
+from .texts import are_utf8
 
 __all__ = ["SqlConfig", "SqlServerConfig"]
 
@@ -18,23 +20,31 @@ class SqlConfig(ConnectorConfig):
     Base of the config of a SQL source.
 
     Attributes:
-        table: Name of a table, or a pair of names; None beside a query. A subclass says which, and its default.
-        key: The key column, or a tuple of them in the order of the key columns in Spark.
-        columns: The value columns; empty: all columns of the table but the key's.
+        table: Name of a table, or a pair of names; None if the source is a query. A subclass narrows the type, and may
+            give the field a default.
+        key: Name of the key column, or a tuple of names in the order of the key columns in Spark.
+        columns: Names of the value columns; empty: all columns of the table but the key columns.
+        max_bytes: Most bytes of what the database returns at once, as a subclass says; 64 KiB to 1 GiB.
+        expires: Name of the column with the time until which a row serves; a NULL there: for ever. A row whose time is
+            over counts as absent. None: all rows serve for ever.
+        writable: Whether `tiers(write_back=True)` may write to the table. False: all sessions are read-only.
 
     Raises:
-        ConfigError: On the driver, when *key* or *columns* is wrong.
+        ConfigError: On the driver, when *key*, *columns*, *max_bytes*, *expires* or *writable* is wrong.
     """
 
     table: str | tuple[str, str] | None
     key: str | tuple[str, ...] = "id"
     columns: tuple[str, ...] = ()
+    max_bytes: int = 64 * 1024 * 1024
+    expires: str | None = None
+    writable: bool = False
 
     def __post_init__(self) -> None:
         for name in ("table", "key", "columns"):
-            if isinstance(getattr(self, name), list):  # from TOML or JSON; a list has no hash
+            if isinstance(getattr(self, name), list):  # TOML and JSON have no tuples, and a list has no hash
                 object.__setattr__(self, name, tuple(getattr(self, name)))
-        if isinstance(self.columns, str):  # columns=("name") is no tuple, and nobody means its letters
+        if isinstance(self.columns, str):  # columns=("name") is a str; its letters are not meant
             object.__setattr__(self, "columns", (self.columns,))
         for field, names in (("key", self.key_columns), ("columns", self.columns)):
             at = f"{type(self).__name__}.{field}"
@@ -46,23 +56,64 @@ class SqlConfig(ConnectorConfig):
                 raise ConfigError(f"{at} is {names!r}; it must hold each name once. Remove the second.")
             if field == "key" and not names:
                 raise ConfigError(f"{at} is (); it must be the name of a column, for example 'id', or a tuple of them.")
+        self._check_single()
+        if type(self.max_bytes) is not int or not 2**16 <= self.max_bytes <= 2**30:
+            raise ConfigError(
+                f"{type(self).__name__}.max_bytes is {self.max_bytes!r}; it must be a whole number of bytes from 65536 "
+                "to 1073741824, for example 67108864."
+            )
+        self._check_tier()
+
+    def _check_tier(self) -> None:
+        """Raise a `ConfigError` if *writable* is no bool, or *expires* no name of a column of its own in a table."""
+        if not isinstance(self.writable, bool):
+            raise ConfigError(f"{type(self).__name__}.writable is {self.writable!r}; it must be True or False.")
+        if self.expires is None:
+            return
+        self.check_name("expires", self.expires, "column")
+        for field, names in (("key", self.key_columns), ("columns", self.columns)):
+            if self.expires in names:
+                raise ConfigError(
+                    f"{type(self).__name__}.expires names the column {self.expires!r}, which is in {field}, too; it "
+                    f"must be a column of its own. Leave it out of {field}."
+                )
+        if self.table is None:
+            raise ConfigError(
+                f"{type(self).__name__}.expires is {self.expires!r} beside a query; it must be None then. Leave rows "
+                "out whose time is over by a condition in the query."
+            )
+
+    def _check_single(self) -> None:
+        """Raise a `ConfigError` if `returns` is a struct of the only column, whose value comes without a struct."""
+        if len(self.columns) != 1 or not isinstance(self.returns, str):
+            return
+        [column] = self.columns
+        declared = fields_of(self.returns)  # enrich() has made DDL of what the user wrote
+        if list(declared) == [column]:
+            raise ConfigError(
+                f"{type(self).__name__}.columns names one column, {column!r}, so a value is that of the column and no "
+                f"struct; returns is {self.returns!r}, a struct. Say returns={declared[column]!r}, or name more "
+                "columns."
+            )
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The names of the key columns, one or more."""
+        """Names of the key columns, one or more."""
         return self.key if isinstance(self.key, tuple) else (self.key,)
 
     @property
     def key_parts(self) -> int:
-        """How many key columns the source needs."""
+        """Number of key columns that the source needs."""
         return len(self.key_columns)
 
     def check_name(self, field: str, name: object, what: str) -> str:
         """
-        Return *name* if any database can have a *what* of that name; a subclass refuses what its own cannot have.
+        Return *name* if it can be the name of a *what*, for example of a column.
+
+        A subclass extends the check by the rules of its own database.
 
         Raises:
-            ConfigError: It cannot; the text speaks of *field*.
+            ConfigError: No database can have a *what* of that name; the message names *field*.
         """
         at = f"{type(self).__name__}.{field}"
         if not isinstance(name, str):
@@ -71,7 +122,7 @@ class SqlConfig(ConnectorConfig):
             raise ConfigError(
                 f"{at} holds an empty name; it must be the name of a {what}. Write the name as the database has it."
             )
-        if "\0" in name or not _is_utf8(name):
+        if "\0" in name or not are_utf8([name]):
             raise ConfigError(
                 f"{at} holds {name!a}; the name of a {what} cannot hold a NUL or half a surrogate pair. "
                 "Remove that character."
@@ -85,11 +136,12 @@ class SqlConfig(ConnectorConfig):
         """
         Return the two names of *table*, which may be `"table"`, `"what.table"` or a tuple; raises `ConfigError`.
 
-        A name is everything before or after the dot, as the database spells it: case counts, quotes are part of it.
+        A name is all text before or after the dot, as the database spells it: case counts, and a quote character is
+        part of the name.
 
         Args:
-            what: What the first name is, for example `schema`.
-            default: The first name of a table without one.
+            what: Noun for the first name, for example `schema`.
+            default: The first name when *table* is a single name.
         """
         parts: Any = tuple(self.table.split(".")) if isinstance(self.table, str) else self.table
         if isinstance(parts, tuple) and len(parts) == 1:
@@ -107,10 +159,10 @@ class SqlConfig(ConnectorConfig):
 
         Args:
             query: One SELECT, or None.
-            mark: What a parameter begins with: its number follows.
-            takes: What the query takes for each key column, for example `"one value"`.
-            condition: How it uses that: a template over the name of a key column and its parameter.
-            examples: A config with a table and one with a query.
+            mark: First character of a parameter, which its number follows, for example `$`.
+            takes: Argument that the query takes for each key column, for example `"one value"`.
+            condition: Template of a condition over the name of a key column and its parameter.
+            examples: Two configs for the message, one with a table and one with a query.
         """
         cls = type(self).__name__
         if (self.table is None) == (query is None):
@@ -137,26 +189,26 @@ class SqlConfig(ConnectorConfig):
 
 
 class Address(Protocol):
-    """Where a server is; its text is for messages, and shows no password."""
+    """Address of a server. Its text is for messages, and shows no password."""
 
     @property
     def password(self) -> str | None:
-        """What the URL holds."""
+        """Password in the URL, or None."""
 
 
 class SqlServerConfig(SqlConfig):
     """
     Base of the config of a SQL source that is a server.
 
-    A subclass has these as fields, in its own order, each with a default, `password` and its URL as
-    `field(repr=False)`; `address` is made of that URL.
+    A subclass declares the attributes below as fields, in its own order and each with a default. It declares
+    `password` and its URL with `field(repr=False)`, and returns the parsed URL as `address`.
 
     Attributes:
-        password: A literal or, better, a `Secret`. None: the one in the URL.
+        password: A literal or, better, a `Secret`. None: the password in the URL.
         tls_ca: Path, on the worker, of the certificates to trust; None: those of the system.
         tls_cert: Path, on the worker, of a client certificate.
-        tls_key: Path, on the worker, of its private key; None: it is in *tls_cert*.
-        insecure: True allows a connection whose other end is not verified.
+        tls_key: Path, on the worker, of the private key of the client; None: the key is in *tls_cert*.
+        insecure: True allows a connection to a server that is not verified.
     """
 
     password: str | Secret | None
@@ -167,16 +219,21 @@ class SqlServerConfig(SqlConfig):
 
     @property
     def address(self) -> Address:
-        """Where the server is: its text, for messages, shows no password, and its `password` is that of the URL."""
+        """Address of the server, from the URL. Its text is for messages; its `password` is the one in the URL."""
         raise NotImplementedError
 
     @property
     def names_certificates(self) -> bool:
-        """Whether it names files, which only TLS uses."""
+        """Whether the config names a certificate or key file; only TLS uses such files."""
         return any((self.tls_ca, self.tls_cert, self.tls_key))
 
     def check_server(self, url: str) -> None:
-        """Check password, which may be in the field *url* as well, files and *insecure*; raises `ConfigError`."""
+        """
+        Check `password`, the certificate files and `insecure`; raises `ConfigError`.
+
+        Args:
+            url: Name of the field with the URL, which may hold a password too.
+        """
         cls = type(self).__name__
         if not isinstance(self.insecure, bool):
             raise ConfigError(f"{cls}.insecure is {self.insecure!r}; it must be True or False.")
@@ -193,11 +250,3 @@ class SqlServerConfig(SqlConfig):
             )
         if self.password is not None and self.address.password is not None:
             raise ConfigError(f"{cls} has a password and another one in its {url}; remove the one in the {url}.")
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -1,71 +1,127 @@
-"""The frame of a connector that has connections and one prepared lookup: open, describe, close."""
+"""The base class of SQL connectors: open, describe and close, with connections and one prepared statement."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ..connector import Connector
 from ..errors import FatalError
+from ..interface import Connector
 from .config import SqlConfig
 
 __all__ = ["SqlConnector"]
 
 
 SqlConfigT = TypeVar("SqlConfigT", bound=SqlConfig)
-PoolT = TypeVar("PoolT", bound=Any)  # its `close` drops all connections at once
-LookupT = TypeVar("LookupT", bound=Any)  # its `ddl` is the type of one value
+PoolT = TypeVar("PoolT", bound=Any)  # has a method `close` that drops all connections at once
+StatementT = TypeVar("StatementT", bound=Any)  # has an attribute `ddl`, the type of one value
 
 
-class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, LookupT]):
+class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]):
     """
-    Base of a connector to a SQL database: `make_pool`, `prepare` and `fetch_many` are the plugin's.
+    Base of a connector to a SQL database. The plugin implements `make_pool`, `prepare` and `fetch_many`, and
+    `make_writers` if it has `store_many`.
 
     Attributes:
         open_timeout: Seconds that `prepare` may take.
+        page_timeout: Seconds that `scan` may take for a page of keys; without an index a server sorts the table for
+            each page.
+        write_capacity: Sessions that may write, per worker process: the engine writes so many groups at a time.
+        write_timeout: Seconds that `store_many` may take, less than the engine waits for it.
     """
 
-    neighbours = True  # the index of a table is a tree
+    neighbours = True  # the index of a table is a B-tree
     open_timeout: ClassVar[float] = 10.0
+    page_timeout: ClassVar[float] = 30.0
+    write_capacity: ClassVar[int] = 2
+    write_timeout: ClassVar[float] = 4.5
 
     _pool: PoolT | None = None
-    _lookup: LookupT | None = None
+    _writers: PoolT | None = None
+    _statement: StatementT | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.config.table or 'query'}: {self._pool or 'closed'}>"
 
+    @property
+    def cannot_scan(self) -> str:  # type: ignore[override]  # it depends on the config
+        """Why the keys cannot be listed: a query takes keys, and does not tell which there are."""
+        if self.config.table is not None:
+            return ""
+        return f"{type(self.config).__name__}.query tells no keys; name a table or a view."
+
+    @property
+    def cannot_store(self) -> str:  # type: ignore[override]  # it depends on the config
+        """Why nothing can be written: a query has no rows of its own, and a table needs the user's consent."""
+        config = type(self.config).__name__
+        if self.config.table is None:
+            return f"{config}.query takes no values; name a table."
+        return "" if self.config.writable else f"{config}.writable is False; set it to True if the table may change."
+
+    @property
+    def stores_ttl(self) -> bool:  # type: ignore[override]  # it depends on the config
+        """Whether a column of the table says until when a row serves."""
+        return self.config.expires is not None
+
     def make_pool(self) -> PoolT:
-        """Return the connections, none of them made yet. The driver is imported here, not with the plugin."""
+        """Return a pool that has made no connection yet. Import the driver here, not at the top of the plugin."""
         raise NotImplementedError
 
-    async def prepare(self, pool: PoolT) -> LookupT:
-        """Connect once and return the lookup, checked against the catalog; raises a `ConnectorError`."""
+    def make_writers(self) -> PoolT:
+        """Return a pool that has made no connection yet, for the sessions that may write."""
+        raise NotImplementedError
+
+    async def prepare(self, pool: PoolT) -> StatementT:
+        """Connect once and return the statement, checked against the catalog; raises a `ConnectorError`."""
         raise NotImplementedError
 
     async def open(self) -> None:
         """Connect once and check table, columns and types against the catalog."""
         self._pool = self.make_pool()
         try:
-            self._lookup = await self.prepare(self._pool)
+            self._statement = await self.prepare(self._pool)
         except BaseException:
             await self.close()
             raise
 
     async def describe(self) -> str | None:
-        """Return the DDL of one value: of the column, or of a struct of all columns."""
+        """Return the DDL of one value: the type of the only value column, or a struct of several."""
         returns: str | None = self.config.returns
         return returns or str(self.opened()[1].ddl)
 
     async def close(self) -> None:
-        """Close all connections, without waiting for anything."""
-        pool, self._pool = self._pool, None
-        self._lookup = None
-        if pool is not None:
+        """Close all connections at once; wait for no server."""
+        pools = [pool for pool in (self._pool, self._writers) if pool is not None]
+        self._pool = self._writers = self._statement = None
+        for pool in pools:
             pool.close()
-            await asyncio.sleep(0)  # the transports close in the loop's next turn
+        if pools:
+            await asyncio.sleep(0)  # the transports close in the next iteration of the event loop
 
-    def opened(self) -> tuple[PoolT, LookupT]:
-        """Return what `make_pool` and `prepare` made; raises `FatalError` when the connector is not open."""
-        if self._pool is None or self._lookup is None:
+    def opened(self) -> tuple[PoolT, StatementT]:
+        """Return the pool and the prepared statement; raises `FatalError` when the connector is not open."""
+        if self._pool is None or self._statement is None:
             raise FatalError(f"The connector {self.name!r} is not open; call open() before it is asked.")
-        return self._pool, self._lookup
+        return self._pool, self._statement
+
+    def opened_to_write(self, ttl: float | None) -> tuple[PoolT, StatementT]:
+        """
+        Return the pool of the sessions that may write, which lookups never use, and the prepared statement.
+
+        Args:
+            ttl: Seconds after which the values are to be forgotten; None: never.
+
+        Raises:
+            FatalError: The connector is not open, or the config does not let it write.
+        """
+        _, statement = self.opened()
+        if self.cannot_store:
+            raise FatalError(self.cannot_store)
+        if ttl is not None and not self.stores_ttl:
+            raise FatalError(
+                f"Values were to be forgotten after {ttl:g} s, and {type(self.config).__name__}.expires names no "
+                "column for that time. Name one, or leave ttl out."
+            )
+        if self._writers is None:
+            self._writers = self.make_writers()
+        return self._writers, statement

@@ -1,84 +1,50 @@
 """
-The connections of one connector: at most `capacity`, made when needed, never handed out in an unknown state.
+The connections of one connector: at most `capacity`, made when needed, never lent in an unknown state.
 
-Why not the pools of the drivers: they wait without bound for a frozen server, to connect, to cancel or to close. The
-engine makes `capacity` calls at most, so there is no queue to manage either: a list of idle connections is enough.
+Why not the pools of the drivers: their connect, cancel and close wait without bound for a frozen server. The engine
+makes at most `capacity` calls at a time, so no queue of callers is needed: a list of idle connections is enough.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from ..errors import ConfigError, ConnectorError, FatalError, TransientError
-from ..secrets import redact, reveal
+from ..errors import ConfigError, ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
+from ..secrets import Secret, fresh, refuse, reveal, revealed
+from .session import Session
 
 if TYPE_CHECKING:
     from .config import SqlServerConfig
 
-__all__ = ["Pool", "Session", "tls_context"]
+__all__ = ["Pool"]
 
 T = TypeVar("T")
 
-IDLE = 60.0  # an older idle connection may have been dropped by a firewall that told nobody
-LIFETIME = 300.0  # +/- 20 %; a new connection follows a failover and a changed DNS entry
-PAUSE = 1.0  # +/- 30 %; between a failed connect and the next one of this process
-KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
-
-
-class Session:
-    """
-    One connection, used by one call at a time. Made on the loop.
-
-    Attributes:
-        connection: The driver's.
-        transport: The asyncio transport beneath it.
-        ends: Loop time after which it is not used again.
-        idle_since: Loop time of its last return.
-    """
-
-    __slots__ = ("connection", "ends", "idle_since", "transport")
-
-    def __init__(self, connection: Any, transport: Any) -> None:
-        self.connection = connection
-        self.transport = transport
-        now = asyncio.get_running_loop().time()
-        self.ends = now + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, so that they do not end together
-        self.idle_since = now
-        _keep_alive(transport.get_extra_info("socket"))
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is known to have ended."""
-        closing: bool = self.transport.is_closing()
-        return closing
-
-    def end(self) -> None:
-        """Close it now, and wait for nothing."""
-        self.transport.abort()
-
+IDLE = 60.0  # a firewall may have dropped a connection that was idle for longer, without a sign to either end
+REFUSED = 10.0  # between attempts with a login that was refused; more attempts could lock the account
 
 SessionT = TypeVar("SessionT", bound=Session)
 
 
 class Pool(Generic[SessionT]):
     """
-    The connections to one server. A plugin says how to `connect`, what to `translate`, and what `survives`.
+    The connections to one server. A plugin implements `connect` and `translate`, and may override `survives`.
+
+    After a failure one caller at a time logs in, until a login works. After a `FatalError` of `connect`, such as a
+    refused login, callers get this error without another attempt for ten seconds, or until the password has changed.
 
     Args:
-        config: Where the server is, and who asks.
+        config: Config with the address of the server and the login.
         size: Most connections at a time.
 
     Attributes:
-        product: What messages call the database, for example `PostgreSQL`.
-        config: As it was given.
-        address: Its address.
-        loop: The loop that it was made on.
-        secrets: What must not be in a message.
+        product: Name of the database in messages, for example `PostgreSQL`.
+        config: The *config*.
+        address: Address of the server.
+        loop: Event loop on which the pool was made.
+        secrets: Secrets that no message may hold.
     """
 
     product: ClassVar[str]
@@ -88,9 +54,13 @@ class Pool(Generic[SessionT]):
         self.address = config.address
         self._size = size
         self.loop = asyncio.get_running_loop()
-        self._free = asyncio.Semaphore(size)
-        self._dialling = asyncio.Semaphore(max(2, size // 4))
-        self._dial_after = 0.0
+        self._permits = asyncio.Semaphore(size)
+        self._connect_permits = asyncio.Semaphore(max(2, size // 4))
+        self._first_login = asyncio.Lock()
+        self._logins_work = False  # a login has succeeded, and no connection or login has failed since
+        self._ever_logged_in = False
+        self._failures = 0  # connects that found the server unavailable
+        self._refused: tuple[str | None, float, str] | None = None  # password, end of the pause, and what was said
         self._idle: list[SessionT] = []
         self._busy: set[SessionT] = set()
         self._closed = False
@@ -100,24 +70,33 @@ class Pool(Generic[SessionT]):
         return f"<Pool {self.address}: {len(self._busy)} busy, {len(self._idle)} idle, {self._size} at most>"
 
     async def connect(self, timeout: float) -> SessionT:
-        """Return a new session, for a call that has *timeout* seconds left."""
+        """Return a new session for a call that has *timeout* seconds left."""
         raise NotImplementedError
 
     async def lend(self, session: SessionT, use: Callable[[Any, float], Awaitable[T]], ends: float) -> T:
-        """Return what *use* returns, given *session* and the seconds that are left; until the loop time *ends*."""
+        """
+        Call *use* with *session* and the seconds that are left, and return its result.
+
+        Raises:
+            TimeoutError: *use* has not returned at the loop time *ends*.
+        """
         async with asyncio.timeout_at(ends):
             return await use(session, self.left(ends))
 
     def survives(self, session: SessionT, error: BaseException) -> bool:
-        """Whether *session* is after *error* as it was before: nothing is left that the next call would read."""
+        """Return whether *session* can be lent again after *error*: no reply is left that the next call would read."""
         return False
 
     def translate(self, error: Exception) -> ConnectorError:
-        """Return *error* in our words, without keys and without `secrets`; a `ConnectorError` is in them already."""
+        """
+        Return the `ConnectorError` for *error*, with a message without keys and without `secrets`.
+
+        A `ConnectorError` is returned as it is.
+        """
         raise NotImplementedError
 
     def password(self) -> str | None:
-        """Return the password of the config or of its URL, read anew each time: a secret file may be rotated."""
+        """Return the password of the config or of its URL. Each call reads the secret, which may have been rotated."""
         try:
             password = reveal(self.config.password) or self.address.password
         except ConfigError as error:
@@ -129,45 +108,55 @@ class Pool(Generic[SessionT]):
         """Return the seconds until the loop time *ends*, at least a millisecond."""
         return max(ends - self.loop.time(), 0.001)
 
-    async def run(self, use: Callable[[Any, float], Awaitable[T]], timeout: float) -> T:
+    async def run(self, use: Callable[[Any, float], Awaitable[T]], timeout: float, max_bytes: int | None = None) -> T:
         """
-        Return what *use* returns, given a connection that nobody else has and the seconds that are left.
+        Call *use* with a session that no other call uses and the seconds that are left, and return its result.
+
+        Args:
+            use: The call.
+            timeout: Most seconds for all of it.
+            max_bytes: Most bytes that the server may send; None: any number.
 
         Raises:
-            ConnectorError: Any failure of driver or server, in our words; `TransientError` after *timeout* seconds.
+            ConnectorError: Any failure of driver or server, translated; `TransientError` after *timeout* seconds,
+                `UnavailableError` when no connection was made in that time, and `PermanentError` beyond *max_bytes*.
         """
         ends = self.loop.time() + timeout
         try:
             session = await self._acquire(timeout)
+            session.meter.start(max_bytes)
             try:
                 result = await self.lend(session, use, ends)
             except BaseException as error:
                 if self.survives(session, error):
                     self._keep(session)
                 else:
+                    self._logins_work = False
                     self.discard(session)
+                if session.meter.exceeded and isinstance(error, Exception):
+                    raise self._too_large(max_bytes) from None
                 raise
             self._keep(session)
             return result
-        except Exception as error:  # noqa: BLE001 - none is swallowed
+        except Exception as error:  # noqa: BLE001 - every exception is translated and raised
             raise self.translate(error) from None
 
     def close(self) -> None:
-        """Drop all connections at once; a call in flight fails. Waits for nothing."""
+        """Drop all connections at once, without waiting for the server; a call in flight fails."""
         self._closed = True
         for session in (*self._idle, *self._busy):
             session.end()
         self._idle.clear()
 
     def discard(self, session: SessionT) -> None:
-        """End *session*; the place that `release` frees is free for another one."""
+        """End *session*, whose call has failed, and release its permit."""
         session.end()
         self.release(session)
 
     def release(self, session: SessionT) -> None:
-        """Free the place of *session*."""
+        """Release the permit of *session*, so that another session can take its place."""
         self._busy.discard(session)
-        self._free.release()
+        self._permits.release()
 
     def _keep(self, session: SessionT) -> None:
         session.idle_since = self.loop.time()
@@ -175,81 +164,101 @@ class Pool(Generic[SessionT]):
         self.release(session)
 
     async def _acquire(self, timeout: float) -> SessionT:
-        if self._idle and not self._free.locked():
-            await self._free.acquire()  # returns at once: the common case costs no timer
-            session = self._take()
+        if self._idle and not self._permits.locked():
+            await self._permits.acquire()  # returns at once: the common case needs no timer
+            session = self._take_idle()
             if session is not None:
                 self._busy.add(session)
                 return session
-            self._free.release()
-        async with asyncio.timeout(timeout):
-            await self._free.acquire()
-            try:
-                session = self._take() or await self._dial(timeout)
-            except BaseException:
-                self._free.release()
-                raise
+            self._permits.release()
+        connecting = False
+        try:
+            async with asyncio.timeout(timeout):
+                await self._permits.acquire()
+                try:
+                    session = self._take_idle()
+                    if session is None:
+                        connecting = True
+                        session = await self._open_session(timeout)
+                except BaseException:
+                    self._permits.release()
+                    raise
+        except TimeoutError as error:
+            if connecting:  # for example to several hosts, each with its own time limit
+                raise UnavailableError(str(self.translate(error)), sent=False) from None
+            raise
         self._busy.add(session)
         return session
 
-    def _take(self) -> SessionT | None:
+    def _take_idle(self) -> SessionT | None:
         now = self.loop.time()
         while self._idle:
             session = self._idle.pop()
             if now < session.ends and now - session.idle_since < IDLE and not session.closed:
                 return session
+            self._logins_work = self._logins_work and not session.closed
             session.end()
         return None
 
-    async def _dial(self, timeout: float) -> SessionT:
+    async def _open_session(self, timeout: float) -> SessionT:
+        """Return a new session. One caller at a time logs in until a login works: a wrong password is tried once."""
+        failures = self._failures
+        async with self._connect_permits:
+            if not self._logins_work:
+                async with self._first_login:
+                    if not self._logins_work:
+                        return await self._log_in(timeout, failures)
+            return await self._log_in(timeout, failures)
+
+    async def _log_in(self, timeout: float, failures: int) -> SessionT:
+        """Return a new session for a caller that has waited since there were *failures*."""
         server = f"{self.product} at {self.address}"
-        async with self._dialling:
-            wait = self._dial_after - self.loop.time()
-            if wait > 0:
-                raise TransientError(f"{server} could not be reached a moment ago.", retry_after=wait)
-            try:
-                session = await self.connect(timeout)
-            except Exception as error:  # noqa: BLE001 - none is swallowed
-                # After a restart all workers come back at once.
-                pause = PAUSE * random.uniform(0.7, 1.3)  # noqa: S311 - jitter
-                self._dial_after = self.loop.time() + pause
-                ours = self.translate(error)
-                if isinstance(ours, TransientError):
-                    ours.retry_after = pause
-                raise ours from None
-        if self._closed:  # meanwhile; nobody else would ever end it
+        if self._failures > failures:  # one failure is that of all callers that wait then: they would meet it, too
+            raise UnavailableError(f"{server} could not be reached a moment ago.", sent=False)
+        try:
+            session = await self._connected(timeout)
+        except FatalError as error:
+            # A password that was right is being replaced: the keys wait for the next one, as in an outage.
+            if self._ever_logged_in and isinstance(self.config.password, Secret):
+                raise UnavailableError(f"{error} Logins have worked before.", sent=False) from None
+            raise
+        self._refused, self._logins_work, self._ever_logged_in = None, True, True
+        if self._closed:  # `close` came during the connect, and has not seen this session
             session.end()
             raise TransientError(f"The connections to {server} were closed.")
         return session
 
+    async def _connected(self, timeout: float, *, again: bool = True) -> SessionT:
+        """Return a new session; with a password that expires, one that was refused is asked for *again*, once."""
+        if not fresh(self.config.password):
+            try:
+                await revealed(self.config.password)  # `password` finds it then without a wait
+            except ConfigError as error:
+                raise FatalError(str(error)) from None
+        password = self.password()
+        self._check_not_refused(password)
+        try:
+            return await self.connect(timeout)
+        except Exception as error:  # noqa: BLE001 - every exception is translated and raised
+            self._logins_work = False
+            translated = self.translate(error)
+            if isinstance(translated, FatalError):
+                if again and refuse(self.config.password, password):
+                    return await self._connected(timeout, again=False)
+                self._refused = (password, self.loop.time() + REFUSED, str(translated))
+            elif isinstance(translated, UnavailableError) or isinstance(error, TimeoutError):
+                self._failures += 1
+                translated = UnavailableError(str(translated), sent=False)
+            raise translated from None
 
-def tls_context(config: SqlServerConfig, *secrets: str | None) -> ssl.SSLContext:
-    """
-    Return a context that verifies the other end with the certificates of *config*.
+    def _check_not_refused(self, password: str | None) -> None:
+        if self._refused is not None:
+            refused, ends, reason = self._refused
+            if password == refused and self.loop.time() < ends:
+                raise FatalError(reason)
 
-    Reading those of the system takes 10 ms: keep it.
-
-    Raises:
-        FatalError: A file cannot be used; its text holds none of *secrets*.
-    """
-    try:
-        context = ssl.create_default_context(cafile=config.tls_ca)
-        if config.tls_cert is not None:
-            context.load_cert_chain(config.tls_cert, config.tls_key)
-    except OSError as error:
-        reason = redact(error.strerror or type(error).__name__, *secrets)
-        raise FatalError(
-            f"A certificate of {type(config).__name__} cannot be used on this worker: {reason}. tls_ca, tls_cert and "
-            "tls_key must be paths of PEM files there."
-        ) from None
-    return context
-
-
-def _keep_alive(sock: socket.socket | None) -> None:
-    """Make the kernel notice within 45 s that the other end is gone; on its own it takes a quarter of an hour."""
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):  # a Unix socket needs none
-        return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
-        if hasattr(socket, name):  # Linux has all of them
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    def _too_large(self, max_bytes: int | None) -> PermanentError:
+        return PermanentError(
+            f"{self.product} at {self.address} sent a reply of more than {type(self.config).__name__}.max_bytes, "
+            f"{max_bytes} bytes. Lower batch_size, or raise max_bytes."
+        )

@@ -1,37 +1,37 @@
-"""A table or a query whose columns are known: which of them are asked for, and what to say about those that are not."""
+"""The table or query of a SQL source: the choice of its columns, and messages about unfit columns and keys."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..connector import Failure
-from ..ddl import fields_of
-from ..errors import FatalError, PermanentError
-from ..options import did_you_mean
+from ..errors import FatalError, PermanentError, did_you_mean
+from ..interface import Failure
+from ..values.ddl import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from .config import SqlConfig
 
-__all__ = ["Source", "listed", "no_table", "quote"]
+__all__ = ["Source", "listed", "no_table"]
 
 ColumnT = TypeVar("ColumnT")
 
 
 class Source:
     """
-    What is looked up in. Its text is its name.
+    The table or query that keys are looked up in. Its text is its name.
 
     Args:
-        config: What the user said.
-        name: What messages call it, for example `the table public.users`.
+        config: Config of the source.
+        name: Name of the source in messages, for example `the table public.users`.
     """
 
     def __init__(self, config: SqlConfig, name: str) -> None:
         self._config = type(config).__name__
         self._keys = config.key_columns
         self._columns = config.columns
+        self._expires = config.expires
         self._returns: str = config.returns or ""
         self._name = name
 
@@ -43,10 +43,10 @@ class Source:
         Return the key columns and the value columns of a table that has *columns*.
 
         Raises:
-            FatalError: The config names a column that is not among them, or none is left for the values.
+            FatalError: The config names a column that is not in *columns*, or no column is left for the values.
         """
         keys = [self._find("key", name, columns) for name in self._keys]
-        names = self._columns or [name for name in columns if name not in self._keys]
+        names = self._columns or [name for name in columns if name not in (*self._keys, self._expires)]
         if not names:
             raise FatalError(
                 f"{self._config}.columns is empty and {self} has no column besides its key {self._keys}. Name a column "
@@ -54,36 +54,83 @@ class Source:
             )
         return keys, [self._find("columns", name, columns) for name in names]
 
+    def expiry(self, columns: Mapping[str, ColumnT]) -> ColumnT | None:
+        """Return the column of the time until which a row serves, None without one; raises `FatalError`."""
+        return None if self._expires is None else self._find("expires", self._expires, columns)
+
+    def not_a_time(self, type_: str, allowed: str) -> FatalError:
+        """Return the error for an `expires` column of the type *type_*, which is none of the *allowed* types."""
+        return FatalError(
+            f"{self._config}.expires names the column {self._expires!r} of {self}, which has the type {type_}; it must "
+            f"be {allowed}. Name another column, or change the type of this one."
+        )
+
     def check_fields(self, names: Sequence[str]) -> None:
-        """Check that the value columns *names* fill each field of ``returns``; raises `FatalError`."""
-        if len(names) > 1:  # else the value of the only column is the value, and not a field of it
-            for name in fields_of(self._returns):  # a field that no column fills would be null in every row
+        """Check that each field of ``returns`` is one of the value columns *names*; raises `FatalError`."""
+        if len(names) > 1:  # the value of a single column is the whole value, not a field of a struct
+            for name in fields_of(self._returns):  # a field without a column would be null in every row
                 self._find("returns", name, dict.fromkeys(names))
 
+    def parts_of(self, key: Any) -> tuple[Any, ...]:
+        """
+        Return the parts of *key*, one for each key column.
+
+        Raises:
+            FatalError: The key has another number of parts.
+        """
+        parts = key if isinstance(key, tuple) else (key,)
+        if len(parts) != len(self._keys):
+            raise self.misshapen()
+        return parts
+
     def not_a_key(self, column: str, type_: str, allowed: str) -> FatalError:
-        """Return the error for a key column of the type *type_*, which is none of those *allowed*."""
+        """Return the error for a key column of the type *type_*, which is none of the *allowed* types."""
         return FatalError(
             f"The key column {column!r} of {self} has the type {type_}, which cannot be looked up; a key can be one "
             f"of: {allowed}. Name another column in {self._config}.key."
         )
 
-    def misshapen(self) -> FatalError:
-        """Return the error for a key that has not one part for each key column."""
+    def not_unique(self, statement: str) -> FatalError:
+        """Return the error for a table to write to, whose keys no unique index holds; *statement* makes the index."""
         return FatalError(
-            f"A key came with another number of parts than {self._config}.key names columns: "
+            f"{self._config}.writable is True, and {self} has no unique index over exactly the columns of "
+            f"{self._config}.key, {listed(self._keys)}, by which a write finds the row that it replaces. Make one: "
+            f"{statement}"
+        )
+
+    def not_exact(self, column: str, type_: str) -> FatalError:
+        """Return the error for a table to write to, whose key *column* finds keys equal that are not the same."""
+        return FatalError(
+            f"{self._config}.writable is True, and the key column {column!r} of {self} has the type {type_}, which "
+            "finds texts equal that are not the same: the value of one key would be given to another. Write to a table "
+            "whose key column compares exactly."
+        )
+
+    def changed(self, column: str, type_: str) -> PermanentError:
+        """Return the error for a value to write that *column*, of the type *type_*, does not give back as it is."""
+        return PermanentError(
+            f"Nothing was written to {self}: its column {column!r}, of the type {type_}, would not give a value back "
+            "as it is, because it rounds, cuts, pads or changes it. Give the column a type that holds each value of "
+            f"the source, or name other columns in {self._config}.columns."
+        )
+
+    def misshapen(self) -> FatalError:
+        """Return the error for a key whose number of parts is not the number of key columns."""
+        return FatalError(
+            f"The number of parts of a key is not the number of columns in {self._config}.key: "
             f"{', '.join(map(repr, self._keys))}. Name as many key columns in enrich(...) as in {self._config}.key."
         )
 
     def rejection(self, column: str, part: Any, *, is_: str, takes: str, right: bool) -> Failure:
         """
-        Return the answer to a key that was not sent, because *column* cannot hold its *part*.
+        Return the answer to a key that was not sent, because *column* cannot hold *part*.
 
         Args:
-            column: A key column.
-            part: What was given for it.
-            is_: What the column is: its type.
-            takes: What it takes.
-            right: True when *part* is of a Python type that it takes.
+            column: Name of a key column.
+            part: Part of the key for that column.
+            is_: Type of the column.
+            takes: Values that the column takes, in words.
+            right: True when *part* has a Python type that the column takes.
         """
         why = ", which it cannot hold" if right else ""
         error = PermanentError(
@@ -93,10 +140,10 @@ class Source:
         return Failure(error, rejected=True)
 
     def ambiguity(self, count: int | None = None) -> Failure:
-        """Return the answer to a key that *count* rows have (None: more than one), where one is allowed."""
+        """Return the answer to a key with *count* rows (None: more than one) where only one row is allowed."""
         return Failure(
             PermanentError(
-                f"{count or 'Several'} rows of {self} have one key, and one is allowed: "
+                f"{count or 'Several'} rows of {self} have the same key, and only one row is allowed: "
                 f"{' and '.join(map(repr, self._keys))} is not unique. "
                 "Use enrich_frame(..., many=True) to get them all, or a key that is unique."
             )
@@ -113,33 +160,23 @@ class Source:
 
 def no_table(config: SqlConfig, name: str, where: str, names: Sequence[str], hint: str = "") -> FatalError:
     """
-    Return the error for a table that is not there.
+    Return the error for a table that does not exist.
 
     Args:
-        config: What the user said.
-        name: What the table was to be called.
-        where: What should have it, for example `the schema 'public'`.
-        names: What is there instead.
-        hint: A sentence; empty: the name among *names* that looks most like it.
+        config: Config of the source.
+        name: Name of the missing table.
+        where: Place where the table was looked for, for example `the schema 'public'`.
+        names: Names of the tables and views that exist there.
+        hint: A sentence with advice; empty: a hint at the name in *names* that looks most like *name*.
     """
-    said = f"Its tables and views: {listed(names)}." if names else "It has no table that this user can see."
+    existing = f"Its tables and views: {listed(names)}." if names else "It has no table that this user can see."
     return FatalError(
         f"{type(config).__name__}.table names {name!r}, which {where} does not have."
-        f"{hint or did_you_mean(name, names)} {said}"
+        f"{hint or did_you_mean(name, names)} {existing}"
     )
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the first twenty of *names*, for a message."""
+    """Return the first twenty *names*, quoted and with commas between them, for a message."""
     shown = [repr(name) for name in names]
     return ", ".join(shown[:20]) + (", ..." if len(shown) > 20 else "")
-
-
-def quote(name: str) -> str:
-    """
-    Return *name* as an identifier of standard SQL, quoted so that whatever it holds stays a name.
-
-    >>> quote('we"ird')
-    '"we""ird"'
-    """
-    return '"' + name.replace('"', '""') + '"'

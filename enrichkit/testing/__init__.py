@@ -1,13 +1,15 @@
 """
-What the author of a connector tests with: the contract that it must keep, real servers, and a network that fails.
+Tools with which the author of a connector tests it.
 
-`ConnectorContract` is a class of tests to inherit. Fixtures on real servers are in `enrichkit.testing.fixtures`,
-virtual time in `enrichkit.testing.clock`, and a source that answers by script in `enrichkit.testing.scripted`.
+`ConnectorContract` is a class of tests that the connector's own test class inherits, and `fault_proxy` is a network
+that fails on demand. `enrichkit.testing.fixtures` has pytest fixtures for real servers, `enrichkit.testing.clock` an
+event loop with virtual time, and `enrichkit.testing.scripted` a source whose answers a test prescribes.
 """
 
 import pytest
 
-pytest.register_assert_rewrite("enrichkit.testing.contract")  # before it is imported, so that a failure shows values
+# Registered before the import, so that pytest shows the values of a failed assertion of the contract.
+pytest.register_assert_rewrite("enrichkit.testing.contract")
 
 from .bench import open_connector  # noqa: E402
 from .contract import ConnectorContract  # noqa: E402

@@ -1,8 +1,8 @@
 """
-A connector at work in a test, as in a worker process: on the kind of loop that a worker has, in a thread of its own.
+A connector that runs in a test as in a worker process: on the same kind of event loop, in a thread of its own.
 
-The thread is what makes a test of somebody else's connector safe to run: a call that never ends, or that blocks the
-loop, is a failure that says where it stands, and not a test run that hangs.
+Because of the thread, a faulty connector cannot block the test run: a call that never ends or that blocks the loop
+makes the test fail, with a message that shows the line where the loop is.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from ..connector import Call, Connector, ConnectorConfig, Failure, Key, connector_of
 from ..engine.loop import _new_loop
 from ..errors import TransientError
+from ..interface import Call, Connector, ConnectorConfig, Failure, Key, connector_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -41,13 +41,13 @@ _TYPED = (bool, int, float, Decimal, date, datetime)
 @contextlib.asynccontextmanager
 async def open_connector(config: ConnectorConfig, *, capacity: int = 8) -> AsyncIterator[Any]:
     """
-    Open the connector of *config* for the block, on the loop that runs.
+    Open the connector of *config* on the running event loop, and close it at the end of the block.
 
     Args:
-        config: Of the source.
-        capacity: As the option; the engine sets it before it opens a connector.
+        config: Config of the source.
+        capacity: The option `capacity`. As in the engine, it is set before the connector opens.
 
-    >>> from enrichkit.function_connector import FunctionConfig
+    >>> from enrichkit.sources.function_connector import FunctionConfig
     >>> async def shout(key: str) -> str:
     ...     return key.upper()
     >>> async def look_up(config: ConnectorConfig, *keys: Key) -> Mapping[Key, Value | Failure]:
@@ -63,21 +63,21 @@ async def open_connector(config: ConnectorConfig, *, capacity: int = 8) -> Async
         yield connector
     finally:
         await connector.close()
-        await asyncio.sleep(0)  # transports close in the loop's next turn
+        await asyncio.sleep(0)  # transports close in the next iteration of the loop
 
 
 class Bench:
     """
-    A connector on a loop thread, and plain functions that use it from the test's own thread.
+    A connector on a thread with an event loop, and blocking methods that use the connector from the test's thread.
 
     Args:
-        connector: Not opened yet.
-        patience: Seconds after which whatever does not end has failed.
-        capacity: Calls in flight at most; also what the connector is opened with.
+        connector: An unopened connector.
+        patience: Seconds after which an operation that has not ended counts as failed.
+        capacity: The most calls in flight; the connector is opened with this capacity.
 
     Attributes:
         connector: The connector.
-        loop: Its loop.
+        loop: The event loop of the connector.
         is_open: Whether the connector is open.
     """
 
@@ -87,7 +87,7 @@ class Bench:
         self.patience = patience
         self.loop = _new_loop()
         self.is_open = False
-        self._opened = False  # or tried to
+        self._opened = False  # whether `open` was called and `close` was not, even if `open` failed
         self._thread = threading.Thread(target=self._main, name="enrichkit-bench", daemon=True)
 
     def __enter__(self) -> Self:
@@ -101,53 +101,60 @@ class Bench:
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(self.patience)
-            if not self._thread.is_alive():  # else the connector blocks it, which a check has said
+            if not self._thread.is_alive():  # if it is alive, the connector blocks the loop, and a check has failed
                 self.loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Return what *coroutine* returns on the loop; `AssertionError` when it does not end."""
+        """
+        Run *coroutine* on the loop and return its result.
+
+        Raises:
+            AssertionError: *coroutine* did not end within `patience` seconds.
+        """
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         done, _ = concurrent.futures.wait([future], self.patience)
         if not done:
             future.cancel()
-            raise AssertionError(f"It did not end within {self.patience:g} s. The loop is at:\n{self._stack()}")
+            raise AssertionError(
+                f"The connector did not finish within {self.patience:g} s. Its event loop is at:\n{self._stack()}"
+            )
         return future.result()
 
     def open(self) -> None:
         """Open the connector."""
-        self._opened = True  # also when it fails: the engine closes it then, too
+        self._opened = True  # set before `open`, because the engine closes a connector also when `open` fails
         self.run(self.connector.open())
         self.is_open = True
 
     def close(self) -> None:
-        """Close the connector, and let the loop go round as often as closed transports need."""
+        """Close the connector, and run the loop for as many iterations as closed transports need."""
         self._opened = self.is_open = False
         self.run(self.connector.close())
         for _ in range(3):
             self.run(asyncio.sleep(0))
 
     def fetch(self, keys: Sequence[Key], *, many: bool = False, timeout: float | None = None) -> Any:
-        """Make one call and return what the connector returned, or raise what it raised."""
+        """Make one call, and return the connector's result or raise the connector's exception."""
         return self.run(self._fetch(keys, self.call(many=many, timeout=timeout)))
 
     def fetch_at_once(self, groups: Sequence[Sequence[Key]]) -> list[Any]:
-        """Make a call for each of *groups*, all in the same turn of the loop, and return what they returned."""
+        """Make a call for each of *groups*, all in the same iteration of the loop, and return their results."""
 
-        async def all_of_them() -> list[Any]:
+        async def fetch_all() -> list[Any]:
             return await asyncio.gather(*(self._fetch(keys, self.call()) for keys in groups))
 
-        return self.run(all_of_them())
+        return self.run(fetch_all())
 
     def look_up(self, keys: Sequence[Key]) -> dict[Key, Any]:
-        """Return the answers to *keys*, asked in groups as large as the connector takes."""
+        """Return the answers for *keys*, fetched in groups as large as the connector takes."""
         size = max(1, min(self.connector.batch_size, self.connector.max_batch_size))
-        found: dict[Key, Any] = {}
+        answers: dict[Key, Any] = {}
         for start in range(0, len(keys), size):
-            found.update(self.fetch(tuple(keys[start : start + size])))
-        return found
+            answers.update(self.fetch(tuple(keys[start : start + size])))
+        return answers
 
     def start(self, keys: Sequence[Key], *, timeout: float | None = None) -> asyncio.Task[Any]:
-        """Begin a call and return its task, which is the loop's; see `ended` and `cancel`."""
+        """Begin a call and return its task. The task belongs to the loop; use it with `ended` and `cancel`."""
 
         async def begin() -> asyncio.Task[Any]:
             return asyncio.create_task(self._fetch(keys, self.call(timeout=timeout)), name="enrichkit-bench-call")
@@ -155,7 +162,7 @@ class Bench:
         return self.run(begin())
 
     def ended(self, task: asyncio.Task[Any], within: float | None = None) -> bool:
-        """Wait *within* seconds for *task*; tell whether it ended."""
+        """Wait at most *within* seconds for *task* (None: `patience`), and return whether the task has ended."""
 
         async def wait() -> bool:
             return bool((await asyncio.wait({task}, timeout=within))[0])
@@ -169,44 +176,51 @@ class Bench:
 
     def attempt(self, keys: Sequence[Key]) -> dict[Key, Any] | None:
         """
-        Make one call and return its answers; None for a `TransientError`.
+        Make one call and return its answers, or None when the connector raises a `TransientError`.
 
-        Any other exception passes through: the engine would not try again.
+        Other exceptions are raised, because the engine would not repeat the call after them.
         """
         try:
             return dict(self.fetch(keys))
         except TransientError:
             return None
 
-    def recovered(self, keys: Sequence[Key]) -> dict[Key, Any]:
-        """Ask for *keys* in one call until no answer is a transient error; return the answers."""
+    def fetch_until_recovered(self, keys: Sequence[Key]) -> dict[Key, Any]:
+        """Repeat a call of *keys* until it has no transient error, and return its answers."""
 
-        def ask() -> dict[Key, Any]:
+        def fetch() -> dict[Key, Any]:
             answers = dict(self.fetch(keys))
             for answer in answers.values():
                 if is_transient(answer):
                     raise answer.error
             return answers
 
-        return self.patiently(ask)
+        return self.retry(fetch)
 
-    def patiently(self, step: Callable[[], T]) -> T:
-        """Do *step*, and again after a `TransientError`, as the engine would; return what it returns."""
-        ends = time.monotonic() + self.patience
+    def retry(self, function: Callable[[], T]) -> T:
+        """
+        Call *function*, repeatedly while it raises a `TransientError`, as the engine would; return its result.
+
+        Raises:
+            AssertionError: *function* still raises a `TransientError` after `patience` seconds.
+        """
+        end = time.monotonic() + self.patience
         while True:
             try:
-                return step()
+                return function()
             except TransientError as error:
-                if time.monotonic() > ends:
-                    raise AssertionError(f"It did not recover within {self.patience:g} s; it says: {error}") from error
+                if time.monotonic() > end:
+                    raise AssertionError(
+                        f"The connector did not recover within {self.patience:g} s. Its last error is: {error}"
+                    ) from error
                 time.sleep(min(error.retry_after or 0.02, 1.0))
 
     def call(self, *, many: bool = False, timeout: float | None = None) -> Call:
-        """Return what a connector is told of a call."""
-        return Call(timeout=self.patience if timeout is None else timeout, many=many)
+        """Return the `Call` that a connector gets with the keys of a call."""
+        return Call(timeout=self.patience if timeout is None else timeout, many=many, run="bench")
 
     def tasks(self) -> set[str]:
-        """Return the names of the tasks that are on the loop."""
+        """Return the names of the tasks on the loop."""
 
         async def names() -> set[str]:
             return {task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()}
@@ -221,10 +235,10 @@ class Bench:
         try:
             self.loop.run_forever()
         finally:
-            left = asyncio.all_tasks(self.loop)
-            for task in left:
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
                 task.cancel()
-            self.loop.run_until_complete(asyncio.wait(left, timeout=1.0) if left else asyncio.sleep(0))
+            self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0) if tasks else asyncio.sleep(0))
             asyncio.set_event_loop(None)
 
     def _stack(self) -> str:
@@ -233,20 +247,21 @@ class Bench:
 
 
 def is_transient(answer: Any) -> bool:
-    """Whether *answer* says that its key may be asked again."""
+    """Return whether *answer* is a failure that the engine retries."""
     return isinstance(answer, Failure) and isinstance(answer.error, TransientError)
 
 
 def decoded(answer: Any, like: Any, encoding: str) -> Any:
     """
-    Return an answer as Python objects, so that it can be compared with the value that a test knows.
+    Return an answer as Python objects, for a comparison with the value that a test expects.
 
-    For that only; what a column gets is what the declared type says.
+    A column gets its values in another way: from the declared type.
 
     Args:
-        answer: What the connector returned for one key.
-        like: The known value; texts and numbers get its type, as the declared type would give it to them.
-        encoding: Of the connector.
+        answer: The connector's answer for one key.
+        like: The expected value. Texts and numbers in *answer* are converted to its type, as the declared type would
+            convert them.
+        encoding: The connector's `encoding`.
 
     >>> decoded(b'{"tier": 1}', {"tier": 1}, "json"), decoded({"tier": b"1"}, {"tier": 1}, "text")
     ({'tier': 1}, {'tier': 1})
@@ -258,13 +273,13 @@ def decoded(answer: Any, like: Any, encoding: str) -> Any:
         return {name: decoded(part, likes.get(name), encoding) for name, part in answer.items()}
     if encoding == "json":
         value = json.loads(answer)
-        # A declared string is the text of any document.
+        # With the declared type string the value is the text of the document, whatever the document is.
         return bytes(answer).decode() if isinstance(like, str) and not isinstance(value, str) else _typed(value, like)
     return _typed(answer.decode() if isinstance(answer, bytes) and not isinstance(like, bytes) else answer, like)
 
 
 def _typed(value: Any, like: Any) -> Any:
-    """Return *value* as what *like* is, at any depth; as it is where it cannot be that."""
+    """Return *value* converted to the type of *like*, at any depth; a part that cannot be converted stays as it is."""
     if isinstance(value, Mapping) and isinstance(like, Mapping):
         return {name: _typed(part, like.get(name)) for name, part in value.items()}
     if isinstance(value, list) and isinstance(like, list):
@@ -278,8 +293,8 @@ def _typed(value: Any, like: Any) -> Any:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Ask *condition* every few milliseconds, for *seconds* at most; return what it said last."""
-    ends = time.monotonic() + seconds
-    while not condition() and time.monotonic() < ends:
+    """Call *condition* every 2 ms until it is true, for at most *seconds*; return whether it is true."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
         time.sleep(0.002)
     return condition()

@@ -1,8 +1,9 @@
 """
-An asyncio event loop whose clock jumps: a test of an hour's time-outs takes milliseconds, the same way each time.
+An asyncio event loop with virtual time: a test with timeouts of an hour takes milliseconds and is deterministic.
 
-The clock stands still while anything can run and then jumps to the next timer, so times are exact and no test sleeps
-to synchronise. Where nothing can run and no timer is set, a real loop would wait for ever; this one says who waits.
+The clock stands still while any task can run, and then jumps to the next timer. Times are therefore exact, and no test
+sleeps to synchronise. When no task can run and no timer is set, a real loop would wait for ever; this loop raises an
+error that names the waiting tasks.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 RESOLUTION = 1e-9
-"""Seconds that a timer lies ahead at least; asyncio runs what is due within its own resolution, which is the same."""
+"""The least delay of a timer in seconds: asyncio's own clock resolution, within which asyncio runs timers early."""
 
 
 class DeadlockError(RuntimeError):
-    """Under virtual time every task waits for something that cannot happen any more."""
+    """Under virtual time no task can run any more: each one waits for an event that cannot happen."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Never waits: where a real selector would, the clock of *loop* jumps."""
+    """A selector that never waits; instead the clock of its loop jumps."""
 
     loop: VirtualTimeLoop
 
@@ -44,16 +45,16 @@ class _Selector(selectors.DefaultSelector):
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """
-    An event loop with a clock of its own, which starts at 0.
+    An event loop with a virtual clock, which starts at 0.
 
-    Threads and sockets have no virtual time: a task that waits for one looks like a deadlock.
+    Threads and sockets have no virtual time: a task that waits for a thread or a socket looks like a deadlock.
 
     Args:
-        seed: Shuffles timers that are due at the same time; None: they run in the order of the heap.
-        limit: Virtual seconds after which the test counts as stuck, for timers that re-arm themselves for ever.
+        seed: Seed of the random order of timers that are due at the same time; None means the order of asyncio's heap.
+        limit: Virtual seconds after which the run counts as stuck, because a timer may re-arm itself for ever.
 
     Attributes:
-        errors: What callbacks and forgotten tasks raised, which asyncio merely logs.
+        errors: Exceptions of callbacks and of tasks that nobody awaited; asyncio only logs them.
     """
 
     def __init__(self, seed: int | None = None, limit: float = 3600.0) -> None:
@@ -67,17 +68,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.set_exception_handler(lambda _, context: self._note(context))
 
     def time(self) -> float:
-        """Return the virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was created."""
         return self._virtual_now
 
     @property
     def timers(self) -> int:
-        """How many timers are set."""
-        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]  # there is no public way
+        """Number of timers that are set."""
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]  # asyncio has no public API
         return sum(not timer.cancelled() for timer in scheduled)
 
     def advance(self, seconds: float) -> None:
-        """Move the clock while nothing else runs, as code that blocks the loop for *seconds* does."""
+        """Advance the clock by *seconds* while no other task runs, as code that blocks the loop does."""
         self._virtual_now += seconds
 
     def call_at(
@@ -87,7 +88,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call *callback* at *when*; a moment that is not ahead of the clock is moved ahead, or it might never move."""
+        """Call *callback* at *when*, but not before `RESOLUTION` from now: otherwise the clock could stand still."""
         if self._rng is not None:
             when += self._rng.random() * RESOLUTION / 10
         return super().call_at(max(when, self._virtual_now + RESOLUTION), callback, *args, context=context)
@@ -95,15 +96,15 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _jump(self, seconds: float | None) -> None:
         if seconds is None:
             raise DeadlockError(
-                f"At {self._virtual_now:g} s of virtual time nothing can run and no timer is set, so these tasks would "
-                f"wait for ever:{self._waiting()}\nLet something complete what they wait for. Threads and sockets "
-                "have no virtual time."
+                f"At {self._virtual_now:g} s of virtual time no task can run and no timer is set, so these tasks would "
+                f"wait for ever:{self._waiting()}\nLet the test complete the events that they wait for. Threads and "
+                "sockets have no virtual time."
             )
         self._virtual_now += seconds
         if self._virtual_now > self._limit:
             raise DeadlockError(
                 f"{self._limit:g} s of virtual time have passed, the limit of this run. These tasks still wait:"
-                f"{self._waiting()}\nComplete what they wait for, or raise limit."
+                f"{self._waiting()}\nLet the test complete the events that they wait for, or raise limit."
             )
 
     def _waiting(self) -> str:
@@ -118,12 +119,13 @@ def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float =
     Run *main* under virtual time and return its result.
 
     Args:
-        main: A coroutine; it may not use threads or sockets.
-        seed: As for `VirtualTimeLoop`; likewise *limit*.
+        main: A coroutine that uses neither threads nor sockets.
+        seed: As for `VirtualTimeLoop`.
+        limit: As for `VirtualTimeLoop`.
 
     Raises:
-        DeadlockError: *main* cannot end any more, or not within *limit* seconds.
-        BaseException: What *main* raised, or else the first error of a callback or of a task that nobody awaited.
+        DeadlockError: *main* cannot end any more, or did not end within *limit* seconds.
+        BaseException: The exception of *main*, or else the first one of a callback or of a task that nobody awaited.
 
     >>> async def nap() -> float:
     ...     await asyncio.sleep(900.0)
@@ -140,12 +142,12 @@ def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float =
 
 
 async def settle() -> None:
-    """Wait until everything has run that can run now. The clock moves by two nanoseconds."""
+    """Wait until all tasks that can run now have run. The clock advances by two nanoseconds."""
     await asyncio.sleep(2 * RESOLUTION)
 
 
 def _where(task: asyncio.Task[Any]) -> str:
-    """Return the line on which *task* waits: that of its innermost coroutine."""
+    """Return the line on which *task* waits, that of the task's innermost coroutine."""
     coroutine: Any = task.get_coro()
     while inspect.iscoroutine(coroutine) and inspect.iscoroutine(coroutine.cr_await):
         coroutine = coroutine.cr_await

@@ -1,8 +1,8 @@
 """
-Pytest fixtures on throw-away real servers, for enrichkit's tests and for those of a plugin.
+Pytest fixtures for throw-away real servers, for the tests of enrichkit and of plugins.
 
-A plugin's `conftest.py` says `pytest_plugins = ["enrichkit.testing.fixtures"]`. A server that cannot start is an error,
-never a skip: a test that did not run must not look like one that passed.
+A plugin's `pyproject.toml` has `addopts = "-p enrichkit.testing.fixtures"`. If a server cannot start, the test has an
+error; it is never skipped, because a test that did not run must not look like a test that passed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import pytest
 
 from enrichkit import local
 
+from . import ConnectorContract
+from .contract.fork_server import ForkServer
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -29,30 +32,46 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spark: needs a Spark session")
 
 
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Before the first test of all, start the fork server of the contract kit, if a test needs it."""
+    if item is item.session.items[0] and any(issubclass(cls, ConnectorContract) for cls in _classes(item.session)):
+        ForkServer.start()
+    return (yield)
+
+
+def pytest_sessionfinish() -> None:
+    ForkServer.stop()
+
+
+def _classes(session: pytest.Session) -> set[type]:
+    return {item.cls for item in session.items if isinstance(item, pytest.Function) and item.cls is not None}
+
+
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """The one Spark session of this process: classic, or Spark Connect with `--connect`."""
+    """The only Spark session of this process: classic, or Spark Connect with the option `--connect`."""
     with local.spark(connect=request.config.getoption("--connect")) as session:
         yield session
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[local.RedisServer]:
-    """A Redis server, or Valkey where there is no Redis; shared by all tests, see `redis_url`."""
+    """A Redis server (or Valkey, where Redis is not installed) that all tests share; see `redis_url`."""
     with local.redis() as server:
         yield server
 
 
 @pytest.fixture
 def redis_url(redis_server: local.RedisServer) -> str:
-    """The URL of a server that holds nothing."""
+    """The URL of an empty Redis server."""
     redis_server.flush()
     return redis_server.url
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[local.PostgresServer]:
-    """A PostgreSQL server, shared by all tests, see `postgres_dsn`."""
+    """A PostgreSQL server that all tests share; see `postgres_dsn`."""
     with local.postgres() as server:
         yield server
 
@@ -67,14 +86,14 @@ def postgres_dsn(postgres_server: local.PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def http_server() -> Iterator[local.HttpService]:
-    """The process of the HTTP service, shared by all tests, see `http_service`."""
+    """An HTTP service that all tests share; see `http_service`."""
     with local.http() as service:
         yield service
 
 
 @pytest.fixture
 def http_service(http_server: local.HttpService) -> local.HttpService:
-    """The HTTP service as after its start, with the log on."""
+    """The HTTP service without seeds and script, with the log on and all counters at zero."""
     http_server.reset()
     http_server.script(log=True)
     return http_server

@@ -1,8 +1,9 @@
 """
 A network that misbehaves on demand: a TCP proxy between a real client and a real server.
 
-A test of a connector against its real server shows that it works. What it does when the network is slow, stops, loses
-a connection in the middle of an answer or refuses new ones is shown by the same server behind this proxy:
+A test of a connector with its real server shows only that the connector works. A test with the same server behind this
+proxy shows what the connector does when the network is slow or stops, when a connection ends in the middle of an
+answer, and when the server refuses new connections:
 
 >>> from enrichkit import local
 >>> from enrichkit.testing.proxy import fault_proxy
@@ -11,13 +12,13 @@ a connection in the middle of an answer or refuses new ones is shown by the same
 ...     proxy.delay(lambda chunk: 0.1 if chunk.number % 10 == 0 else 0.02)  # every tenth reply is late
 ...     proxy.freeze()  # nothing passes, connections stay open
 ...     proxy.thaw()
-...     proxy.close_after(20)  # each connection ends in the middle of what it receives
+...     proxy.close_after(20)  # each connection is closed after 20 more bytes of replies
 ...     proxy.heal()
 ...     (proxy.opened, proxy.open)
 (0, 0)
 
-It runs in a thread with an event loop of its own, so it works for blocking and for asyncio clients alike. Its methods
-take effect before they return.
+The proxy runs in a thread with an event loop of its own, so clients can be blocking or use asyncio. A method of the
+proxy has taken effect when it returns.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ __all__ = ["Chunk", "Direction", "FaultProxy", "fault_proxy"]
 
 Direction: TypeAlias = Literal["to server", "to client"]
 
-_LINGER_NOT: Final = struct.pack("ii", 1, 0)  # a socket closed with this sends a reset
-_HELD_MAX: Final = 2**20  # bytes that wait in one direction of one connection, above which no more are read
+_NO_LINGER: Final = struct.pack("ii", 1, 0)  # a socket with this SO_LINGER sends RST when it is closed
+_BUFFER_MAX: Final = 2**20  # when more bytes than this wait in one direction of a connection, reading pauses
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """
-    What one read of a socket returned; for a protocol of small requests, one request or one reply.
+    The data of one read from a socket. With small requests and replies a chunk is one request or one reply.
 
     Attributes:
-        number: How many chunks went in this direction before, over all connections.
+        number: Number of earlier chunks in this direction, on all connections.
         direction: `"to server"` or `"to client"`.
         data: The bytes.
-        connection: How many connections were opened before this one.
+        connection: Number of connections that were opened before this one.
     """
 
     number: int
@@ -64,7 +65,15 @@ class Chunk:
 
 @dataclass(slots=True)
 class _Cut:
-    """Connections end after so many bytes in one direction."""
+    """
+    The fault that ends connections after a number of bytes.
+
+    Attributes:
+        after: Number of bytes after which a connection ends.
+        direction: The direction in which the bytes are counted.
+        reset: Whether a connection ends with RST; otherwise it ends with FIN.
+        times: Number of connections that still have to end; None means all.
+    """
 
     after: int
     direction: Direction
@@ -72,15 +81,33 @@ class _Cut:
     times: int | None
 
 
-class FaultProxy:
+@dataclass(slots=True)
+class _Slices:
     """
-    The handle of a running proxy. Made by `fault_proxy`.
+    The fault that passes bytes on in small pieces.
 
     Attributes:
-        host: Where it listens; always `127.0.0.1`. Likewise *port*, which stays the same.
-        opened: Connections that clients have opened so far.
-        open: Connections that are open now.
-        bytes_to_server: Bytes that passed so far; likewise *bytes_to_client*.
+        size: Most bytes of a piece.
+        pause: Seconds between two pieces of a chunk.
+        direction: The direction whose chunks are sliced.
+    """
+
+    size: int
+    pause: float
+    direction: Direction
+
+
+class FaultProxy:
+    """
+    The handle of a running proxy; `fault_proxy` creates it.
+
+    Attributes:
+        host: Address on which the proxy listens, always `127.0.0.1`.
+        port: Port on which the proxy listens; it never changes.
+        opened: Number of connections that clients have opened so far.
+        open: Number of connections that are open now.
+        bytes_to_server: Number of bytes that the proxy has passed on to the server.
+        bytes_to_client: Number of bytes that the proxy has passed on to clients.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -89,20 +116,26 @@ class FaultProxy:
         self.opened = 0
         self.bytes_to_server = 0
         self.bytes_to_client = 0
-        self._target = (host, port)
+        self._servers: tuple[tuple[str, int], ...] = ((host, port),)
+        self._turn = 0
         self._links: dict[_Link, None] = {}
         self._transports: set[asyncio.Transport] = set()
         self._chunks: dict[Direction, int] = {"to server": 0, "to client": 0}
         self._delay: Callable[[Chunk], float] | None = None
         self._cut: _Cut | None = None
+        self._slices: _Slices | None = None
+        self._swaps = 0  # pairs of replies that are still to be exchanged
+        self._held: tuple[_End, bytes] | None = None  # the first of such a pair
         self._frozen = False
-        self._black = False
-        self._server: asyncio.Server | None = None
+        self._drops = False
+        self._listener: socket.socket | None = None
+        self._accepting: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="enrichkit-proxy", daemon=True)
 
     def __repr__(self) -> str:
-        return f"<FaultProxy {self.host}:{self.port} to {self._target[0]}:{self._target[1]}, {self.open} open>"
+        servers = " and ".join(f"{host}:{port}" for host, port in self._servers)
+        return f"<FaultProxy {self.host}:{self.port} to {servers}, {self.open} open>"
 
     @property
     def open(self) -> int:
@@ -111,14 +144,15 @@ class FaultProxy:
     @property
     def heard(self) -> int:
         """
-        How often clients have connected or sent a chunk, that has not passed yet perhaps.
+        Number of connections opened and of chunks received from clients, including chunks that are held back.
 
-        To connect counts, because in some protocols (MySQL's, SMTP) the client then waits for the server's greeting.
+        Connections count, because in some protocols (MySQL's, SMTP) a client that has connected waits for the server's
+        greeting before it sends anything.
         """
         return self.opened + self._chunks["to server"]
 
     def url(self, url: str) -> str:
-        """Return *url*, or DSN, with the address of the proxy in place of the server's."""
+        """Return *url*, a URL or DSN, with the proxy's address instead of the server's."""
         parts = urlsplit(url)
         user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
         return parts._replace(netloc=f"{user}{self.host}:{self.port}").geturl()
@@ -127,53 +161,112 @@ class FaultProxy:
 
     def delay(self, seconds: Callable[[Chunk], float] | float, *, direction: Direction = "to client") -> None:
         """
-        Let what arrives from now on wait for as many *seconds*; what one connection sends keeps its order.
+        Delay all chunks that arrive from now on by *seconds*. The chunks of one connection keep their order.
 
         Args:
-            seconds: A number, or a function of the chunk. It is called on the proxy's thread.
-            direction: The other one is not delayed.
+            seconds: A number, or a function of the chunk, which the proxy's thread calls.
+            direction: The direction that is delayed; chunks in the other direction are not.
         """
         wait = seconds if callable(seconds) else lambda chunk: seconds
         self._call(lambda: setattr(self, "_delay", lambda chunk: wait(chunk) if chunk.direction == direction else 0.0))
 
     def freeze(self) -> None:
-        """Let nothing pass in either direction. Connections stay open, and new ones are accepted."""
+        """Hold back all bytes in both directions. Connections stay open, and new connections are accepted."""
         self._call(lambda: setattr(self, "_frozen", True))
 
     def thaw(self) -> None:
-        """Let pass what `freeze` held back, and all that follows."""
+        """Pass on the bytes that `freeze` held back and all later ones."""
         self._call(self._thaw)
 
     def blackhole(self) -> None:
-        """Drop all bytes from now on. A connection that lost some stays dead, also after `heal`."""
-        self._call(lambda: setattr(self, "_black", True))
+        """Drop all bytes from now on. A connection that has lost bytes stays dead, even after `heal`."""
+        self._call(lambda: setattr(self, "_drops", True))
 
     def reset_after(self, size: int, *, direction: Direction = "to client", times: int | None = None) -> None:
         """
         Reset (RST) each connection as soon as *size* more bytes have passed on it.
 
         Args:
-            size: Counted from now, or from the beginning of a new connection; 0: with the next chunk.
-            direction: Bytes of the other one are not counted.
-            times: How many connections end so; all that follow when None.
+            size: Number of bytes, counted from now, or from the beginning of a new connection. With 0 the connection is
+                reset when the next chunk arrives.
+            direction: The direction in which bytes are counted.
+            times: Number of connections that are reset; all when None.
         """
         self._call(lambda: self._cut_after(_Cut(size, direction, reset=True, times=times)))
 
     def close_after(self, size: int, *, direction: Direction = "to client", times: int | None = None) -> None:
-        """Close (FIN) each connection as soon as *size* more bytes have passed on it; otherwise as `reset_after`."""
+        """Close (FIN) each connection as soon as *size* more bytes have passed on it; arguments as in `reset_after`."""
         self._call(lambda: self._cut_after(_Cut(size, direction, reset=False, times=times)))
 
+    def slice(self, size: int, *, pause: float = 0.001, direction: Direction = "to client") -> None:
+        """
+        Pass each chunk on in pieces of at most *size* bytes, so that the receiver reads a reply in many parts.
+
+        Args:
+            size: Most bytes of a piece, at least 1.
+            pause: Seconds between two pieces of a chunk.
+            direction: The direction that is sliced.
+        """
+        if size < 1:
+            raise ValueError(f"slice({size}): a piece has at least 1 byte.")
+        self._call(lambda: setattr(self, "_slices", _Slices(size, pause, direction)))
+
+    def inject(self, data: bytes, *, quiet: float = 0.01) -> int:
+        """
+        Send *data* to the clients of all idle connections, as if the server had sent it. Return their number.
+
+        Args:
+            data: Bytes that no request has asked for, for example a copy of an earlier reply.
+            quiet: Seconds for which a connection has passed nothing on and has nothing to pass on when it is idle.
+        """
+        sent = 0
+
+        def send() -> None:
+            nonlocal sent
+            for link in list(self._links):
+                sent += link.inject(data, quiet)
+
+        self._call(send)
+        return sent
+
+    def swap(self, times: int = 1) -> None:
+        """
+        Exchange the replies of two connections, *times* times.
+
+        The first chunk of the next reply is held back until a reply begins on another connection; then each client
+        gets the chunk of the other one. `heal` passes on to its own client what is held back.
+        """
+        self._call(lambda: setattr(self, "_swaps", times))
+
     def cut(self) -> None:
-        """Reset all connections that are open now, as a server does that crashes."""
+        """Reset all open connections, as a crashing server does."""
         self._call(self._end_all)
 
     def refuse(self) -> None:
-        """Refuse new connections, on the level of TCP. Open ones go on."""
+        """Refuse new TCP connections. Open connections go on."""
         self._call(self._stop_listening)
 
     def accept(self) -> None:
         """Accept new connections again, on the same port."""
         self._run(self._listen())
+
+    def route(self, *servers: tuple[str, int]) -> None:
+        """
+        Pass new connections on to *servers* in turns, and reset the connections to all others, as a load balancer does.
+
+        Args:
+            servers: Host and port of each; one at least. `heal` does not change them.
+        """
+        if not servers:
+            raise ValueError("route() was given no server; name one, as (host, port), or call refuse().")
+
+        def change() -> None:
+            self._servers = servers
+            for link in list(self._links):
+                if link.target not in servers:
+                    link.end(reset=True)
+
+        self._call(change)
 
     def heal(self) -> None:
         """End all faults."""
@@ -181,11 +274,34 @@ class FaultProxy:
         self.thaw()
         self.accept()
 
-    # the rest runs on the proxy's thread
+    # The callbacks and coroutines below run on the proxy's thread.
+
+    def _next_server(self) -> tuple[str, int]:
+        self._turn += 1
+        return self._servers[self._turn % len(self._servers)]
 
     def _forget(self) -> None:
-        self._delay = self._cut = None
-        self._black = False
+        self._delay = self._cut = self._slices = None
+        self._drops = False
+        self._swaps = 0
+        held, self._held = self._held, None
+        if held is not None:
+            held[0].put(held[1], 0.0)
+
+    def _holds(self, end: _End) -> bool:
+        """Whether a chunk that *end* has read is held back for a swap."""
+        return self._held is not None and self._held[0] is end
+
+    def _swap(self, end: _End, data: bytes, delay: float) -> None:
+        """Exchange *data*, which *end* has read, with the chunk that is held back; hold it back when there is none."""
+        other, held = self._held or (end, b"")
+        if other is end or other.link not in self._links:
+            self._held = end, held + data if other is end else data
+            return
+        self._held = None
+        self._swaps -= 1
+        other.put(data, delay)
+        end.put(held, delay)
 
     def _start(self) -> None:
         self._thread.start()
@@ -203,7 +319,7 @@ class FaultProxy:
         def run() -> None:
             try:
                 function()
-            except Exception as error:  # noqa: BLE001  # it belongs to the caller's thread
+            except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
                 done.set_exception(error)
             else:
                 done.set_result(None)
@@ -215,16 +331,30 @@ class FaultProxy:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _listen(self) -> None:
-        if self._server is None:
-            self._server = await self._loop.create_server(
-                lambda: _Link(self).client, self.host, self.port, backlog=1000
-            )
-            self.port = self._server.sockets[0].getsockname()[1]
+        if self._listener is None:
+            self._listener = socket.create_server((self.host, self.port), backlog=1000)
+            self._listener.setblocking(False)
+            self.port = self._listener.getsockname()[1]
+            self._loop.add_reader(self._listener, self._accept, self._listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """
+        Accept the connections that wait.
+
+        `create_server` of Python 3.11 never closes a connection that it has accepted just before its server is closed.
+        """
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            while True:
+                client, _ = listener.accept()
+                task = self._loop.create_task(self._loop.connect_accepted_socket(lambda: _Link(self).client, client))
+                self._accepting.add(task)
+                task.add_done_callback(self._accepting.discard)
 
     def _stop_listening(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
 
     def _end_all(self) -> None:
         for link in list(self._links):
@@ -232,13 +362,13 @@ class FaultProxy:
 
     async def _shut(self) -> None:
         self._stop_listening()
-        for _ in range(3):  # connections that are just being accepted come later
+        for _ in range(3):  # a connection that is just being accepted appears in a later iteration
             self._end_all()
             for transport in self._transports:
                 transport.abort()
             tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.sleep(0)  # transports close by a callback
+            await asyncio.sleep(0)  # transports close in a callback of the loop
 
     def _thaw(self) -> None:
         self._frozen = False
@@ -252,7 +382,7 @@ class FaultProxy:
             link.client.passed = link.server.passed = 0
 
     def _arrived(self, direction: Direction, data: bytes, connection: int) -> float:
-        """Count a chunk and return the seconds that it has to wait."""
+        """Count a chunk, and return the seconds by which it is delayed."""
         chunk = Chunk(self._chunks[direction], direction, data, connection)
         self._chunks[direction] += 1
         return self._delay(chunk) if self._delay is not None else 0.0
@@ -265,19 +395,22 @@ class FaultProxy:
 
 
 class _Link:
-    """One connection of a client and the one to the server that belongs to it."""
+    """The connection of a client and the corresponding connection to the server."""
 
     def __init__(self, proxy: FaultProxy) -> None:
         self.proxy = proxy
+        self.target = proxy._next_server()
         self.number = 0
-        self.black = False
+        self.last_read = 0.0  # loop time of the last chunk, in either direction
+        self.replying = False  # whether the last chunk was one to the client
+        self.has_lost_bytes = False
         self.client = _End(self, "to server")
         self.server = _End(self, "to client")
         self.client.peer, self.server.peer = self.server, self.client
         self._connecting: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """The client has connected."""
+        """Register the connection of the client, and connect to the server."""
         self.number = self.proxy.opened
         self.proxy.opened += 1
         self.proxy._links[self] = None
@@ -285,14 +418,23 @@ class _Link:
 
     async def _connect(self) -> None:
         try:
-            await self.proxy._loop.create_connection(lambda: self.server, *self.proxy._target)
+            await self.proxy._loop.create_connection(lambda: self.server, *self.target)
         except OSError:
-            self.end(reset=True)  # the server is away
+            self.end(reset=True)  # the server cannot be reached
             return
         self.client.pump()
 
+    def inject(self, data: bytes, quiet: float) -> bool:
+        """Send *data* to the client if the connection has been idle for *quiet* seconds; return whether it was."""
+        client = self.client._transport
+        waits = self.client._buffer or self.server._buffer
+        if client is None or self.server.ended or waits or self.proxy._loop.time() < self.last_read + quiet:
+            return False
+        client.write(data)
+        return True
+
     def end(self, *, reset: bool) -> None:
-        """End both connections, the client's with a reset or after what was written."""
+        """End both connections: at once with RST, or after all written bytes are sent."""
         self.proxy._links.pop(self, None)
         if self._connecting is not None:
             self._connecting.cancel()
@@ -301,19 +443,19 @@ class _Link:
 
 
 class _End(asyncio.Protocol):
-    """One of the two sockets of a link. What it reads waits here until the peer may write it."""
+    """One of the two sockets of a link. It buffers the bytes that it has read until the peer may write them."""
 
     def __init__(self, link: _Link, direction: Direction) -> None:
         self.link = link
         self.direction = direction
         self.peer: _End
-        self.passed = 0  # bytes that it read and the peer wrote
+        self.passed = 0  # number of bytes that this end has read and the peer has written
         self._opened: asyncio.Transport
-        self._transport: asyncio.Transport | None = None  # while it may be used
-        self._held: deque[tuple[float, bytes]] = deque()  # (when it is due, data)
-        self._size = 0
-        self.ended = False  # it has read the end of the stream
-        self._told = False  # so has the peer
+        self._transport: asyncio.Transport | None = None  # None when this end is not open
+        self._buffer: deque[tuple[float, bytes]] = deque()  # (loop time at which the bytes are due, bytes)
+        self._size = 0  # number of bytes in the buffer
+        self.ended = False  # whether this end has read the end of the stream
+        self._end_passed = False  # whether the peer has written the end of the stream
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -325,27 +467,43 @@ class _End(asyncio.Protocol):
         if self.direction == "to server":
             self.link.begin()
         elif self.link not in self.link.proxy._links:
-            self.end(reset=True)  # the client has gone while we were connecting
+            self.end(reset=True)  # the client has disconnected while we were connecting
 
     def data_received(self, data: bytes) -> None:
         proxy, link = self.link.proxy, self.link
-        link.black |= proxy._black
-        if link.black:
+        link.has_lost_bytes |= proxy._drops
+        if link.has_lost_bytes:
             return
-        now = proxy._loop.time()
-        due = now + proxy._arrived(self.direction, data, link.number)
-        self._held.append((max(due, self._held[-1][0]) if self._held else due, data))
+        delay = proxy._arrived(self.direction, data, link.number)
+        begins = self.direction == "to client" and not link.replying
+        link.last_read, link.replying = proxy._loop.time(), self.direction == "to client"
+        if (begins and proxy._swaps) or proxy._holds(self):
+            proxy._swap(self, data, delay)
+        else:
+            self.put(data, delay)
+
+    def put(self, data: bytes, delay: float) -> None:
+        """Buffer *data* until the peer may write it, *delay* seconds from now."""
+        due = self.link.proxy._loop.time() + delay
+        if self._buffer:
+            due = max(due, self._buffer[-1][0])
+        slices = self.link.proxy._slices
+        if slices is None or slices.direction != self.direction:
+            self._buffer.append((due, data))
+        else:
+            for number, start in enumerate(range(0, len(data), slices.size)):
+                self._buffer.append((due + number * slices.pause, data[start : start + slices.size]))
         self._size += len(data)
-        if self._size > _HELD_MAX and self._transport is not None:
+        if self._size > _BUFFER_MAX and self._transport is not None:
             self._transport.pause_reading()
         self.pump()
 
     def eof_received(self) -> bool:
         self.ended = True
-        if self.link.black:
+        if self.link.has_lost_bytes:
             self.link.end(reset=True)
         self.pump()
-        return True  # keeps the other direction open; `end` closes both
+        return True  # keeps the other direction open; `end` closes both directions
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.link.proxy._transports.discard(self._opened)
@@ -353,43 +511,43 @@ class _End(asyncio.Protocol):
             self.link.end(reset=True)
 
     def pump(self) -> None:
-        """Let the peer write what is due."""
+        """Let the peer write all bytes that are due."""
         link, proxy = self.link, self.link.proxy
         peer = self.peer._transport
         if peer is None or proxy._frozen or link not in proxy._links:
             return
         now = proxy._loop.time()
-        while self._held and self._held[0][0] <= now:
-            _, data = self._held.popleft()
+        while self._buffer and self._buffer[0][0] <= now:
+            _, data = self._buffer.popleft()
             self._size -= len(data)
-            if self._size <= _HELD_MAX and self._transport is not None and not self._transport.is_reading():
+            if self._size <= _BUFFER_MAX and self._transport is not None and not self._transport.is_reading():
                 self._transport.resume_reading()
             if self._write(peer, data):
                 return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._held:
-            self._timer = proxy._loop.call_at(self._held[0][0], self.pump)
-        elif self.ended and not self._told:
-            self._told = True
+        if self._buffer:
+            self._timer = proxy._loop.call_at(self._buffer[0][0], self.pump)
+        elif self.ended and not self._end_passed and not proxy._holds(self):
+            self._end_passed = True
             try:
                 peer.write_eof()
-            except OSError:  # it was reset meanwhile, of which we hear next
+            except OSError:  # the peer was reset meanwhile; its `connection_lost` comes next
                 link.end(reset=True)
                 return
-            if self.peer._told:
+            if self.peer._end_passed:
                 link.end(reset=False)
 
     def _write(self, peer: asyncio.Transport, data: bytes) -> bool:
-        """Write *data* as far as no cut forbids it; return whether the connection was cut."""
+        """Write *data*, or the part of it before a cut, and return whether the connection was cut."""
         proxy, cut = self.link.proxy, self.link.proxy._cut
         if cut is None or cut.direction != self.direction or self.passed + len(data) < cut.after or cut.times == 0:
             cut = None
         else:
             data = data[: cut.after - self.passed]
         self.passed += len(data)
-        proxy._passed(self.direction, len(data))  # before it is written: who reads it may look at the count at once
+        proxy._passed(self.direction, len(data))  # counted before the write: a test that has the bytes reads the count
         peer.write(data)
         if cut is None:
             return False
@@ -399,7 +557,7 @@ class _End(asyncio.Protocol):
         return True
 
     def end(self, *, reset: bool) -> None:
-        """Close the socket, at once or after what was written."""
+        """Close the socket: at once with RST, or after all written bytes are sent."""
         if self._timer is not None:
             self._timer.cancel()
         self.ended = True
@@ -408,7 +566,7 @@ class _End(asyncio.Protocol):
             return
         if reset:
             sock: socket.socket = transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             transport.abort()
         else:
             transport.close()
@@ -417,11 +575,11 @@ class _End(asyncio.Protocol):
 @contextlib.contextmanager
 def fault_proxy(host: str, port: int) -> Iterator[FaultProxy]:
     """
-    Run a proxy on a free loopback port that passes everything on to *host* and *port*, until a fault is asked for.
+    Run a proxy on a free loopback port. It passes all bytes on to *host* and *port* until a fault is set.
 
     Args:
-        host: Of the server.
-        port: Of the server.
+        host: Host of the server.
+        port: Port of the server.
     """
     proxy = FaultProxy(host, port)
     proxy._start()

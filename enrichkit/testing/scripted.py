@@ -1,7 +1,7 @@
 """
-A source whose every answer is scripted, or released by hand, and which remembers what it saw.
+A source whose answers a test prescribes or releases by hand, and which records its calls.
 
-Tests assert on what the source saw (`ScriptedConnector.calls`), not on what the engine says of itself.
+Tests make assertions about the recorded calls (`ScriptedConnector.calls`), not about the engine's own statistics.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ..connector import Call, Connector, ConnectorConfig, Failure, Key, Value
+from ..interface import Call, Connector, ConnectorConfig, Failure, Key, Value
 from .clock import VirtualTimeLoop
 
 if TYPE_CHECKING:
@@ -23,26 +23,27 @@ if TYPE_CHECKING:
 __all__ = ["Script", "ScriptedConfig", "ScriptedConnector", "SeenCall", "Step"]
 
 _OWN: Final = object()
-"""Stands for the key's own value."""
+"""A marker for the value that belongs to the key, `v<key>`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
     """
-    What the source does when it is asked for a key. A call of several keys does what any of them asks for.
+    The reaction of the source to a lookup of one key. A call of several keys combines the steps of all its keys.
 
     Attributes:
-        after: Seconds until the answer; a call takes as long as its slowest key. 0: at once, without suspending.
-        value: The answer; `v<key>` when not given.
-        missing: The source does not hold the key.
-        failure: This key alone fails.
-        rejected: With `failure`: the key was never sent.
-        error: The whole call raises this.
-        returns: The call returns this, whatever it is: for a connector that breaks its contract.
-        held: The call waits for `release`.
-        never: The call does not end unless it is cancelled.
-        stubborn: How many cancellations the call swallows.
-        block: Seconds for which the call blocks the loop, or an event that it waits for in vain on the loop's thread.
+        after: Seconds until the answer; a call takes as long as its slowest key. With 0 the call answers without
+            suspending.
+        value: The answer; `v<key>` by default.
+        missing: Whether the source lacks the key.
+        failure: Error with which this key alone fails.
+        rejected: Whether a key with a `failure` counts as never sent.
+        error: Exception that the whole call raises.
+        returns: Object that the call returns instead of a mapping, for a connector that breaks its contract.
+        held: Whether the call waits for `release`.
+        never: Whether the call ends only when it is cancelled.
+        stubborn: Number of cancellations that the call ignores.
+        block: Seconds for which the call blocks the event loop, or an event for which it blocks the loop's thread.
     """
 
     after: float = 0.0
@@ -59,20 +60,25 @@ class Step:
 
 
 Script: TypeAlias = Mapping[Key, Step | Sequence[Step]] | Callable[[Key, int], Step]
-"""A step for each key, or one for each time that the key is asked, the last of which repeats; or a function of both."""
+"""
+The steps by key, or a function that returns the step for a key and the number of times that the key was looked up.
+
+A key can have one step, or a sequence of steps for its first, second ... lookup; the last step repeats.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class SeenCall:
     """
-    One call as the source saw it.
+    The record of one call.
 
     Attributes:
-        keys: The keys that it asked for, in order.
-        call: What the engine said of it.
-        started: Loop time at which it came; `ended`: at which it was over, None before.
-        cancelled: How many cancellations reached it.
-        gate: What a held call waits for.
+        keys: The keys of the call, in order.
+        call: The `Call` that the engine passed.
+        started: Loop time at which the call started.
+        ended: Loop time at which the call ended; None while it runs.
+        cancelled: Number of cancellations that reached the call.
+        gate: The event for which a held call waits.
     """
 
     keys: tuple[Key, ...]
@@ -85,23 +91,25 @@ class SeenCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedConfig(ConnectorConfig):
-    """Config of a `ScriptedConnector`, which needs none."""
+    """The config of a `ScriptedConnector`; it has no settings."""
 
 
 class ScriptedConnector(Connector[ScriptedConfig]):
     """
-    A source in memory that does what its script says.
+    A source in memory that follows a script.
 
     Args:
-        script: What to do for which key.
-        otherwise: What to do for a key that the script does not name.
-        opening: What `open` does, one step for each time, the last of which repeats.
+        script: The steps of the keys.
+        otherwise: The step of keys that *script* does not name.
+        opening: The steps of `open`, one for each time that it is called; the last step repeats.
 
     Attributes:
-        calls: Every call that came, in order.
-        asked: How often each key was asked.
-        in_flight: Calls that have not ended; `peak`: the most there ever were at a time.
-        opened: How often `open` was called; likewise `closed`.
+        calls: The records of all calls, in order.
+        asked: Number of lookups of each key.
+        in_flight: Number of calls that have not ended.
+        peak: The largest value that `in_flight` ever had.
+        opened: Number of times that `open` was called.
+        closed: Number of times that `close` was called.
 
     >>> server = ScriptedConnector({"slow": Step(after=2.0), "none": Step(missing=True)})
     """
@@ -126,17 +134,17 @@ class ScriptedConnector(Connector[ScriptedConfig]):
 
     @property
     def keys(self) -> list[tuple[Key, ...]]:
-        """The keys of each call, in the order in which the calls came."""
+        """The keys of each call, in the order of the calls."""
         return [seen.keys for seen in self.calls]
 
     def release(self, *keys: Key) -> None:
-        """Let the calls go on that are held and ask for one of *keys*; without *keys* all that are held."""
+        """Release the held calls that have at least one of *keys*; without *keys* release all held calls."""
         for seen in self.calls:
             if seen.ended is None and (not keys or set(keys) & set(seen.keys)):
                 seen.gate.set()
 
     async def open(self) -> None:
-        """Do the next step of *opening*: its `after`, `error`, `held` and `never`."""
+        """Follow the next step of *opening*; only its `after`, `error`, `held` and `never` count."""
         step = self.opening[min(self.opened, len(self.opening) - 1)] if self.opening else Step()
         self.opened += 1
         await _wait(SeenCall((), Call(timeout=0.0), asyncio.get_running_loop().time(), asyncio.Event()), [step])
@@ -144,7 +152,7 @@ class ScriptedConnector(Connector[ScriptedConfig]):
             raise step.error
 
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Value | Failure]:
-        """Do what the script says for *keys*."""
+        """Follow the steps of *keys*."""
         loop = asyncio.get_running_loop()
         seen = SeenCall(tuple(keys), call, loop.time(), asyncio.Event())
         self.calls.append(seen)
@@ -163,12 +171,12 @@ class ScriptedConnector(Connector[ScriptedConfig]):
             if step.error is not None:
                 raise step.error
             if step.returns is not _OWN:
-                whatever: Mapping[Key, Value | Failure] = step.returns
-                return whatever
+                result: Mapping[Key, Value | Failure] = step.returns
+                return result
         return {key: _answer(key, step) for key, step in steps.items() if not step.missing}
 
     async def close(self) -> None:
-        """Count the close."""
+        """Count the call of `close`."""
         self.closed += 1
 
     def _step(self, key: Key) -> Step:
@@ -195,7 +203,7 @@ def _block(step: Step, loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _wait(seen: SeenCall, steps: Sequence[Step]) -> None:
-    """Wait as *steps* say, and swallow as many cancellations as the most stubborn of them."""
+    """Wait as *steps* require, and ignore as many cancellations as the largest `stubborn` of *steps*."""
     loop = asyncio.get_running_loop()
     until = seen.started + max(step.after for step in steps)
     while True:

@@ -1,14 +1,13 @@
 """
-One bug each in a connector that is right otherwise, and the contract of each; run by `test_contract_kit.py`.
+Connectors with one bug each, and the contract tests of each connector; `test_contract_kit.py` runs them.
 
-Every bug is narrow on purpose: it shows in the one check that is meant for it, which proves that this check looks.
-The file is long because it is a list.
+Each bug is so narrow that only the check meant for it fails, which proves that this check detects the bug. The file is
+long because it is a list of bugs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import select
@@ -30,17 +29,19 @@ if TYPE_CHECKING:
 __all__ = ["BUGS", "server"]
 
 BUGS: dict[str, str] = {}
-"""The check that must fail, by the name of the class of tests that is generated for the bug."""
+"""The name of the check that must fail, by the name of the test class that is generated for the bug."""
 
 
 def caught_by(check: str) -> Callable[[type[SampleConnector]], type[SampleConnector]]:
-    """Make a contract for the connector, which has a config of its own, and expect it to fail *check* alone."""
+    """Create the contract tests of the decorated connector, of which only *check* must fail, and a config class."""
 
     def plant(connector: type[SampleConnector]) -> type[SampleConnector]:
         if "config_class" not in connector.__dict__:
             config = type(f"{connector.__name__}Config", (SampleConfig,), {"__module__": __name__})
-            globals()[config.__name__] = dataclass(frozen=True, kw_only=True)(config)  # it is pickled by name
-            connector = type(connector)(connector.__name__, (connector,), {"config_class": config})
+            globals()[config.__name__] = dataclass(frozen=True, kw_only=True)(config)  # pickle finds it by its name
+            connector = type(connector)(
+                connector.__name__, (connector,), {"config_class": config, "__module__": __name__}
+            )
         name = f"Test{connector.__name__}"
         globals()[name] = type(name, (SampleContract,), {"kind": connector, "patience": 3.0, "__module__": __name__})
         BUGS[name] = f"test_{check}"
@@ -49,24 +50,27 @@ def caught_by(check: str) -> Callable[[type[SampleConnector]], type[SampleConnec
     return plant
 
 
-def spoilt(config: type[SampleConfig]) -> type[SampleConnector]:
-    """Return a connector of *config*."""
-    return type(config.__name__.removesuffix("Config"), (SampleConnector,), {"config_class": config})
+def connector_with(config: type[SampleConfig]) -> type[SampleConnector]:
+    """Return a correct connector class with the faulty config class *config*."""
+    name = config.__name__.removesuffix("Config")
+    connector = type(name, (SampleConnector,), {"config_class": config, "__module__": __name__})
+    globals()[name] = connector  # pickle finds it by its name
+    return connector
 
 
 # The config -------------------------------------------------------------------------------------------------------
 
 
 class PlainClassConfig(SampleConfig):
-    """No dataclass of its own."""
+    """A config class without a dataclass decorator of its own."""
 
 
-caught_by("the_config_is_a_frozen_dataclass")(spoilt(PlainClassConfig))
+caught_by("the_config_is_a_frozen_dataclass")(connector_with(PlainClassConfig))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListInConfig(SampleConfig):
-    """Has no hash."""
+    """A config without a hash."""
 
     regions: list[str] = field(default_factory=lambda: ["eu"])
 
@@ -76,12 +80,12 @@ class ListInConfig(SampleConfig):
             raise ConfigError("ListInConfig.regions must be a list.")
 
 
-caught_by("equal_configs_are_one_key")(spoilt(ListInConfig))
+caught_by("equal_configs_are_one_key")(connector_with(ListInConfig))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AllAlikeConfig(SampleConfig):
-    """All are equal that ask one port."""
+    """A config that equals all configs with the same port."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AllAlikeConfig) and other.port == self.port
@@ -90,27 +94,27 @@ class AllAlikeConfig(SampleConfig):
         return hash(self.port)
 
 
-caught_by("another_field_makes_another_config")(spoilt(AllAlikeConfig))
+caught_by("another_field_makes_another_config")(connector_with(AllAlikeConfig))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LockInConfig(SampleConfig):
-    """Cannot be pickled."""
+    """A config that cannot be pickled."""
 
     lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
 
-caught_by("the_config_survives_pickling")(spoilt(LockInConfig))
+caught_by("the_config_survives_pickling")(connector_with(LockInConfig))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownTokenConfig(SampleConfig):
-    """Shows its token."""
+    """A config whose repr shows its token."""
 
     token: str = ""
 
 
-caught_by("the_repr_of_the_config_hides_its_secrets")(spoilt(ShownTokenConfig))
+caught_by("the_repr_of_the_config_hides_its_secrets")(connector_with(ShownTokenConfig))
 
 
 @caught_by("the_repr_of_the_connector_hides_the_secrets")
@@ -121,19 +125,19 @@ class ShownInConnector(SampleConnector):
 
 @dataclass(frozen=True, kw_only=True)
 class UncheckedConfig(SampleConfig):
-    """Takes anything for a port."""
+    """A config that accepts any value as a port."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.token, str):
             raise ConfigError("UncheckedConfig.token must be a text.")
 
 
-caught_by("a_field_of_a_wrong_type_is_a_config_error")(spoilt(UncheckedConfig))
+caught_by("a_field_of_a_wrong_type_is_a_config_error")(connector_with(UncheckedConfig))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TersePortConfig(SampleConfig):
-    """Says that something is wrong, but not what."""
+    """A config whose message does not name the wrong field."""
 
     def __post_init__(self) -> None:
         if type(self.port) is not int:
@@ -141,12 +145,12 @@ class TersePortConfig(SampleConfig):
         super().__post_init__()
 
 
-caught_by("the_message_of_a_wrong_field_names_it")(spoilt(TersePortConfig))
+caught_by("the_message_of_a_wrong_field_names_it")(connector_with(TersePortConfig))
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuotedTokenConfig(SampleConfig):
-    """Quotes the token that it refuses."""
+    """A config whose message quotes the refused token."""
 
     def __post_init__(self) -> None:
         if isinstance(self.token, str) and self.token and not self.token.isprintable():
@@ -154,7 +158,7 @@ class QuotedTokenConfig(SampleConfig):
         super().__post_init__()
 
 
-caught_by("no_message_shows_a_secret")(spoilt(QuotedTokenConfig))
+caught_by("no_message_shows_a_secret")(connector_with(QuotedTokenConfig))
 
 
 @caught_by("the_limits_make_sense")
@@ -194,7 +198,7 @@ class EagerThread(SampleConnector):
 
 
 class Misread(SampleConnector):
-    """Asks as the sample does; what the answers become is the bug's."""
+    """A connector that fetches like the sample and then changes the answers; each subclass has its own change."""
 
     async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
         return self.misread(keys, dict(await super().fetch_many(keys, call)), call)
@@ -223,7 +227,7 @@ class ShiftedByAMiss(Misread):
 
 
 class Name(str):
-    """A text that is equal to the key and of another type."""
+    """A str subclass: its instances equal the keys but have another type."""
 
     __slots__ = ()
 
@@ -244,7 +248,7 @@ class TakesTheKeys(Misread):
 
 @caught_by("keys_in_columns_get_the_same_answers")
 class ForgetsTheOffset(SampleConnector):
-    """Reads texts from the buffers of a column, and takes a part of an array for its beginning."""
+    """A connector that reads the buffers of a column without the column's offset, as if no column were a slice."""
 
     key_columns = True
 
@@ -352,7 +356,7 @@ class SecondConnection(SampleConnector):
     async def fetch_many(self, keys: Sequence[Any], call: Call) -> Mapping[Any, Any]:
         if self.capacity > 1:
             return await super().fetch_many(keys, call)
-        async with self.slots:  # for the version of the server
+        async with self.slots:  # a second slot, as for a question about the server's version
             return await super().fetch_many(keys, call)
 
 
@@ -368,7 +372,7 @@ class OneAfterAnother(SampleConnector):
 
 
 class BlockingLine(Line):
-    """Waits for long questions as a blocking driver does."""
+    """A connection that blocks the event loop during requests of several keys, as a blocking driver does."""
 
     limit = 0.0
 
@@ -534,7 +538,7 @@ class DeadInAFork(SampleConnector):
 
     async def connect(self) -> Line:
         if type(self).owner not in (None, os.getpid()):
-            await asyncio.Event().wait()  # for a thread that is only in the parent
+            await asyncio.Event().wait()  # as for a thread that exists only in the parent process
         type(self).owner = os.getpid()
         return await super().connect()
 
@@ -548,7 +552,12 @@ class ForgetsATask(SampleConnector):
 
 @caught_by("a_closed_connector_leaves_nothing_open")
 class ForgetsFiles(SampleConnector):
-    """More of them than the server, which is in the same process, may still have to close when they are counted."""
+    """
+    A connector that leaves files open.
+
+    The files are many, because the server runs in the same process and may still have some sockets to close when the
+    check counts files and sockets.
+    """
 
     async def open(self) -> None:
         await super().open()
@@ -711,10 +720,6 @@ class TextAsJson(SampleConnector):
     async def store_many(self, values: Mapping[Any, Any], ttl: float | None) -> None:
         await super().store_many({key: json.loads(value) for key, value in values.items()}, ttl)
 
-    async def scan(self) -> Any:
-        async for key, value in super().scan():
-            yield key, json.dumps(value)
-
 
 @caught_by("what_is_stored_is_found")
 class KeepsTheOld(SampleConnector):
@@ -736,19 +741,34 @@ class StoresSomething(SampleConnector):
         await super().store_many(values, ttl)
 
 
-@caught_by("everything_is_listed")
+@caught_by("nothing_is_listed_twice")
 class ListsTwice(SampleConnector):
-    async def scan(self) -> Any:
-        async for pair in super().scan():
-            for each in itertools.repeat(pair, 2):
-                yield each
+    async def scan(self, kinds: Sequence[type], size: int) -> Any:
+        async for page in super().scan(kinds, size):
+            yield [*page, *page[-1:]]
+
+
+@caught_by("everything_is_listed")
+class ListsTheFirstPage(SampleConnector):
+    async def scan(self, kinds: Sequence[type], size: int) -> Any:
+        async for page in super().scan(kinds, size):
+            yield page
+            return
+
+
+@caught_by("nothing_else_is_listed")
+class ListsAKeyTooMany(SampleConnector):
+    async def scan(self, kinds: Sequence[type], size: int) -> Any:
+        async for page in super().scan(kinds, size):
+            yield page
+        yield ["nobody"]
 
 
 # The class of tests -----------------------------------------------------------------------------------------------
 
 
 class TestLeavesOut(SampleContract):
-    """Leaves a check out without a word."""
+    """A test class that leaves a check out without a reason."""
 
     def test_a_known_key_has_its_value(self) -> None:  # type: ignore[override]
         pass
@@ -758,17 +778,17 @@ BUGS["TestLeavesOut"] = "test_contract_is_whole"
 
 
 class TestSaysWhy(SampleContract):
-    """Leaves a check out as one may; its connector has the bug that the check looks for."""
+    """A test class that leaves a check out with a reason; its connector has the bug that this check detects."""
 
     kind = NullForAMiss
 
-    @pytest.mark.xfail(reason="The server says null for a miss.")
+    @pytest.mark.xfail(reason="The server answers null for a missing key.")
     def test_a_missing_key_is_absent(self, source: Source) -> None:
         super().test_a_missing_key_is_absent(source)
 
 
 class TestNamesNoAddress(SampleContract):
-    """Says that its source is no server, and connects."""
+    """A test class without an address, although its connector opens connections."""
 
     @pytest.fixture
     def address(self) -> None:

@@ -1,7 +1,7 @@
 """
-A connector as it should be, for a server that speaks JSON lines: the one in which bugs are planted.
+A correct connector for a server with a protocol of JSON lines; the tests of the contract kit plant bugs in it.
 
-It is small, but nothing in it is pretended: real sockets, a pool, time limits, writing, listing.
+The connector is small but complete: it has real sockets, a pool, time limits, `store_many` and `scan`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ KNOWN = {key: f"what is held for {key}" for key in ("plain", "o'clock", "\N{SNOW
 
 class SampleServer:
     """
-    Holds texts under JSON keys, in a thread. It answers in the order in which it was filled.
+    A server in a thread that holds texts under JSON keys. Its answers have the order in which it was filled.
 
     Attributes:
-        port: Where it listens on loopback.
-        held: What it holds, by the JSON of the key: value, and the moment at which it ends.
+        port: Port on loopback on which the server listens.
+        values: Value and time of expiry, by the JSON text of the key.
     """
 
-    MOST = 100
-    """Keys per request."""
+    KEYS_MAX = 100
+    """The most keys in one request."""
 
     def __init__(self) -> None:
-        self.held: dict[str, tuple[Any, float]] = {}
+        self.values: dict[str, tuple[Any, float]] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -61,24 +61,24 @@ class SampleServer:
         self._loop.close()
 
     def fill(self, values: Mapping[Any, Any]) -> None:
-        """Hold *values* and nothing else."""
-        self.held = {json.dumps(wire(key)): (value, float("inf")) for key, value in values.items()}
+        """Replace all values of the server by *values*."""
+        self.values = {json.dumps(wire(key)): (value, float("inf")) for key, value in values.items()}
 
     def answer(self, request: dict[str, Any]) -> Any:
         now = time.monotonic()
-        self.held = {key: (value, ends) for key, (value, ends) in self.held.items() if ends > now}
+        self.values = {key: (value, expiry) for key, (value, expiry) in self.values.items() if expiry > now}
         match request["do"]:
-            case "get" if len(request["keys"]) > self.MOST:
+            case "get" if len(request["keys"]) > self.KEYS_MAX:
                 return "too many keys"
             case "get":
-                asked = {json.dumps(key) for key in request["keys"]}
-                return [[json.loads(key), value] for key, (value, _) in self.held.items() if key in asked]
+                keys = {json.dumps(key) for key in request["keys"]}
+                return [[json.loads(key), value] for key, (value, _) in self.values.items() if key in keys]
             case "put":
-                ends = float("inf") if request["ttl"] is None else now + request["ttl"]
-                self.held |= {json.dumps(key): (value, ends) for key, value in request["pairs"]}
+                expiry = float("inf") if request["ttl"] is None else now + request["ttl"]
+                self.values |= {json.dumps(key): (value, expiry) for key, value in request["pairs"]}
                 return len(request["pairs"])
             case "list":
-                return [[json.loads(key), value] for key, (value, _) in self.held.items()]
+                return [[json.loads(key), value] for key, (value, _) in self.values.items()]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError), contextlib.closing(writer):
@@ -89,7 +89,7 @@ class SampleServer:
 
 
 def wire(key: Any) -> Any:
-    """Return *key* as JSON has it: a list of parts, and bytes as hexadecimal text in an object."""
+    """Return *key* in a form that JSON can express: parts as a list, and bytes as hexadecimal text in an object."""
     if isinstance(key, tuple):
         return [wire(part) for part in key]
     return {"hex": key.hex()} if isinstance(key, bytes) else key
@@ -97,7 +97,7 @@ def wire(key: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleConfig(ConnectorConfig):
-    """Where the server is."""
+    """The port of the server, and a token."""
 
     port: int
     token: str = field(default="", repr=False)
@@ -110,13 +110,13 @@ class SampleConfig(ConnectorConfig):
 
 
 class Line:
-    """One connection."""
+    """One connection to the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     async def ask(self, data: bytes) -> bytes:
-        if self.writer.is_closing():  # lost while it was idle; uvloop lets nobody write then
+        if self.writer.is_closing():  # the connection was lost while idle; uvloop then refuses to write
             raise ConnectionResetError
         self.writer.write(data)
         return await self.reader.readline()
@@ -130,6 +130,7 @@ class SampleConnector(Connector[SampleConfig]):
     config_class = SampleConfig
     batch_size = 100
     max_batch_size = 100
+    stores_ttl = True
     key_types = (str, int, float, bytes)
     lines: set[Line] | None = None
 
@@ -147,9 +148,9 @@ class SampleConnector(Connector[SampleConfig]):
 
     async def fetch_many(self, keys: Sequence[Any], call: Call) -> Mapping[Any, Any]:
         refused = {key: Failure(PermanentError("no text"), rejected=True) for key in keys if not sendable(key)}
-        asked = {json.dumps(wire(key)): key for key in keys if key not in refused}
-        pairs = await self.request({"do": "get", "keys": [wire(key) for key in asked.values()]}, call.timeout)
-        answers = {asked[json.dumps(key)]: [value] if call.many else value for key, value in pairs}
+        sent = {json.dumps(wire(key)): key for key in keys if key not in refused}
+        pairs = await self.request({"do": "get", "keys": [wire(key) for key in sent.values()]}, call.timeout)
+        answers = {sent[json.dumps(key)]: [value] if call.many else value for key, value in pairs}
         return answers | refused
 
     async def describe(self) -> str | None:
@@ -158,12 +159,13 @@ class SampleConnector(Connector[SampleConfig]):
     async def store_many(self, values: Mapping[Any, Any], ttl: float | None) -> None:
         await self.request({"do": "put", "pairs": [[wire(k), v] for k, v in values.items()], "ttl": ttl}, 5.0)
 
-    async def scan(self) -> AsyncIterator[tuple[Any, Any]]:
-        for key, value in await self.request({"do": "list"}, 5.0):
-            yield tuple(key) if isinstance(key, list) else key, value
+    async def scan(self, kinds: Sequence[type], size: int) -> AsyncIterator[Sequence[Any]]:
+        keys = [tuple(key) if isinstance(key, list) else key for key, _ in await self.request({"do": "list"}, 5.0)]
+        for start in range(0, len(keys), size):
+            yield keys[start : start + size]
 
     async def request(self, request: dict[str, Any], timeout: float) -> Any:
-        """Return the server's answer to *request*."""
+        """Send *request* and return the server's answer."""
         if self.lines is None:
             raise FatalError("The connector is not open.")
         async with self.slots:
@@ -192,7 +194,7 @@ class SampleConnector(Connector[SampleConfig]):
         self.idle.append(line)
 
     async def exchange(self, line: Line, request: dict[str, Any]) -> Any:
-        """Ask on *line*, which is no longer used when that fails."""
+        """Send *request* on *line* and return the answer; drop *line* if that fails."""
         self.count += 1
         try:
             data = await line.ask(json.dumps({**request, "id": self.count}).encode() + b"\n")
@@ -225,10 +227,10 @@ def server() -> Iterator[SampleServer]:
 
 class SampleContract(ConnectorContract):
     """
-    The contract on the sample.
+    The contract tests of the sample connector.
 
     Attributes:
-        kind: The class of the connector.
+        kind: Class of the connector under test.
     """
 
     patience = 5.0

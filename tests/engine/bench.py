@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from enrichkit.connector import Keys
-from enrichkit.engine.dispatch import Engine
-from enrichkit.engine.fallback import Stage
+from enrichkit.engine.bridge import Bridge
+from enrichkit.engine.engine import Engine
+from enrichkit.engine.fallback import Fallback
+from enrichkit.engine.refresh import BackgroundRun, Refresher, background_options
 from enrichkit.engine.run import Run
+from enrichkit.engine.tiers import Tier, TierRun
+from enrichkit.engine.write_back import WriteBack
+from enrichkit.interface import Keys
 from enrichkit.options import Default, Options
 from enrichkit.outcome import STATUSES, Outcomes
 from enrichkit.testing import clock as virtual
@@ -22,11 +26,14 @@ from .columns import values_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
-    from enrichkit.connector import Connector, TaskInfo
-    from enrichkit.engine.cache import AnswerCache
-    from enrichkit.engine.handover import Handover
-    from enrichkit.engine.lookup import Part
+    from enrichkit.engine.cache import AnswerCache, Stage
+    from enrichkit.engine.consumer import Consumer
     from enrichkit.engine.loop import LoopThread
+    from enrichkit.engine.preload import Table
+    from enrichkit.engine.records import Part
+    from enrichkit.engine.reuse import Reuse
+    from enrichkit.engine.run import FirstAnswers
+    from enrichkit.interface import Connector, TaskInfo
 
 POLICIES = ("on_timeout", "on_error", "on_missing")
 
@@ -50,26 +57,31 @@ class Task:
 
     Attributes:
         left: What left, in order.
-        takes: Whether the Spark thread takes what leaves; else it counts as not yet emitted.
     """
 
     def __init__(self, engine: Engine, options: Options, arguments: dict[str, Any]) -> None:
-        fallbacks = {name: options.policy(name).value for name in POLICIES if isinstance(options.policy(name), Default)}
+        default_values = {
+            name: options.policy(name).value for name in POLICIES if isinstance(options.policy(name), Default)
+        }
         decode = arguments.pop("decode", lambda raws: (list(raws), {}))
         self.run = Run(
-            arguments.pop("name", "scripted"), options, decode, self._emit, fallbacks=fallbacks, seed=1, **arguments
+            engine,
+            arguments.pop("name", "scripted"),
+            options,
+            decode,
+            self._emit,
+            default_values=default_values,
+            seed=1,
+            **arguments,
         )
         self.ordered = arguments.get("ordered", True)
         self._in_columns = engine.connector.key_columns
         self._held: dict[int, Outcomes] = {}  # slices that have not left, by identity
         self.left: list[Row] = []
-        self.takes = True
+        self._takes = True
         self.error: BaseException | None = None
         self.admitted = 0
         self._changed = asyncio.Event()
-        engine.attach(self.run)
-        for stage in self.run.stages:
-            stage.engine().attach(stage.run)
 
     def admit(self, *keys: Any, counts: Sequence[int] | None = None, nulls: int = 0, apart: bool = False) -> Outcomes:
         """Admit one slice, with *nulls* rows that have no key; *apart*: it is told that nobody else has its keys."""
@@ -110,11 +122,25 @@ class Task:
 
     async def end(self) -> None:
         """End the input, wait until every row has left, and close; raise what failed the run."""
-        self.run.end_input()
         await self.until(lambda: self._rows() == self.admitted)
         if self.error is not None:
             raise self.error
         self.run.close()
+
+    @property
+    def takes(self) -> bool:
+        """Whether the Spark thread takes what leaves; else its bytes count, until the thread does."""
+        return self._takes
+
+    @takes.setter
+    def takes(self, takes: bool) -> None:
+        self._takes = takes
+        if takes:
+            self._take_bytes(self.run.emitted_bytes - self.run.taken_bytes)
+
+    def _take_bytes(self, size: int) -> None:
+        self.run.taken_bytes += size
+        asyncio.get_running_loop().call_soon(self.run.resume)  # the Spark thread posts this, so it comes later
 
     @property
     def keys(self) -> list[Any]:
@@ -139,9 +165,7 @@ class Task:
             for part in parts:
                 self._take(part)
             if self.takes:
-                self.run.taken_bytes += sum(part.bytes for part in parts)
-                # The Spark thread posts this, so it comes later than the emission.
-                asyncio.get_running_loop().call_soon(self.run.resume)
+                self._take_bytes(sum(part.bytes for part in parts))
             assert self._rows() <= self.admitted, "a row left twice"
         self._changed.set()
 
@@ -157,7 +181,8 @@ class Task:
             self._held.pop(id(outcomes), None)
         indices = range(len(outcomes.keys)) if part.indices is None else part.indices
         for i in indices:
-            details = [column and column[i] for column in (outcomes.attempts, outcomes.latencies, outcomes.origins)]
+            extra = outcomes.details
+            details = (extra.attempts[i], extra.latencies[i], extra.origins[i]) if extra is not None else ()
             status, error = STATUSES[outcomes.statuses[i]], outcomes.errors.get(i)
             row = Row(outcomes.keys[i], values[i], status, error, now, *details)
             self.left += [row] * outcomes.counts[i]
@@ -193,18 +218,38 @@ class Lab:
         engine: Engine,
         *,
         ordered: bool = True,
-        cache: AnswerCache | None = None,
+        reuse: Reuse | Stage | None = None,
+        preload: Table | None = None,
+        journal: Stage | None = None,
+        cache: AnswerCache | Stage | None = None,
+        refresher: Refresher | None = None,
+        tiers: Sequence[Tier] = (),
         task: TaskInfo | None = None,
         decode: Any = None,
         name: str = "scripted",
-        stages: Sequence[Stage] = (),
+        fallbacks: Sequence[Fallback] = (),
         many: bool = False,
         neighbours: bool = False,
+        first_answers: FirstAnswers | None = None,
+        looks_up: str = "the config of the source",
         columns: Any = None,
         **options: Any,
     ) -> Task:
-        arguments = {"ordered": ordered, "cache": cache, "task": task, "name": name, "stages": stages, "many": many}
+        arguments = {
+            "ordered": ordered,
+            "reuse": reuse,
+            "preload": preload,
+            "journal": journal,
+            "cache": cache,
+            "refresher": refresher,
+            "tiers": tiers,
+            "task": task,
+            "name": name,
+            "fallbacks": fallbacks,
+            "many": many,
+        }
         arguments |= {"neighbours": neighbours, "columns": columns}
+        arguments |= {"first_answers": first_answers, "looks_up": looks_up}
         if decode is not None:
             arguments["decode"] = decode
         made = Task(engine, Options(**options), arguments)
@@ -226,7 +271,7 @@ class Lab:
         engine = self.engine(server, capacity=capacity, batch_size=batch_size, rate=rate)
         return server, self.task(engine, **arguments)
 
-    def stage(
+    def fallback(
         self,
         server: Connector[Any],
         *when: str,
@@ -235,19 +280,47 @@ class Lab:
         batch_size: int = 1,
         decode: Any = None,
         **options: Any,
-    ) -> Stage:
+    ) -> Fallback:
         """Make a fallback that asks *server* when one of the options *when* says so."""
         engine = self.engine(server, capacity=capacity, batch_size=batch_size)
         nulls = dict.fromkeys(POLICIES, "null")
         settings = Options(**{**nulls, "max_fallback_ratio": 1.0, "timeout": 1.0, **options})
         plain = decode or (lambda raws: (list(raws), {}))
-        return Stage(
+        return Fallback(
             name,
             when,
             capacity * batch_size,
-            f"engine of {name}",
-            lambda: engine,
-            lambda emit: Run(name, settings, plain, emit, ordered=False, seed=1),
+            lambda emit: Run(engine, name, settings, plain, emit, ordered=False, seed=1),
+        )
+
+    def tier(
+        self,
+        engine: Engine,
+        name: str = "near",
+        *,
+        timeout: float = 0.5,
+        writes: bool = False,
+        ttl: float | None = None,
+    ) -> Tier:
+        """Make a tier on *engine* for one task."""
+        nulls = dict.fromkeys(POLICIES, "null")
+        settings = Options(**{**nulls, "max_fallback_ratio": 1.0, "timeout": timeout, "retry": None})
+        plain = lambda raws: (list(raws), {})  # noqa: E731
+        return Tier(
+            name,
+            engine,
+            lambda emit: TierRun(engine, name, settings, plain, emit, ordered=False, seed=1),
+            WriteBack(name, engine, lambda values: dict(enumerate(values)), ttl) if writes else None,
+        )
+
+    def refresher(self, engine: Engine, cache: AnswerCache, **options: Any) -> Refresher:
+        """Make the background of a task on *engine*, whose *options* are those of the task."""
+        settings = background_options(Options(**options))
+        return Refresher(
+            cache,
+            lambda emit: BackgroundRun(
+                engine, "scripted", settings, lambda raws: (list(raws), {}), emit, ordered=False, seed=1
+            ),
         )
 
     async def at(self, moment: float) -> None:
@@ -271,18 +344,46 @@ class Lab:
 
 
 class ThreadTask:
-    """A run on a loop thread, with the calling thread in the place of Spark's."""
+    """
+    A run on a loop thread, with the calling thread in the place of Spark's.
 
-    def __init__(self, loop: LoopThread, key: str, handover: Handover, build: Callable[[], Engine]) -> None:
+    Attributes:
+        key: Of the engine in the loop thread.
+        build: Makes that engine when there is none.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        key: str,
+        build: Callable[[], Engine],
+        run: Callable[[Engine, Callable[[Any], None]], Run],
+        options: Options,
+        *,
+        window: int,
+        start: int,
+        source: str = "scripted",
+        intersects: Callable[[Any, Sequence[Any]], bool] | None = None,
+        consumer: Consumer | None = None,
+    ) -> None:
         self.loop = loop
         self.key = key
-        self.handover = handover
         self.build = build
+        self.bridge = Bridge(
+            loop,
+            window,
+            start,
+            source,
+            options,
+            lambda emit: run(self.loop.engine(self.key, self.build), emit),
+            intersects,
+            consumer,
+        )
 
     def process(self, slices: Iterable[Outcomes], **instead: Any) -> Generator[Part, None, None]:
         """Start the run and yield what leaves; *instead* gives another `key` or `build`."""
-        arguments = {"key": self.key, "build": self.build, **instead}
-        return self.handover.process(slices, **arguments)  # type: ignore[return-value]  # it is a generator
+        vars(self).update(instead)
+        return self.bridge.process(slices)  # type: ignore[return-value]  # it is a generator
 
     def loop_turn(self, after: float = 0.0) -> None:
         """Wait until the loop has read all mails and gone round once more, *after* seconds later."""
@@ -304,6 +405,7 @@ class SparkThread(Protocol):
         window: int = 1000,
         start: int | None = None,
         ordered: bool = True,
+        consumer: Consumer | None = None,
         **options: Any,
     ) -> ThreadTask: ...
 

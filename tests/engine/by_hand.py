@@ -10,12 +10,12 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.connector import Connector, ConnectorConfig
+from enrichkit.interface import Connector, ConnectorConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-    from enrichkit.connector import Call
+    from enrichkit.interface import Call
 
 __all__ = ["HandLoop", "HandSource", "HeldCall"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.connector import Answers, Failure
+from enrichkit.interface import Answers, Failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def in_columns(answers: Any) -> Any:
 
 
 def column_of(answers: Answers, keys: Sequence[Any]) -> tuple[Column, list[int]]:
-    """Read *answers*, as `enrichkit.columns` does; raises when there are others than values for *keys*."""
+    """Read *answers* as `decode_columns.py` does; raises when there are others than values for *keys*."""
     rows = answers.rows()
     if len(rows) < len(answers.found) or not rows.keys() <= set(keys):
         raise ValueError("a key comes twice, or was not asked for")
@@ -44,7 +44,7 @@ def column_of(answers: Answers, keys: Sequence[Any]) -> tuple[Column, list[int]]
 def values_of(outcomes: Outcomes) -> list[Any]:
     """Return the values of a slice, those of columns included."""
     values = list(outcomes.values)
-    for places, column in outcomes.columns:
+    for places, column in outcomes.value_columns:
         for place, value in zip(places, column, strict=True):
             assert values[place] is None, "a key has two values"
             values[place] = value

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
-from enrichkit.engine.dispatch import Engine
-from enrichkit.engine.handover import Handover
+from enrichkit.engine.engine import Engine
 from enrichkit.engine.limits import Breaker
 from enrichkit.engine.loop import LoopThread
 from enrichkit.engine.run import Run
@@ -27,6 +26,7 @@ from .bench import Lab, SparkThread, ThreadTask, end_thread
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from enrichkit.engine.consumer import Consumer
     from enrichkit.testing.scripted import ScriptedConnector
 
 
@@ -64,17 +64,26 @@ def spark_thread(thread: LoopThread) -> Iterator[SparkThread]:
         window: int = 1000,
         start: int | None = None,
         ordered: bool = True,
+        consumer: Consumer | None = None,
         **options: Any,
     ) -> ThreadTask:
         if loop is not None:
             others.add(loop)
 
-        def run(emit: Callable[[Any], None]) -> Run:
-            return Run("scripted", Options(**options), lambda raws: (list(raws), {}), emit, ordered=ordered, seed=1)
+        settings = Options(**options)
 
-        handover = Handover(loop or thread, window, window if start is None else start, run)
+        def run(engine: Engine, emit: Callable[[Any], None]) -> Run:
+            return Run(engine, "scripted", settings, lambda raws: (list(raws), {}), emit, ordered=ordered, seed=1)
+
         return ThreadTask(
-            loop or thread, f"engine {id(server)}", handover, lambda: Engine(server, capacity, batch_size, seed=1)
+            loop or thread,
+            f"engine {id(server)}",
+            lambda: Engine(server, capacity, batch_size, seed=1),
+            run,
+            settings,
+            window=window,
+            start=window if start is None else start,
+            consumer=consumer,
         )
 
     yield make

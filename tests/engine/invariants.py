@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.connector import Failure
-from enrichkit.engine.lookup import Bundle
+from enrichkit.engine.cache import MISS
+from enrichkit.engine.hedging import Hedges
+from enrichkit.engine.records import Bundle, Lookup, State
+from enrichkit.interface import Failure
 from enrichkit.options import Default
 from enrichkit.outcome import MISSING, OK, PENDING, STATUSES, TIMEOUT, Outcomes
 
@@ -25,14 +30,68 @@ from .watch import EPSILON
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from enrichkit.engine.lookup import Lookup, Part
+    from enrichkit.engine.records import Part
     from enrichkit.engine.run import Run
     from enrichkit.options import Options
 
+    from .stages import MemoryStage
     from .story import RunPlan
     from .watch import Flight, Watch
 
-__all__ = ["RunWatch"]
+__all__ = ["RunWatch", "check_states", "states_watched"]
+
+TRANSITIONS = {
+    None: {State.PENDING},
+    State.PENDING: {State.IN_FLIGHT, State.DRAINING, State.SETTLED},
+    State.IN_FLIGHT: {State.WAITING, State.SETTLED},
+    State.WAITING: {State.WAITING, State.IN_FLIGHT, State.SETTLED},  # WAITING again: of a key that was blamed
+    State.DRAINING: {State.WAITING, State.SETTLED},
+    State.SETTLED: set(),
+}
+"""The table in `records.py`, and the outcome that ends each state."""
+CHANGERS = {"__init__", "sent", "joined", "queued", "returned", "blamed", "settle", "settle_lookup"}
+"""The functions that may change a lookup's state."""
+
+
+@contextmanager
+def states_watched() -> Iterator[None]:
+    """Let no lookup change its state but as the table says, and by the functions that may."""
+    slot: Any = Lookup.__dict__["state"]
+
+    def change(lookup: Lookup, state: State) -> None:
+        try:
+            was = slot.__get__(lookup, Lookup)
+        except AttributeError:
+            was = None
+        assert state in TRANSITIONS[was], f"key {lookup.key!r} goes from {was} to {state}"
+        changer = sys._getframe(1).f_code.co_name
+        assert changer in CHANGERS, f"{changer} changes the state of a lookup"
+        if changer == "returned" and isinstance(lookup.outcomes.tag, Slice):  # not of a fallback
+            lookup.outcomes.tag.waiting[lookup.index].returned += 1
+        slot.__set__(lookup, state)
+
+    Lookup.state = property(slot.__get__, change)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        Lookup.state = slot
+
+
+def check_states(run: Run) -> None:
+    """The state of each lookup without an outcome is what calls and queues say of it."""
+    holding: Counter[Lookup] = Counter()
+    for call in run.engine.calls_of(run):
+        holding.update(lookup for lookup in call.lookups.values() if not lookup.settled)
+    for lookup in {*holding, *(held for held in run.table.values() if isinstance(held, Lookup))}:
+        calls = holding[lookup]
+        queued = lookup.routes - calls
+        expected = {
+            State.PENDING: (calls, queued) == (0, 1),
+            State.IN_FLIGHT: calls >= 1 and queued == 0,
+            State.WAITING: queued == 1,
+            State.DRAINING: (calls, queued) == (1, 0),
+        }
+        assert expected[lookup.state], f"key {lookup.key!r} is {lookup.state}, in {calls} calls, queued {queued} times"
 
 
 @dataclass(eq=False)
@@ -41,9 +100,11 @@ class Waiting:
 
     key: Any
     admitted: float
+    came: float = 0.0  # when the key came to the source, after its tiers and the load
     first: float | None = None  # when its clock started: its first slot, or its admission to a call that was under way
     unsettled: int = 0
     flights: list[Flight] = field(default_factory=list)  # that were made for it
+    returned: int = 0  # of these, the calls that met a source that was away
     failed: bool = False  # some call that held the key did not answer it
     status: int = PENDING
 
@@ -81,12 +142,16 @@ class Once(bytearray):
 class RunWatch:
     """The books of one run."""
 
-    def __init__(self, watch: Watch, plan: RunPlan, number: int, run: Run) -> None:
+    def __init__(self, watch: Watch, plan: RunPlan, number: int, run: Run, journal: MemoryStage | None = None) -> None:
         self.watch = watch
+        self.journal = journal
         self.plan = plan
         self.number = number
         self.run = run
         self._admit, run.admit = run.admit, self.admit  # type: ignore[method-assign]  # the books come first
+        self._restart, run.restart_clock = run.restart_clock, self.restarted  # type: ignore[method-assign]  # likewise
+        self._ask, run.ask_source = run.ask_source, self.asks_source  # type: ignore[method-assign]  # likewise
+        self._stop, run.stop_clocks = run.stop_clocks, self.stopped  # type: ignore[method-assign]  # likewise
         self.options: Options = plan.options
         self.current: dict[Any, Waiting] = {}
         self.clocks: deque[Waiting] = deque()
@@ -101,13 +166,22 @@ class RunWatch:
         self._told = random.Random(f"told {watch.plan.seed} {number}")
         self.failed: BaseException | None = None
         timeout = self.options.timeout
-        self.limit = math.inf if timeout is None else timeout + max(0.1, timeout / 10) + EPSILON
+        self._limit = math.inf if timeout is None else timeout + max(0.1, timeout / 10) + EPSILON
+        self._patient = self.options.on_timeout is None
         retry = self.options.retry
         # Each halving of a poisoned group asks once more; a late call and the one that was made in its stead may both
         # be halved.
-        attempts, halvings = retry.attempts if retry else 1, math.ceil(math.log2(watch.plan.batch_size))
+        attempts = (retry.attempts if retry else 1) + self.options.hedged  # a slow first call is made once more
+        halvings = math.ceil(math.log2(watch.plan.batch_size))
         self.asks = attempts + halvings * (1 if self.options.attempt_timeout is None else attempts)
         self.asks_after_misses = retry is not None and retry.on_missing
+
+    @property
+    def limit(self) -> float:
+        """Return the most seconds of a lookup; while the source is away, the clocks of a patient run stand still."""
+        outage = self.run.engine.gate.outage
+        away = outage.seconds + (self.watch.now - outage.since if outage.since is not None else 0.0)
+        return self._limit + (away if self._patient else 0.0)
 
     # admission
 
@@ -118,6 +192,11 @@ class RunWatch:
 
     def admit(self, outcomes: Outcomes) -> None:
         """Note a slice, whose tag is the number of its segment, and hand it to the run; tell that of some apart."""
+        if isinstance(outcomes.tag, Slice):
+            if not self.run.tiers:  # it has waited until the source was loaded
+                self._looked_up(outcomes.tag, range(len(outcomes.keys)))
+            self._admit(outcomes)
+            return
         now = self.watch.now
         entry = Slice(outcomes, outcomes.tag, now, left=[False] * len(outcomes.keys))
         self.admitted_rows += outcomes.rows
@@ -135,17 +214,9 @@ class RunWatch:
         outcomes.tag = entry
         outcomes.statuses = statuses = Once(outcomes.statuses)
         statuses.watch, statuses.entry = self, entry
-        for key in outcomes.keys:
-            waiting = self.current.get(key)
-            if waiting is None:
-                self.lookups += 1
-                self.current[key] = waiting = Waiting(key, now)
-                if key in self.run.draining:
-                    self._start(waiting)
-            else:
-                self.watch.flags.add("duplicate")
-            waiting.unsettled += 1
-            entry.waiting.append(waiting)
+        entry.waiting = [Waiting(key, now, unsettled=1) for key in outcomes.keys]
+        if not (self.run.tiers or self.run._waiting is not None):
+            self._looked_up(entry, range(len(outcomes.keys)))
         self._admit(outcomes)
         assert outcomes.statuses is statuses
         if outcomes.apart and any(held.outcomes is outcomes for held in self._holders() if isinstance(held, Bundle)):
@@ -156,9 +227,51 @@ class RunWatch:
         if not self.run.timers:
             self._somebody_asks()
 
+    def _looked_up(self, entry: Slice, indices: Sequence[int]) -> None:
+        """Keys of *entry* go on to the source: each is a lookup, or waits for the one that there is."""
+        for index in indices:
+            mine = entry.waiting[index]
+            waiting = self.current.setdefault(mine.key, mine)
+            if waiting is mine:
+                self.lookups += 1
+                mine.came = self.watch.now
+                if mine.key in self.run.draining:
+                    self._start(mine)
+            else:
+                self.watch.flags.add("duplicate")
+                waiting.unsettled += 1
+                entry.waiting[index] = waiting
+
+    def asks_source(self, outcomes: Outcomes, indices: Sequence[int], spent: float) -> None:
+        """Keys that no tier has answered go on to the source."""
+        self.watch.flags.add("tier")
+        assert 0.0 <= spent <= self.watch.now - outcomes.admitted + EPSILON, "a tier took longer than it had"
+        self._looked_up(outcomes.tag, indices)
+        self._ask(outcomes, indices, spent)
+
     def _start(self, waiting: Waiting) -> None:
         waiting.first = self.watch.now
         self.clocks.append(waiting)
+
+    def restarted(self, lookup: Lookup, now: float) -> None:
+        """The deadline of a lookup has passed while the source was away, in a patient run."""
+        assert self._patient
+        waiting = lookup.outcomes.tag.waiting[lookup.index]
+        waiting.first = now
+        self.clocks = deque(other for other in self.clocks if other is not waiting)
+        self.clocks.append(waiting)
+        self._restart(lookup, now)
+
+    def stopped(self, lookups: list[Lookup]) -> None:
+        """The clocks of lookups that wait for tokens start anew with their next call, in a patient run."""
+        if self._patient:
+            for lookup in lookups:
+                waiting = lookup.outcomes.tag.waiting[lookup.index]
+                waiting.first = None
+                if waiting in self.clocks:
+                    self.clocks.remove(waiting)
+            self.watch.flags.add("short of tokens")
+        self._stop(lookups)
 
     # calls
 
@@ -181,19 +294,25 @@ class RunWatch:
             times = len(waiting.flights)
             if times > 1:
                 self.watch.flags.add("retry")
-            assert times <= self.asks, f"key {key!r} is asked for the {times}th time"
+            assert times - waiting.returned <= self.asks, f"key {key!r} is asked for the {times}th time"
             if waiting.first is None:
                 self._start(waiting)
 
     def _asked_beside(self, flight: Flight, other: Flight) -> None:
         """A call starts while another one that holds a key of it is under way: only after `attempt_timeout`."""
+        hedged = False
         for key in set(flight.keys).intersection(other.keys):
-            limit, waiting = self.options.attempt_timeout, self.current.get(key)
+            limit, waiting = self.options.seconds_of_attempt, self.current.get(key)
+            if self.options.hedged:
+                limit = Hedges.DELAY_MIN
             assert limit is not None, f"key {key!r} is asked twice at a time"
             # A call that was made in the stead of a late one may outlive the lookup that the late one settled.
             late = abs(flight.started - other.started) >= limit - EPSILON
             own = waiting is not None and other in waiting.flights and other.started > self.watch.opened_at
             assert late or not own, f"key {key!r} is asked twice too early"
+            hedged = hedged or (own and waiting is not None and not waiting.returned)
+        if hedged and self.options.hedged:
+            self.watch.hedged()
 
     def ended(self, flight: Flight) -> None:
         """A call of this run ends."""
@@ -241,7 +360,7 @@ class RunWatch:
             option = {"missing": "on_missing", "timeout": "on_timeout"}.get(name, "on_error")
             policy = self.options.policy(option)
             if isinstance(policy, Default):
-                expected = self.plan.fallbacks[option]
+                expected = self.plan.default_values[option]
             if status == MISSING:
                 assert kind in (Kind.MISSING, Kind.APPEARING), f"key {key!r} of kind {kind} is missing"
                 self.watch.flags.add("miss")
@@ -255,14 +374,19 @@ class RunWatch:
                 assert status == TIMEOUT, f"key {key!r} leaves with status {status}"
                 self.watch.flags.add("timeout")
         assert value == expected, f"key {key!r} of status {name} has value {value!r}, not {expected!r}"
+        if self.journal is not None and status in (OK, MISSING):
+            answer = value if status == OK else None
+            assert self.journal.holds(key, answer), f"key {key!r} leaves before its answer is in the journal"
         assert (index in outcomes.errors) == (name in ("timeout", "error", "rejected"))
         entry.values.append((index, status, value))
-        if outcomes.attempts is not None and outcomes.latencies is not None and outcomes.origins is not None:
-            origin = outcomes.origins[index]
+        if outcomes.details is not None:
+            origin = outcomes.details.origins[index]
             fallback = status != OK and isinstance(policy, Default)
-            assert origin in (("fallback",) if fallback else ("call", "shared", "cache")), origin
-            assert outcomes.attempts[index] <= self.asks
-            assert 0.0 <= outcomes.latencies[index] <= self.limit
+            known = ("call", "shared", "cache", "reuse", "journal", "preload", "tier:near")
+            assert origin in (("fallback",) if fallback else known), origin
+            assert origin != "journal" or self.journal is not None
+            assert outcomes.details.attempts[index] <= self.asks
+            assert 0.0 <= outcomes.details.latencies[index] <= self.limit
 
     # emission
 
@@ -309,28 +433,39 @@ class RunWatch:
             assert clocks[0].first is not None
             assert now - clocks[0].first <= self.limit, f"a key has waited for {now - clocks[0].first:g} s"
         self._quiet_times += 1
+        if self._quiet_times % 4 == 0 and not self.closed:  # each time would take half as long again
+            check_states(self.run)
         if self._quiet_times % 16 == 0 and not self.closed and not self.run.timers:
             self._somebody_asks()
 
     def _holders(self) -> list[Lookup | Bundle]:
         """Return the lookups and bundles without an outcome that are in a call or wait for a slot."""
         run = self.run
-        assert run.engine is not None
         asked: dict[Lookup | Bundle, None] = {}
-        for call in run.engine.calls:
-            if call.run is run:
-                asked |= dict.fromkeys((*call.bundles, *call.lookups.values()))
+        for call in run.engine.calls_of(run):
+            asked |= dict.fromkeys((*call.bundles, *call.lookups.values()))
         pending = run.pending
-        for group in (pending._fresh, pending._later, *(group for group, _ in pending._urgent)):
+        short = [group for owner, group, _ in run.engine._short_of_tokens if owner is run]  # type: ignore[attr-defined]
+        for group in (pending._fresh, pending._later, *(group for group, _ in pending._urgent), *short):
             asked |= dict.fromkeys(group)
         return [held for held in asked if not held.settled]
+
+    def _before_the_source(self) -> Iterator[tuple[Outcomes, int]]:
+        """Iterate over the keys without an outcome that wait for a tier, or for the load of the source."""
+        for tier in self.run.tiers:
+            for outcomes, request in tier._asked.items():
+                places = [place for place, status in enumerate(outcomes.statuses) if status == PENDING]
+                yield from ((request.outcomes, request.indices[place]) for place in places if request is not None)
+        for _, given in self.run._waiting or ():
+            if isinstance(given, Outcomes):
+                yield from ((given, index) for index in range(len(given.keys)))
 
     def _somebody_asks(self) -> None:
         """
         Each key without an outcome, of each slice, gets it from one lookup or bundle that is in a call or waits for a
         slot; here, none waits for its back-off. The table leads to it, unless it was cut from a slice that is apart.
         """
-        table = self.run._table
+        table = self.run.table
         asked: Counter[tuple[Outcomes, int]] = Counter()
         found: set[Any] = set()
         shared: dict[int, tuple[Any, set[Any]]] = {}
@@ -353,6 +488,7 @@ class RunWatch:
                     asked[row] += 1
         assert table.keys() == found, "the table knows keys that nobody asks for any more"
         assert all(more.keys() <= keys for more, keys in shared.values()), "rows wait for what has its outcome"
+        asked.update(self._before_the_source())
         waiting = Counter(
             (entry.outcomes, index)
             for entry in self.slices
@@ -363,9 +499,24 @@ class RunWatch:
         assert not lost, f"nobody asks for key {[outcomes.keys[index] for outcomes, index in lost]!r} any more"
         assert not twice, f"key {[outcomes.keys[index] for outcomes, index in twice]!r} is settled or will be twice"
 
+    def _journaled(self, journal: MemoryStage) -> None:
+        """The journal is closed, and holds right answers only."""
+        assert not journal.waiting
+        assert not journal.active
+        for key, answers in journal.durable.items():
+            kind = self.watch.plan.kinds[key]
+            for answer in answers:
+                if answer is MISS:
+                    assert kind in (Kind.MISSING, Kind.APPEARING), f"the journal has a miss for key {key!r}"
+                else:
+                    assert kind in Kind.ANSWERED, f"the journal has an answer to key {key!r} of kind {kind}"
+                    assert answer == value_of(key, kind), f"the journal has a wrong answer to key {key!r}"
+
     def complete(self, rows: int) -> None:
         """The run ended well: all its *rows* left, and the counters add up."""
         stats = self.run.stats
+        self.watch.flags |= {"outage"} if stats.outages else set()
+        self.watch.flags |= {"returned"} if stats.returned else set()
         assert not self.slices
         assert not self.current
         assert self.emitted_rows == self.admitted_rows == self.taken_rows
@@ -373,13 +524,20 @@ class RunWatch:
         assert stats.keys == self.keys
         counted = (stats.ok, stats.missing, stats.timeouts, stats.errors, stats.rejected)
         assert sum(counted) + stats.shared == stats.keys
-        if self.run.cache is None:
+        self.watch.flags |= {"reuse"} if stats.reused else set()
+        self.watch.flags |= {"journal"} if stats.journaled else set()
+        self.watch.flags |= {"tier down"} if stats.skipped else set()
+        self.watch.flags |= {"written back"} if any(writer.written for writer in self.run.writers) else set()
+        self.watch.flags |= {"preload"} if stats.preloaded else set()
+        if not (self.run.stages or self.run.tiers):
             assert sum(counted) == self.lookups
             assert counted == tuple(self.statuses[status] for status in range(1, 6))
 
     def over(self) -> None:
         """The run was closed a second ago: none of its calls goes on, and the engine counted those that there were."""
         assert self.closed
+        if self.journal is not None:
+            self._journaled(self.journal)
         assert not self.run.timers
         for flight in self.watch.flights:
             assert flight.number != self.number or flight.stubborn, "a call goes on a second after its run was closed"

@@ -16,25 +16,31 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from enrichkit.connector import Call, Connector, ConnectorConfig, Failure, Keys, TaskInfo
-from enrichkit.engine.cache import AnswerCache
-from enrichkit.engine.dispatch import Engine
-from enrichkit.engine.handover import Handover
+from enrichkit.engine.bridge import Bridge
+from enrichkit.engine.cache import MISS, AnswerCache
+from enrichkit.engine.engine import Engine
+from enrichkit.engine.hedging import Hedges
 from enrichkit.engine.loop import LoopThread
+from enrichkit.engine.reuse import Reuse
 from enrichkit.engine.run import Run
-from enrichkit.errors import FatalError, PermanentError, TransientError
+from enrichkit.errors import FatalError, PermanentError, TransientError, UnavailableError
+from enrichkit.interface import Call, Connector, ConnectorConfig, Failure, Keys, TaskInfo
 from enrichkit.outcome import Outcomes
 from enrichkit.testing.clock import VirtualTimeLoop
 
 from .columns import column_of, in_columns
-from .invariants import RunWatch
+from .invariants import RunWatch, states_watched
+from .nearby import Near, make_table, make_tier
+from .stages import MemoryStage
 from .story import Kind, draw, value_of
 from .watch import Flight, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from enrichkit.engine.lookup import Part
+    from enrichkit.engine.preload import Table
+    from enrichkit.engine.records import Part
+    from enrichkit.engine.tiers import Tier
 
     from .story import Plan, RunPlan
 
@@ -45,6 +51,15 @@ FLAGS = {
     "keys in columns": 0.2,
     "apart": 0.1,
     "entered later": 0.05,
+    "outage": 0.05,
+    "returned": 0.05,
+    "reuse": 0.05,
+    "journal": 0.1,
+    "hedged": 0.01,
+    "tier": 0.1,
+    "tier down": 0.02,
+    "written back": 0.02,
+    "preload": 0.05,
 }
 """What a story may hold, and the share of the seeds that must, or the simulation no longer tests what it is for."""
 VIRTUAL_LIMIT = 50_000.0  # seconds; no story lasts nearly as long unless something hangs
@@ -139,7 +154,11 @@ class Source(Connector[ConnectorConfig]):
                 return {"a key": "that nobody asked for"}
             raise rng.choice(FATAL)("it is over")
         now = asyncio.get_running_loop().time()
-        if weather.outage[0] <= now < weather.outage[1] or rng.random() < weather.transient:
+        if weather.outage[0] <= now < weather.outage[1]:
+            if weather.absent:
+                raise UnavailableError("not reachable", retry_after=rng.choice([None, None, 0.1 * weather.unit]))
+            raise self._transient()
+        if rng.random() < weather.transient:
             raise self._transient()
         if rng.random() < weather.odd:
             raise rng.choice(ODD)("odd")
@@ -188,25 +207,51 @@ class Loop(VirtualTimeLoop):
 class Thread:
     """What the hand-over sees of the loop thread: mails are run by the loop, which runs while the caller waits."""
 
-    start = LoopThread.start
+    engine = LoopThread.engine
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.engines: dict[str, Engine] = {}
+        self.near: Near | None = None
+        self.loaded: Table | None = None
 
     def post(self, mail: Callable[..., Any], *args: Any) -> None:
         self.loop.call_soon(mail, *args)
 
+    def tiers(self, plan: Plan) -> tuple[Tier, ...]:
+        """Return the tiers of a run. On the loop."""
+        if plan.tier is None:
+            return ()
+        self.near = self.near or Near(plan)
+        near, tier = self.near, plan.tier
+        engine = self.engine("near", lambda: Engine(near, tier.capacity, tier.batch_size, name="near", seed=plan.seed))
+        return (make_tier(engine, plan),)
 
-class WatchedHandover(Handover):
+    def table(self, plan: Plan) -> Table | None:
+        """Return what is loaded before the first lookup of a run. On the loop."""
+        if self.loaded is None and plan.listed is not None:
+            self.loaded = make_table(plan)
+        return self.loaded
+
+
+class WatchedBridge(Bridge):
     """The hand-over, except that it runs the loop itself instead of waiting for the thread that does."""
 
-    def __init__(self, thread: Thread, watch: Watch, plan: RunPlan, number: int, cache: AnswerCache | None) -> None:
+    def __init__(
+        self,
+        thread: Thread,
+        watch: Watch,
+        plan: RunPlan,
+        number: int,
+        cache: AnswerCache | None,
+        journal: MemoryStage | None,
+        build: Callable[[], Engine],
+    ) -> None:
         self._thread = thread
         self._watching = False
         self.watched: RunWatch
 
-        def build(emit: Callable[[Any], None]) -> Run:
+        def make_run(emit: Callable[[Any], None]) -> Run:
             def watched_emit(parts: list[Part] | BaseException) -> None:
                 if isinstance(parts, BaseException):
                     self.watched.failed = parts
@@ -217,17 +262,22 @@ class WatchedHandover(Handover):
                     thread.loop.stop()
 
             run = Run(
+                thread.engine("simulated", build),
                 "simulated",
                 plan.options,
                 lambda raws: (list(raws), {}),
                 watched_emit,
                 ordered=plan.ordered,
-                fallbacks=plan.fallbacks,
+                default_values=plan.default_values,
+                reuse=Reuse(plan.options.reuse_bytes) if plan.options.reuse and cache is None else None,
+                journal=journal,
                 cache=cache,
                 task=TaskInfo(partition=number),
                 seed=watch.plan.seed,
                 neighbours=watch.plan.neighbours,
                 columns=column_of,
+                tiers=thread.tiers(watch.plan),
+                preload=thread.table(watch.plan),
             )
             close = run.close
 
@@ -236,13 +286,18 @@ class WatchedHandover(Handover):
                 watch.closes(number)
 
             run.close = watched_close  # type: ignore[method-assign]  # the books must know the very moment
+            self.watched = RunWatch(watch, plan, number, run, journal)
+            watch.runs.append(self.watched)
             return run
 
-        super().__init__(thread, plan.window, plan.start, build)  # type: ignore[arg-type]  # a thread in all it needs
-        self.watched = RunWatch(watch, plan, number, self.run)
-        watch.runs.append(self.watched)
+        super().__init__(thread, plan.window, plan.start, "simulated", plan.options, make_run)  # type: ignore[arg-type]  # a thread in all it needs
 
-    def _wait(self) -> list[Part] | BaseException:
+    def _drain(self) -> Iterator[Part]:
+        if self._run is not None and not self._run.closed:
+            self._thread.loop.run_until_complete(self._run.drain())
+        yield from ()
+
+    def _wait(self, until: float | None) -> list[Part] | BaseException:
         self._watching = True
         while self._ready.empty():
             self._thread.loop.run_forever()
@@ -256,13 +311,19 @@ class _BrokenInput(Exception):
 
 def simulate(seed: int) -> set[str]:
     """Play the story of *seed*; return which of `FLAGS` it held, and raise what was wrong."""
+    with states_watched():
+        return _simulate(seed)
+
+
+def _simulate(seed: int) -> set[str]:
     plan = draw(seed)
     loop = Loop(seed, VIRTUAL_LIMIT)
     watch = loop.watch = Watch(plan, loop.time)
     source = SourceOfColumns(plan, watch) if plan.keys_in_columns else Source(plan, watch)
     thread = Thread(loop)
     cache = AnswerCache(plan.cache.ttl, plan.cache.max_bytes, plan.cache.missing_ttl) if plan.cache else None
-    plays = [_play(plan, number, thread, source, cache) for number in range(len(plan.runs))]
+    journaled = _journal_of(plan)
+    plays = [_play(plan, number, thread, source, cache, journaled) for number in range(len(plan.runs))]
     try:
         if plan.together:
             for _ in zip_longest(*plays):  # the two take turns, part by part
@@ -278,22 +339,39 @@ def simulate(seed: int) -> set[str]:
     return watch.flags
 
 
-def _play(plan: Plan, number: int, thread: Thread, source: Source, cache: AnswerCache | None) -> Generator[Part]:
+def _journal_of(plan: Plan) -> dict[Any, list[Any]] | None:
+    """Return what the journal of the story holds at its begin; None where it has none."""
+    if plan.journal is None:
+        return None
+    kinds = {key: plan.kinds[key] for key in plan.kinds if key in plan.journal}
+    return {key: [MISS if kind == Kind.MISSING else value_of(key, kind)] for key, kind in kinds.items()}
+
+
+def _play(
+    plan: Plan,
+    number: int,
+    thread: Thread,
+    source: Source,
+    cache: AnswerCache | None,
+    journaled: dict[Any, list[Any]] | None,
+) -> Generator[Part]:
     """Be the Spark thread of one task: yields what it takes."""
     run_plan, watch, loop = plan.runs[number], source.watch, thread.loop
     rng = random.Random(f"spark {plan.seed} {number}")
-    handover = WatchedHandover(thread, watch, run_plan, number, cache)
-    watched = handover.watched
 
     def engine() -> Engine:
         watch.engine = Engine(source, plan.capacity, plan.batch_size, rate=plan.rate, seed=plan.seed)
+        watch.engine.hedges = Hedges()
+        watch.engine.hedges._until_look = 10  # a story has few calls
         return watch.engine
 
-    parts = handover.process(_slices(plan, run_plan, handover.run, thread), "simulated", engine)
+    journal = None if journaled is None else MemoryStage("journal", journaled)
+    bridge = WatchedBridge(thread, watch, run_plan, number, cache, journal, engine)
+    parts = bridge.process(_slices(plan, run_plan, bridge, thread))
     taken = 0
     try:
         for part in parts:
-            watched.taken_rows += part.rows
+            bridge.watched.taken_rows += part.rows
             taken += 1
             if run_plan.close_after is not None and taken > run_plan.close_after:
                 watch.flags.add("early close")
@@ -302,7 +380,7 @@ def _play(plan: Plan, number: int, thread: Thread, source: Source, cache: Answer
                 loop.run_until_complete(asyncio.sleep(0.05 * plan.weather.unit * rng.random()))
             yield part
         else:
-            watched.complete(run_plan.rows)
+            bridge.watched.complete(run_plan.rows)
     except _BrokenInput:
         watch.flags.add("early close")
     except FatalError:
@@ -311,17 +389,17 @@ def _play(plan: Plan, number: int, thread: Thread, source: Source, cache: Answer
     finally:
         parts.close()
     loop.run_until_complete(asyncio.sleep(1.0))
-    watched.over()
+    bridge.watched.over()
 
 
-def _slices(story: Plan, plan: RunPlan, run: Run, thread: Thread) -> Iterator[Outcomes]:
+def _slices(story: Plan, plan: RunPlan, bridge: Bridge, thread: Thread) -> Iterator[Outcomes]:
     segment = 0
     data_type = pa.int64() if story.neighbours else pa.string()
     for index, piece in enumerate(plan.slices):
         if index == plan.breaks_after:
             raise _BrokenInput
         if piece.barrier:
-            thread.post(run.admit_barrier, segment)
+            thread.post(bridge.admit_barrier, segment)
             segment += 1
         if piece.gap:
             thread.loop.run_until_complete(asyncio.sleep(piece.gap))
@@ -335,6 +413,11 @@ def _slices(story: Plan, plan: RunPlan, run: Run, thread: Thread) -> Iterator[Ou
 
 def _end(thread: Thread, watch: Watch, source: Source) -> None:
     loop = thread.loop
+    if thread.loaded is not None:
+        thread.loaded.end()
+    if thread.near is not None:
+        for error in thread.near.broken:
+            raise error
     for engine in thread.engines.values():
         loop.run_until_complete(engine.close())
     watch.closed = True

@@ -9,7 +9,7 @@ from typing import Any
 
 from enrichkit.options import Cache, Options, Retry, default
 
-__all__ = ["Kind", "Plan", "RunPlan", "SlicePlan", "Weather", "draw", "value_of"]
+__all__ = ["Kind", "Plan", "RunPlan", "SlicePlan", "TierPlan", "Weather", "draw", "value_of"]
 
 
 class Kind:
@@ -44,7 +44,7 @@ class RunPlan:
     """One task."""
 
     options: Options
-    fallbacks: dict[str, Any]  # option -> its default(value) after decoding
+    default_values: dict[str, Any]  # option -> its default(value) after decoding
     ordered: bool
     slices: tuple[SlicePlan, ...]
     window: int
@@ -72,12 +72,29 @@ class Weather:
     odd: float
     stubborn: float
     outage: tuple[float, float]
+    absent: bool  # in the outage nobody is answered; else calls fail or hang
     slow_open: float
     shaky_open: bool
 
     @property
     def opens_at_once(self) -> bool:
         return not self.slow_open and not self.shaky_open
+
+
+@dataclass(frozen=True)
+class TierPlan:
+    """A source that is asked before: how it behaves, and the keys that it holds at first."""
+
+    holds: frozenset[Any]
+    capacity: int
+    batch_size: int
+    timeout: float
+    latency: float
+    never: float
+    transient: float
+    refused: float
+    away: tuple[float, float]
+    writes: bool
 
 
 @dataclass(frozen=True)
@@ -98,6 +115,9 @@ class Plan:
     in_columns: bool = False  # the source gives columns
     apart: bool = False  # ordered tasks are told of most slices that are apart
     keys_in_columns: bool = False  # the source takes columns, and slices have them
+    tier: TierPlan | None = None
+    listed: frozenset[Any] | None = None  # the keys that are loaded before the first lookup; None: nothing is loaded
+    journal: frozenset[Any] | None = None  # the keys of which the journal holds an answer from before; None: no journal
 
 
 def draw(seed: int) -> Plan:
@@ -106,9 +126,11 @@ def draw(seed: int) -> Plan:
     capacity = rng.choice([1, 2, 3, 5, 8, 16])
     batch_size = rng.choice([1, 1, 2, 3, 7])
     timeout = rng.choice([0.1, 0.5, 0.5, 2.0, 2.0, 10.0, None])
-    attempt_timeout = None
+    attempt_timeout: Any = None
     if timeout is None or rng.random() < 0.3:
         attempt_timeout = (timeout or 3.0) * rng.uniform(0.2, 0.8)
+    elif random.Random(f"hedged {seed}").random() < 0.25:
+        attempt_timeout = "p95"
     unit = timeout or attempt_timeout or 1.0
     calm = rng.random() < 0.1
     weather = Weather(
@@ -123,12 +145,13 @@ def draw(seed: int) -> Plan:
         odd=0.0 if calm else rng.choice([0.0, 0.0, 0.02]),
         stubborn=rng.choice([0.0, 0.3, 1.0]),
         outage=(0.0, 0.0) if calm or rng.random() < 0.8 else (start := unit * rng.uniform(0, 5), start + unit * 3),
+        absent=random.Random(f"absent {seed}").random() < 0.7,
         slow_open=unit * rng.choice([0.0, 0.0, 0.1, 0.9]),
         shaky_open=not calm and rng.random() < 0.1,
     )
     universe = [rng.choice([f"k{n}", n, (n, "part")]) for n in range(rng.randint(205, 240))]
     neighbours = random.Random(f"neighbours {seed}").random() < 0.5
-    keys_in_columns = random.Random(f"keys in columns {seed}").random() < 0.5
+    keys_in_columns = random.Random(f"keys in columns {seed}").random() < 0.75
     if neighbours:  # keys of one type, as those of a column are
         universe = list(range(len(universe)))
     elif keys_in_columns:
@@ -144,9 +167,13 @@ def draw(seed: int) -> Plan:
     if rng.random() < 0.25:
         runs.append(_draw_run(rng, universe[:60], timeout, attempt_timeout, cache))
     apart = random.Random(f"apart {seed}")
-    told = apart.random() < 0.5
+    told = apart.random() < 0.75
     if told:
         runs = [replace(run, slices=_overlapping(apart, run.slices)) for run in runs]
+    journal = _draw_journal(random.Random(f"journal {seed}"), universe, kinds)
+    listed = None
+    if journal is None and cache is None and (neighbours or keys_in_columns):  # keys of one type
+        listed = _draw_listed(random.Random(f"listed {seed}"), universe, kinds)
     return Plan(
         seed,
         capacity,
@@ -162,14 +189,55 @@ def draw(seed: int) -> Plan:
         in_columns=random.Random(f"columns {seed}").random() < 0.5,
         apart=told,
         keys_in_columns=keys_in_columns,
+        tier=_draw_tier(random.Random(f"tier {seed}"), universe, kinds, unit),
+        listed=listed,
+        journal=journal,
     )
+
+
+def _draw_tier(rng: random.Random, universe: list[Any], kinds: dict[Any, int], unit: float) -> TierPlan | None:
+    """Draw whether there is a tier, and how it is."""
+    if rng.random() < 0.8:
+        return None
+    share = rng.choice([0.0, 0.3, 0.9])
+    begin = unit * rng.uniform(0.0, 4.0)
+    return TierPlan(
+        holds=frozenset(key for key in universe if kinds[key] in Kind.ANSWERED and rng.random() < share),
+        capacity=rng.choice([1, 2, 8]),
+        batch_size=rng.choice([1, 3, 10]),
+        timeout=unit * rng.choice([0.1, 0.3]),
+        latency=unit * rng.choice([0.005, 0.02]),
+        never=rng.choice([0.0, 0.0, 0.05]),
+        transient=rng.choice([0.0, 0.05, 0.3]),
+        refused=rng.choice([0.0, 0.02]),
+        away=(0.0, 0.0) if rng.random() < 0.6 else (begin, begin + 2.0 * unit),
+        writes=rng.random() < 0.5,
+    )
+
+
+def _draw_listed(rng: random.Random, universe: list[Any], kinds: dict[Any, int]) -> frozenset[Any] | None:
+    """Draw whether the source is loaded first, and which keys it lists."""
+    share = rng.choice([None, None, None, 0.3, 0.9])
+    if share is None:
+        return None
+    answered = (Kind.PLAIN, Kind.NULL, Kind.MISSING)  # the others would be asked of the source
+    return frozenset(key for key in universe if kinds[key] in answered and rng.random() < share) or None
+
+
+def _draw_journal(rng: random.Random, universe: list[Any], kinds: dict[Any, int]) -> frozenset[Any] | None:
+    """Draw whether there is a journal, and of which keys an earlier run has had an answer."""
+    share = rng.choice([None, None, None, 0.0, 0.1, 0.5, 1.0])
+    if share is None:
+        return None
+    answered = (*Kind.ANSWERED, Kind.MISSING)
+    return frozenset(key for key in universe if kinds[key] in answered and rng.random() < share)
 
 
 def _overlapping(rng: random.Random, slices: tuple[SlicePlan, ...]) -> tuple[SlicePlan, ...]:
     """Give some of *slices* some keys of the one before, which may be under way then."""
     made: list[SlicePlan] = []
     for piece in slices:
-        if made and rng.random() < 0.3:
+        if made and rng.random() < 0.4:
             before = [key for key in made[-1].keys if key not in piece.keys]
             shared = tuple(rng.sample(before, min(len(before), rng.randint(1, 3))))
             piece = replace(piece, keys=piece.keys + shared, counts=piece.counts + (1,) * len(shared))
@@ -178,7 +246,7 @@ def _overlapping(rng: random.Random, slices: tuple[SlicePlan, ...]) -> tuple[Sli
 
 
 def _draw_run(
-    rng: random.Random, universe: list[Any], timeout: float | None, attempt_timeout: float | None, cache: Cache | None
+    rng: random.Random, universe: list[Any], timeout: float | None, attempt_timeout: Any, cache: Cache | None
 ) -> RunPlan:
     ordered = rng.random() < 0.5
     retry = rng.choice([None, Retry(), Retry()])
@@ -186,16 +254,21 @@ def _draw_run(
         wait = (timeout or 1.0) * rng.uniform(0.0, 0.4)
         jitter = rng.choice(["full", "none"])
         retry = Retry(rng.randint(1, 5), wait, rng.choice([1.0, 2.0]), wait * 3, jitter, rng.random() < 0.3)
-    fallbacks = {f"on_{name}": f"decoded fallback for {name}" for name in ("timeout", "error", "missing")}
-    policies: dict[str, Any] = {name: rng.choice(["null", default("raw")]) for name in fallbacks}
+    default_values = {f"on_{name}": f"decoded fallback for {name}" for name in ("timeout", "error", "missing")}
+    policies: dict[str, Any] = {name: rng.choice(["null", default("raw")]) for name in default_values}
+    if random.Random(f"patient {rng.random()}").random() < 0.3:  # the clocks stand still in an outage
+        del policies["on_timeout"]
+    others = random.Random(f"reuse {rng.random()}")
     options = Options(
+        reuse=others.random() < 0.6,
+        reuse_bytes=others.choice([64 * 2**20, 4096]),
         timeout=timeout,
         attempt_timeout=attempt_timeout,
         max_fallback_ratio=1.0,
         stall_timeout=86_400.0,
         retry=retry,
         cache=cache,
-        details=rng.random() < 0.3,
+        details=rng.random() < 0.3 or "on_timeout" not in policies,
         window_bytes=rng.choice([64 * 2**20, 64 * 2**20, 2048]),
         **policies,
     )
@@ -217,5 +290,5 @@ def _draw_run(
     close_after = rng.randrange(len(slices) if ordered else 60) if rng.random() < 0.3 else None
     breaks_after = rng.randrange(len(slices)) if rng.random() < 0.05 else None
     return RunPlan(
-        options, fallbacks, ordered, tuple(slices), window, rng.choice([1, 16, window]), close_after, breaks_after
+        options, default_values, ordered, tuple(slices), window, rng.choice([1, 16, window]), close_after, breaks_after
     )

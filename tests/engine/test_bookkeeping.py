@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enrichkit.engine.cache import AnswerCache, size_of
-from enrichkit.engine.calls import InFlight
-from enrichkit.engine.deadlines import Deadlines, Sweeper
-from enrichkit.engine.lookup import Lookup
-from enrichkit.engine.retry import Budget
+from enrichkit.engine.cache import AnswerCache
+from enrichkit.engine.deadlines import TICKS_PER_TIMEOUT, Deadlines, Sweeper
+from enrichkit.engine.limits import RetryBudget
+from enrichkit.engine.records import InFlight, Lookup, State
+from enrichkit.engine.sizes import size_of
 from enrichkit.errors import ContractError, PermanentError, TaskFailedError, TransientError
 from enrichkit.options import Retry
 from enrichkit.outcome import Outcomes
@@ -27,10 +27,10 @@ POISON = Step(error=PermanentError("poison"))
 
 
 def test_a_budget_takes_what_is_spent_and_gives_back_one_token_for_each_call() -> None:
-    budget = Budget()
+    budget = RetryBudget()
     assert budget.spend(5)
     assert budget.tokens == 95
-    budget.earn()
+    budget.earn(1)
     assert budget.tokens == 96
     assert not budget.spend(97)
     assert budget.tokens == 96
@@ -41,7 +41,7 @@ def test_a_budget_takes_what_is_spent_and_gives_back_one_token_for_each_call() -
 @pytest.mark.parametrize("batch_size", [1, 2])
 async def test_a_clean_call_gives_one_token_back_and_a_late_one_none(lab: Lab, batch_size: int) -> None:
     _, task = lab.start({"late": Step(after=0.5)}, batch_size=batch_size, timeout=0.2, on_timeout="null")
-    budget = lab.engines[0].budget
+    budget = lab.engines[0].retry_budget
     budget.tokens = 50
     task.admit("a", "b")
     await lab.at(0.1)
@@ -55,27 +55,27 @@ async def test_a_clean_call_gives_one_token_back_and_a_late_one_none(lab: Lab, b
 @pytest.mark.parametrize("batch_size", [1, 2])
 async def test_an_answer_after_the_attempt_timeout_is_taken_but_gives_no_token_back(lab: Lab, batch_size: int) -> None:
     _, task = lab.start(otherwise=Step(after=0.3), batch_size=batch_size, attempt_timeout=0.1, retry=None)
-    lab.engines[0].budget.tokens = 50
+    lab.engines[0].retry_budget.tokens = 50
     task.admit("a", "b")
     await task.end()
     assert task.values == ["va", "vb"]
-    assert lab.engines[0].budget.tokens == 50
+    assert lab.engines[0].retry_budget.tokens == 50
 
 
-async def test_a_call_with_a_miss_or_a_failure_gives_no_token_back(lab: Lab) -> None:
+async def test_a_call_with_a_miss_gives_a_token_back_and_one_with_a_failure_none(lab: Lab) -> None:
     script = {"none": Step(missing=True), "bad": Step(failure=PermanentError("no"))}
     _, task = lab.start(script, batch_size=2, on_error="null")
-    lab.engines[0].budget.tokens = 50
+    lab.engines[0].retry_budget.tokens = 50
     task.admit("a", "none", "b", "bad")
     await task.end()
-    assert lab.engines[0].budget.tokens == 50
+    assert lab.engines[0].retry_budget.tokens == 51
 
 
 async def test_a_full_bucket_does_not_overflow(lab: Lab) -> None:
     _, task = lab.start(batch_size=2)
     task.admit(*range(10))
     await task.end()
-    assert lab.engines[0].budget.tokens == Budget.SIZE
+    assert lab.engines[0].retry_budget.tokens == RetryBudget.SIZE
 
 
 async def test_each_call_of_a_bisection_costs_one_token_and_is_counted(lab: Lab) -> None:
@@ -86,7 +86,7 @@ async def test_each_call_of_a_bisection_costs_one_token_and_is_counted(lab: Lab)
     assert task.statuses == ["error", "ok", "ok", "ok"]
     assert server.keys == [(0, 1, 2, 3), (0, 1), (2, 3), (0,), (1,)]
     assert task.run.stats.bisections == 4
-    assert lab.engines[0].budget.tokens == Budget.SIZE - 4 + 2, "two of the calls were clean"
+    assert lab.engines[0].retry_budget.tokens == RetryBudget.SIZE - 4 + 2, "two of the calls were clean"
 
 
 async def test_a_bisection_makes_all_the_calls_that_it_may(lab: Lab) -> None:
@@ -162,7 +162,8 @@ async def test_keys_that_are_asked_again_are_looked_at_a_few_times_each(lab: Lab
     group: list[Lookup] = [Watched(n, Outcomes([n], 1), 0) for n in range(500)]
     for lookup in group[1:]:
         lookup.started = 1.0
-    call = InFlight(task.run, group, None, 2.0, None)
+    call = InFlight(group, None, 2.0, None)
+    task.run.deadlines.start(call.record, 2.0)
     assert Watched.looks < 10 * 500
     assert [2.0, *[1.0] * 499] == [lookup.started for lookup in group]
     assert group[:1] == call.record
@@ -174,7 +175,7 @@ def test_a_deadline_has_passed_at_its_very_moment_and_is_told_once() -> None:
     deadlines = Deadlines(2.0)
     deadlines.start(lookups, 1.0)
     assert [deadlines.of(lookup) for lookup in lookups] == [3.0, 3.0]
-    lookups[0].settled = True
+    lookups[0].state = State.SETTLED
     assert list(deadlines.expired(2.999)) == []
     assert list(deadlines.expired(3.0)) == [lookups[1]]
     assert list(deadlines.expired(4.0)) == []
@@ -194,7 +195,7 @@ async def test_the_sweeper_comes_by_twenty_times_in_the_shortest_timeout_and_in_
 
     sweeper = Sweeper(asyncio.get_running_loop(), sweep)
     for timeout in timeouts:
-        sweeper.watch(timeout)
+        sweeper.watch(timeout / TICKS_PER_TIMEOUT)
     sweeper.wake()
     sweeper.wake()
     await lab.at(1.0)

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from enrichkit.columns import column_reader
-from enrichkit.connector import Answers, Keys
-from enrichkit.engine import conclude, dispatch
+from enrichkit.engine import engine as engine_module
+from enrichkit.engine import results
 from enrichkit.engine.cache import AnswerCache
-from enrichkit.engine.calls import InFlight
-from enrichkit.engine.lookup import Bundle
+from enrichkit.engine.records import Bundle, InFlight
 from enrichkit.errors import ContractError, PermanentError, TransientError
+from enrichkit.interface import Answers, Keys
 from enrichkit.options import Retry, default
 from enrichkit.outcome import Outcomes
 from enrichkit.testing import clock as virtual
 from enrichkit.testing.scripted import ScriptedConnector, Step
+from enrichkit.values.decode_columns import column_reader
 
 from .bench import Lab
 from .columns import column_of, in_columns
@@ -28,8 +28,8 @@ from .columns import column_of, in_columns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from enrichkit.connector import Call
-    from enrichkit.engine.lookup import Lookup
+    from enrichkit.engine.records import Lookup
+    from enrichkit.interface import Call
 
 Slice = tuple[float, list[int], int]
 """When it comes, its keys, and how many rows have none."""
@@ -98,7 +98,7 @@ def history(
             stats = task.run.stats
             asked = [(seen.keys, seen.call, seen.started, seen.ended) for seen in server.calls]
             rows = task.left if options["ordered"] else sorted(task.left, key=lambda row: (row.at, repr(row)))
-            return {"rows": rows, "asked": asked, "stats": stats.as_dict(), "table": dict(task.run._table)}
+            return {"rows": rows, "asked": asked, "stats": stats.as_dict(), "table": dict(task.run.table)}
         finally:
             await lab.close()
 
@@ -120,7 +120,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=120, derandomize=True, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     slices=st.lists(st.tuples(st.sampled_from([0.0, 0.0, 0.15, 1.2]), KEYS, st.integers(0, 2)), min_size=1, max_size=8),
@@ -132,8 +132,8 @@ def test_bundles_give_what_single_lookups_give(
 ) -> None:
     together = history(seed, slices, limits, options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conclude, "answered_together", lambda call, answers: False)  # so each call is taken apart
-        patch.setattr(dispatch, "answered_one", lambda call, answers: False)  # and that of one key takes the long way
+        patch.setattr(results, "answered_together", lambda run, call, answers: False)  # so each call is taken apart
+        patch.setattr(engine_module, "answered_one", lambda run, call, answers: False)  # also those of one key
         one_by_one = history(seed, slices, limits, options)
     note(str(together))
     assert one_by_one == together
@@ -170,7 +170,7 @@ async def test_columns_travel_to_the_end_as_they_are(lab: Lab, monkeypatch: pyte
     def looked(*_: object) -> None:
         raise AssertionError("a key of a call in columns was looked at")
 
-    monkeypatch.setattr(conclude, "answered_together", looked)
+    monkeypatch.setattr(results, "answered_together", looked)
     monkeypatch.setattr(InFlight, "separate", looked)
     engine = lab.engine(Columnar({7: Step(missing=True)}, otherwise=Step(after=0.1)), batch_size=10)
     task = lab.task(engine, columns=column_of, details=True)
@@ -203,7 +203,7 @@ async def test_columns_are_taken_apart_where_one_key_needs_more(lab: Lab, instea
     expected: list[Any] = [[value] for value in found] if "many" in instead else [*found]
     expected[7] = expected[17] = missed
     assert expected == outcomes.values
-    assert not outcomes.columns
+    assert not outcomes.value_columns
 
 
 async def test_rows_of_another_slice_that_wait_for_a_key_in_a_column_get_its_value(lab: Lab) -> None:
@@ -225,7 +225,9 @@ async def test_a_column_is_no_matter_of_the_rows_that_wait_for_what_was_cut_from
     await task.end()
     assert [row.key for row in task.left] == [1, 2, 3, 4, 5, 6, 6, 7]
     assert task.statuses == ["ok"] * 8
-    assert [len(outcomes.columns) for outcomes in (first, second, third)] == [1, 1, 0], "the 6 that two want is a value"
+    assert [len(outcomes.value_columns) for outcomes in (first, second, third)] == [1, 1, 0], (
+        "the 6 that two want is a value"
+    )
 
 
 class Mixed(ScriptedConnector):

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enrichkit.engine.cache import ABSENT, MISS, AnswerCache, size_of
+from enrichkit.engine.cache import ABSENT, MISS, AnswerCache
+from enrichkit.engine.sizes import size_of
 from enrichkit.errors import ConfigError, PermanentError, TransientError
 from enrichkit.options import Cache, Retry
 from enrichkit.testing.scripted import Step
@@ -42,15 +43,16 @@ def test_reading_does_not_keep_an_answer_alive() -> None:
     assert cache.get_many(["a"], 10.0) == [ABSENT]
 
 
-def test_when_there_is_no_room_the_oldest_leave() -> None:
+def test_when_there_is_no_room_an_answer_leaves_that_nobody_asks_for() -> None:
     """C4: testSizeBasedEviction. The bound is of bytes, not of entries."""
-    each = filled(a="v").bytes
-    cache = AnswerCache(60.0, 10 * each, None)
-    for key in "abcdefghij":
-        cache.put_many([key], ["v"], 0.0)
-    assert ABSENT not in cache.get_many(list("abcdefghij"), 1.0)
-    cache.put_many(["k"], ["v"], 1.0)
-    assert cache.get_many(list("abcdefghijk"), 1.0) == [ABSENT] + ["v"] * 10
+    cache = AnswerCache(60.0, 16_000, None)
+    hot, value = list(range(10)), "v" * 500
+    cache.put_many(hot, [value] * 10, 0.0)
+    for key in range(10, 110):
+        assert cache.get_many(hot, 1.0) == [value] * 10
+        cache.put_many([key], [f"{key}".ljust(500)], 1.0)
+        assert cache.bytes <= 16_000
+    assert 10 < len(cache) < 30
 
 
 def test_a_null_and_a_miss_are_told_from_an_unknown_key() -> None:
@@ -199,6 +201,17 @@ async def test_a_late_answer_goes_to_the_cache_but_not_to_the_row(lab: Lab) -> N
     await task.end()
     assert task.values == [None, "va"]
     assert server.asked["a"] == 1
+
+
+async def test_a_late_older_answer_replaces_no_newer_one(lab: Lab) -> None:
+    script = {"a": [Step(after=2.0, value="old"), Step(value="new")], "slow": Step(after=3.0)}
+    cache = AnswerCache(60.0, ROOM, None)
+    engine = lab.engine(lab.server(script))
+    task = lab.task(engine, cache=cache, timeout=10.0, attempt_timeout=0.5, retry=Retry(attempts=2, wait=0.0))
+    task.admit("a", "slow")
+    await task.end()
+    assert task.values == ["new", "vslow"]
+    assert cache.get_many(["a"], 0.0) == ["new"]
 
 
 async def test_what_the_cache_remembers_is_decoded(lab: Lab) -> None:

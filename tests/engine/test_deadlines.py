@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ async def test_the_clock_starts_with_the_first_slot_and_not_while_a_key_waits_fo
 async def test_a_lookup_that_takes_long_keeps_no_clocks_of_those_that_have_left(lab: Lab) -> None:
     _, task = lab.start({"slow": NEVER}, timeout=600.0, on_timeout="null", ordered=False)
     task.admit("slow")
-    for number in range(10_000):
+    for number in range(3_000):
         task.admit(number)
         await task.until(lambda: len(task.left) == task.admitted - 1)
     assert len(task.run.deadlines._records) <= 1001
@@ -67,13 +68,28 @@ async def test_the_clock_goes_on_during_retries_and_back_off(lab: Lab) -> None:
     assert server.asked["a"] == 2
 
 
-async def test_a_retry_that_could_only_start_after_the_deadline_is_an_error_at_once(lab: Lab) -> None:
+@pytest.mark.parametrize(("asked", "waits"), [(30.0, 30), (3600.0, 60)])
+async def test_a_retry_that_could_only_start_after_the_deadline_is_an_error_at_once(
+    lab: Lab, asked: float, waits: int
+) -> None:
     _, task = lab.start(
-        {"a": Step(error=TransientError("busy", retry_after=30.0))}, timeout=10.0, on_error="null", on_timeout="null"
+        {"a": Step(error=TransientError("busy", retry_after=asked))}, timeout=10.0, on_error="null", on_timeout="null"
     )
     task.admit("a")
     await task.end()
-    assert [(row.status, row.error, row.at) for row in task.left] == [("error", "TransientError: busy", 0.0)]
+    why = f"(not asked again: the source asks for {waits} s, which ends after the timeout of 10 s)"
+    assert [(row.status, row.error, row.at) for row in task.left] == [("error", f"TransientError: busy {why}", 0.0)]
+
+
+async def test_a_back_off_that_ends_after_the_deadline_is_named_in_the_error(lab: Lab) -> None:
+    retry = Retry(wait=5.0, wait_max=5.0, jitter="none")
+    busy = Step(after=6.0, error=TransientError("busy."))
+    _, task = lab.start({"a": busy}, timeout=10.0, retry=retry, details=True)
+    task.admit("a")
+    await task.end()
+    assert task.left[0].error == (
+        "TransientError: busy (not asked again: the back-off is 5 s, which ends after the timeout of 10 s)"
+    )
 
 
 async def test_a_key_of_a_group_keeps_its_deadline_when_the_others_have_their_answers(lab: Lab) -> None:
@@ -88,18 +104,21 @@ async def test_a_key_of_a_group_keeps_its_deadline_when_the_others_have_their_an
 
 
 async def test_a_late_call_keeps_its_slot_and_the_next_key_waits_for_it(lab: Lab, clock: str) -> None:
-    server, task = lab.start({"a": Step(after=0.3)}, capacity=1, timeout=0.2, on_timeout="null")
+    server, task = lab.start({"a": Step(held=True)}, capacity=1, timeout=0.2, on_timeout="null")
     task.admit_each("a", "b")
+    await task.until(lambda: len(task.left) == 1)
+    server.release()
     await task.end()
     assert task.statuses == ["timeout", "ok"]
     assert (server.peak, server.calls[0].cancelled) == (1, 0)
 
 
 async def test_a_later_row_waits_for_the_late_call_of_its_key(lab: Lab, clock: str) -> None:
-    server, task = lab.start({"a": Step(after=0.3)}, timeout=0.2, on_timeout="null")
+    server, task = lab.start({"a": Step(held=True)}, timeout=0.2, on_timeout="null")
     task.admit("a")
     await task.until(lambda: len(task.left) == 1)
     task.admit("a")
+    server.release()
     await task.end()
     assert task.values == [None, "va"]
     assert server.asked["a"] == 1
@@ -448,3 +467,35 @@ async def test_the_time_for_which_the_loop_was_blocked_counts(lab: Lab) -> None:
     await task.end()
     assert [row.status for row in task.left] == ["timeout", "ok"]
     assert task.left[0].at == pytest.approx(3.0, **SOON)
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+async def test_a_clock_of_the_machine_that_jumps_changes_no_deadline(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, jump: float
+) -> None:
+    """An administrator or NTP sets it; the engine goes by the monotonic clock of the loop."""
+    script = {0: Step(after=1.5), 1: NEVER, 2: BUSY}
+    cache = AnswerCache(ttl=10.0, max_bytes=1000, missing_ttl=10.0)
+    server, task = lab.start(
+        script, timeout=2.0, on_timeout="null", on_error="null", max_fallback_ratio=1.0, cache=cache
+    )
+    task.admit_each(0, 1, 2)
+    await lab.at(0.01)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + jump)
+    await lab.at(2.5)
+    assert [(row.key, row.status) for row in task.left] == [(0, "ok"), (1, "timeout"), (2, "error")]
+    assert task.left[1].at == pytest.approx(2.0, **SOON)
+    task.admit(0)  # the cache does not forget either
+    await task.end()
+    assert (task.left[-1].value, server.asked[0]) == ("v0", 1)
+
+
+async def test_late_answers_are_counted(lab: Lab) -> None:
+    script = {n: Step(after=2.0 + n / 10) for n in range(3)}
+    _, task = lab.start(script, capacity=6, timeout=1.0, on_timeout="null")
+    task.admit_each(*range(6))
+    await lab.at(5.0)
+    assert task.statuses == ["timeout"] * 3 + ["ok"] * 3
+    assert task.run.stats.late == 3
+    await task.end()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enrichkit.errors import (
+    ConfigError,
     ContractError,
     FatalError,
     LookupFailedError,
@@ -18,10 +19,12 @@ from enrichkit.errors import (
     TransientError,
 )
 from enrichkit.options import Retry, default
-from enrichkit.testing.scripted import Step
+from enrichkit.testing.scripted import ScriptedConnector, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from enrichkit.interface import Call
 
     from .bench import Lab
 
@@ -245,12 +248,31 @@ async def test_the_text_of_an_unknown_exception_may_hold_a_secret_so_only_its_cl
     assert task.left[0].error == "PermanentError: the connector raised ValueError"
 
 
+async def test_the_log_says_where_a_connector_raised_once_and_without_values(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Buggy(ScriptedConnector):
+        async def fetch_many(self, keys: Sequence[Any], call: Call) -> dict[Any, Any]:
+            return {key: {"alice": 1}[f"secret {key}"] for key in keys}
+
+    task = lab.task(lab.engine(Buggy()), on_error="null", max_fallback_ratio=1.0)
+    with caplog.at_level("WARNING", "enrichkit"):
+        task.admit_each(*range(10))
+        await task.end()
+    [text] = [record.getMessage() for record in caplog.records]
+    line = Buggy.fetch_many.__code__.co_firstlineno + 1
+    frames = ", ".join([f"test_errors.py, line {line}, in fetch_many", f"test_errors.py, line {line}, in <dictcomp>"])
+    inlined = f"test_errors.py, line {line}, in fetch_many"  # from Python 3.12 on
+    assert text in [f"scripted: the connector raised KeyError at: {place}." for place in (frames, inlined)]
+
+
 async def test_a_message_hides_the_key_unless_asked_to_show_it(lab: Lab) -> None:
     _, task = lab.start(otherwise=Step(error=PermanentError("no")))
     task.admit("alice@example.test")
     with pytest.raises(LookupFailedError, match=r"the lookup of key #[0-9a-f]{10} failed"):
         await task.end()
     assert "alice" not in str(task.error)
+    assert str(task.error).endswith("keeps the row. Set show_keys=True to see the key.")
 
 
 async def test_a_fatal_error_ends_the_task_whatever_the_policy(lab: Lab) -> None:
@@ -360,3 +382,56 @@ async def test_rows_get_their_answers_although_another_row_of_the_call_failed_tr
     await task.end()
     assert task.values == ["va", "vb", "vc"]
     assert server.keys == [("a", "b", "c"), ("b",)]
+
+
+class Verdict:
+    """Says what is wrong with the second answer, or with all of them at the end."""
+
+    def __init__(self, *, at_end: bool = False) -> None:
+        self.done = False
+        self.seen: list[Any] = []
+        self.at_end = at_end
+
+    def see(self, answers: Mapping[Any, Any]) -> ConfigError | None:
+        self.seen += answers.values()
+        self.done = len(self.seen) >= 2
+        return ConfigError("a field is absent") if self.done and not self.at_end else None
+
+    def verdict(self) -> ConfigError | None:
+        return ConfigError("all lack a field") if self.at_end else None
+
+
+async def test_first_answers_that_lack_a_field_fail_the_task_whatever_the_policies(lab: Lab) -> None:
+    first = Verdict()
+    server, task = lab.start(
+        otherwise=Step(after=1.0), capacity=1, first_answers=first, on_error="null", max_fallback_ratio=1.0
+    )
+    task.admit_each(*range(5))
+    with pytest.raises(ConfigError, match=r"^a field is absent$"):
+        await task.end()
+    assert first.seen == ["v0", "v1"]
+    assert len(server.calls) == 2
+
+
+async def test_first_answers_are_looked_at_until_nothing_is_left_to_be_found_out(lab: Lab) -> None:
+    first = Verdict(at_end=True)
+    _, task = lab.start(capacity=1, first_answers=first)
+    task.admit_each(*range(5))
+    await task.end()
+    assert first.seen == ["v0", "v1"]
+    assert task.run.first_answers is None
+
+
+@pytest.mark.parametrize(("found", "warns"), [(None, True), (0, False), (999, False), (1000, True)])
+async def test_a_task_whose_first_keys_all_are_missing_warns_once(
+    lab: Lab, caplog: pytest.LogCaptureFixture, found: int | None, warns: bool
+) -> None:
+    server = lab.server({n: Step(missing=n != found) for n in range(3000)})
+    task = lab.task(lab.engine(server, batch_size=10), looks_up="RedisConfig(key='usr:{}')")
+    task.admit_each(*range(3000))
+    await task.end()
+    text = (
+        "scripted: the source holds none of the first 1,000 keys of this task. Compare a key with "
+        "RedisConfig(key='usr:{}')."
+    )
+    assert [record.getMessage() for record in caplog.records] == [text] * warns

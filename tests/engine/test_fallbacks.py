@@ -15,23 +15,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enrichkit.decode import decoder
+from enrichkit.engine.bridge import Bridge
 from enrichkit.engine.cache import AnswerCache
+from enrichkit.engine.engine import Engine
+from enrichkit.engine.fallback import Fallback
 from enrichkit.engine.loop import LoopThread
 from enrichkit.engine.run import Run
 from enrichkit.errors import FatalError, LookupFailedError, PermanentError, TooManyFallbacksError, TransientError
-from enrichkit.key_function import KeyFunction, KeyFunctionConfig
 from enrichkit.options import Options, Retry, default
 from enrichkit.outcome import Outcomes
+from enrichkit.sources.function_fallback import KeyFunction, KeyFunctionConfig
 from enrichkit.testing import clock as virtual
 from enrichkit.testing.scripted import Step
+from enrichkit.values.decode import decoder
 
 from .bench import POLICIES, Lab, Row, end_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from enrichkit.engine.fallback import Stage
     from enrichkit.testing.scripted import ScriptedConnector
 
 either_order = pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
@@ -40,11 +42,13 @@ BAD = Step(error=PermanentError("poison"))
 MISSING = Step(missing=True)
 
 
-def function(lab: Lab, called: Callable[[Any], Any], *when: str, show_keys: bool = False, **options: Any) -> Stage:
-    """A stage that calls a function of the key, as enrichkit makes it."""
+def function(lab: Lab, called: Callable[[Any], Any], *when: str, show_keys: bool = False, **options: Any) -> Fallback:
+    """A fallback that calls a function of the key, as enrichkit makes it."""
     connector = KeyFunction(KeyFunctionConfig(function=called, show_keys=show_keys))
     options = {"retry": None, **options}
-    return lab.stage(connector, *when, name=f"the function {called.__name__}", capacity=connector.capacity, **options)
+    return lab.fallback(
+        connector, *when, name=f"the function {called.__name__}", capacity=connector.capacity, **options
+    )
 
 
 async def shout(key: Any) -> str:
@@ -68,7 +72,7 @@ async def test_the_function_of_the_option_is_called_with_the_key(lab: Lab) -> No
     _, task = lab.start(
         {1: NEVER, 2: BAD, (3, "b"): MISSING, 4: rejected},
         timeout=1.0,
-        stages=[function(lab, of(option), option) for option in options],
+        fallbacks=[function(lab, of(option), option) for option in options],
         details=True,
         **dict.fromkeys(options, shout),
     )
@@ -94,14 +98,15 @@ async def test_the_error_of_a_function_is_the_rows_error(lab: Lab) -> None:
         raise KeyError(key)
 
     _, task = lab.start(
-        otherwise=NEVER, timeout=1.0, stages=[function(lab, stumble, "on_timeout")], on_timeout=stumble, details=True
+        otherwise=NEVER, timeout=1.0, fallbacks=[function(lab, stumble, "on_timeout")], on_timeout=stumble, details=True
     )
     task.admit("a")
     await task.end()
     assert (None, "timeout", "call") == (task.left[0].value, task.left[0].status, task.left[0].origin)
+    line = stumble.__code__.co_firstlineno + 1
     assert task.left[0].error == (
-        "PermanentError: the function raised KeyError (in the function stumble, after: TimeoutError: no answer "
-        "within 1 s)"
+        f"PermanentError: the function raised KeyError at test_fallbacks.py, line {line}, in stumble: raise "
+        "KeyError(key) (in the function stumble, after: TimeoutError: no answer within 1 s)"
     )
 
 
@@ -112,13 +117,15 @@ async def test_a_function_that_fails_fails_the_task(lab: Lab, show_keys: bool, w
     async def stumble(key: Any) -> None:
         raise ValueError(f"no {key} in redis://me:hunter2@host")
 
-    stage = function(lab, stumble, "on_missing", show_keys=show_keys)
-    _, task = lab.start({"a": MISSING}, stages=[stage], on_missing=stumble, show_keys=True)
+    fallback = function(lab, stumble, "on_missing", show_keys=show_keys)
+    _, task = lab.start({"a": MISSING}, fallbacks=[fallback], on_missing=stumble, show_keys=True)
     task.admit("a")
+    line = stumble.__code__.co_firstlineno + 1
     text = (
-        "scripted: the lookup of key 'a' failed after 1 attempt and TIME s: PermanentError: the function WORDS (in "
-        "the function stumble, after: the source does not hold the key). The task fails because on_error is 'fail'; "
-        "on_error='null' or on_error=default(value) keeps the row."
+        "scripted: the lookup of key 'a' failed after 1 attempt and TIME s: PermanentError: the function WORDS at "
+        f'test_fallbacks.py, line {line}, in stumble: raise ValueError(f"no {{key}} in redis://***@host") (in the '
+        "function stumble, after: the source does not hold the key). "
+        "The task fails because on_error is 'fail'; on_error='null' or on_error=default(value) keeps the row."
     )
     pattern = re.escape(text.replace("WORDS", words)).replace("TIME", r"[\d.e-]+")
     with pytest.raises(LookupFailedError, match=f"^{pattern}$"):
@@ -132,8 +139,8 @@ async def test_a_function_that_never_returns_ends_with_its_own_timeout(lab: Lab)
         if key == "a":
             await asyncio.Event().wait()
 
-    stage = function(lab, hang, "on_timeout", timeout=2.0)
-    _, task = lab.start(otherwise=NEVER, timeout=1.0, stages=[stage], on_timeout=hang, details=True)
+    fallback = function(lab, hang, "on_timeout", timeout=2.0)
+    _, task = lab.start(otherwise=NEVER, timeout=1.0, fallbacks=[fallback], on_timeout=hang, details=True)
     task.admit("a", "b")
     await task.end()
     assert task.left[0].error == (
@@ -147,8 +154,8 @@ async def test_an_answer_of_the_wrong_type_is_that_rows_error(lab: Lab) -> None:
     async def odd(key: int) -> Any:
         return "seven" if key == 7 else key
 
-    stage = function(lab, odd, "on_missing", decode=decoder(pa.int64(), "python"))
-    _, task = lab.start(otherwise=MISSING, stages=[stage], on_missing=odd, details=True)
+    fallback = function(lab, odd, "on_missing", decode=decoder(pa.int64(), "python"))
+    _, task = lab.start(otherwise=MISSING, fallbacks=[fallback], on_missing=odd, details=True)
     task.admit(6, 7, 8)
     await task.end()
     assert [6, None, 8] == task.values
@@ -165,8 +172,8 @@ async def test_a_function_may_end_the_task(lab: Lab, error: BaseException) -> No
     async def end(key: Any) -> None:
         raise error
 
-    stage = function(lab, end, "on_missing")
-    _, task = lab.start(otherwise=MISSING, stages=[stage], on_missing=end, on_error="null", details=True)
+    fallback = function(lab, end, "on_missing")
+    _, task = lab.start(otherwise=MISSING, fallbacks=[fallback], on_missing=end, on_error="null", details=True)
     task.admit("a")
     with pytest.raises(FatalError):
         await task.end()
@@ -192,8 +199,8 @@ def test_a_function_that_blocks_holds_up_nobody_else(lab: Lab) -> None:
         return threading.current_thread().name.partition("_")[0]
 
     async def scene() -> None:
-        stage = function(lab, block, "on_missing", timeout=30.0)
-        _, task = lab.start({"a": MISSING}, stages=[stage], on_missing=block, ordered=False)
+        fallback = function(lab, block, "on_missing", timeout=30.0)
+        _, task = lab.start({"a": MISSING}, fallbacks=[fallback], on_missing=block, ordered=False)
         task.admit("a", "b")
         await task.until(lambda: task.keys == ["b"])
         task.admit("c")
@@ -214,8 +221,8 @@ def test_a_function_that_blocks_for_ever_costs_its_row_and_its_thread(lab: Lab) 
         return key
 
     async def scene() -> None:
-        stage = function(lab, block, "on_missing", timeout=0.2)
-        _, task = lab.start(otherwise=MISSING, stages=[stage], on_missing=block, details=True)
+        fallback = function(lab, block, "on_missing", timeout=0.2)
+        _, task = lab.start(otherwise=MISSING, fallbacks=[fallback], on_missing=block, details=True)
         task.admit(*range(50))
         await task.end()
         assert [None, *range(1, 50)] == task.values
@@ -235,12 +242,14 @@ def test_a_plain_function_may_return_what_is_awaited_and_raise_anything(lab: Lab
         return shout(key) if key == 2 else key
 
     async def scene() -> None:
-        stage = function(lab, odd, "on_missing", timeout=20.0)
-        _, task = lab.start(otherwise=MISSING, stages=[stage], on_missing=odd, details=True)
+        fallback = function(lab, odd, "on_missing", timeout=20.0)
+        _, task = lab.start(otherwise=MISSING, fallbacks=[fallback], on_missing=odd, details=True)
         task.admit(0, 1, 2)
         await task.end()
         assert [0, None, "2!"] == task.values
-        assert str(task.left[1].error).startswith("PermanentError: the function raised StopIteration (in the")
+        assert str(task.left[1].error).startswith(
+            "PermanentError: the function raised StopIteration at test_fallbacks.py, line "
+        )
 
     real(lab, scene)
 
@@ -250,12 +259,12 @@ def test_a_plain_function_may_return_what_is_awaited_and_raise_anything(lab: Lab
 
 async def test_another_source_answers_for_the_first_in_its_own_groups(lab: Lab) -> None:
     backup = lab.server(otherwise=Step(after=0.1))
-    stage = lab.stage(backup, "on_timeout", "on_missing", capacity=2, batch_size=3)
+    fallback = lab.fallback(backup, "on_timeout", "on_missing", capacity=2, batch_size=3)
     server, task = lab.start(
         dict.fromkeys(range(8), MISSING) | {8: NEVER, 9: NEVER},
         capacity=20,
         timeout=1.0,
-        stages=[stage],
+        fallbacks=[fallback],
         on_timeout="backup",
         on_missing="backup",
         details=True,
@@ -272,8 +281,8 @@ async def test_another_source_answers_for_the_first_in_its_own_groups(lab: Lab) 
 
 
 async def test_the_clock_of_a_fallback_is_its_own(lab: Lab) -> None:
-    stage = lab.stage(lab.server(otherwise=Step(after=1.9)), "on_timeout", timeout=2.0)
-    _, task = lab.start(otherwise=NEVER, timeout=1.0, stages=[stage], on_timeout="backup", details=True)
+    fallback = lab.fallback(lab.server(otherwise=Step(after=1.9)), "on_timeout", timeout=2.0)
+    _, task = lab.start(otherwise=NEVER, timeout=1.0, fallbacks=[fallback], on_timeout="backup", details=True)
     task.admit("a")
     await task.end()
     assert ["va"] == task.values
@@ -286,9 +295,9 @@ async def test_the_clock_of_a_fallback_is_its_own(lab: Lab) -> None:
 )
 async def test_what_a_fallback_does_not_hold_is_missing(lab: Lab, on_missing: Any, value: Any) -> None:
     when = ("on_timeout", "on_missing") if on_missing == "backup" else ("on_timeout",)
-    stage = lab.stage(lab.server(otherwise=MISSING), *when)
+    fallback = lab.fallback(lab.server(otherwise=MISSING), *when)
     _, task = lab.start(
-        otherwise=NEVER, timeout=1.0, stages=[stage], on_timeout="backup", on_missing=on_missing, details=True
+        otherwise=NEVER, timeout=1.0, fallbacks=[fallback], on_timeout="backup", on_missing=on_missing, details=True
     )
     task.admit("a")
     await task.end()
@@ -298,16 +307,16 @@ async def test_what_a_fallback_does_not_hold_is_missing(lab: Lab, on_missing: An
 
 
 async def test_what_no_source_holds_is_missing_and_no_error(lab: Lab) -> None:
-    stage = lab.stage(lab.server(otherwise=MISSING), "on_missing")
-    _, task = lab.start(otherwise=MISSING, stages=[stage], on_missing="backup", details=True)
+    fallback = lab.fallback(lab.server(otherwise=MISSING), "on_missing")
+    _, task = lab.start(otherwise=MISSING, fallbacks=[fallback], on_missing="backup", details=True)
     task.admit("a")
     await task.end()
     assert (None, "missing", None, "fallback") == (*task.left[0][1:4], task.left[0].origin)
 
 
 async def test_a_miss_of_the_fallback_fails_the_task_when_a_miss_does(lab: Lab) -> None:
-    stage = lab.stage(lab.server(otherwise=MISSING), "on_error")
-    _, task = lab.start(otherwise=BAD, stages=[stage], on_error="backup", on_missing="fail", show_keys=True)
+    fallback = lab.fallback(lab.server(otherwise=MISSING), "on_error")
+    _, task = lab.start(otherwise=BAD, fallbacks=[fallback], on_error="backup", on_missing="fail", show_keys=True)
     task.admit("a")
     text = re.escape(
         "scripted: the lookup of key 'a' found nothing after 1 attempt and 0 s: PermanentError: poison; backup has "
@@ -324,11 +333,11 @@ SAID = "TransientError: refused (in backup, after: "
 
 @pytest.mark.parametrize(("on_error", "value"), [("null", None), (default("d"), "d")], ids=["null", "default"])
 async def test_what_on_error_says_holds_for_a_fallback_that_fails(lab: Lab, on_error: Any, value: Any) -> None:
-    stage = lab.stage(lab.server(otherwise=DOWN), "on_timeout", "on_missing", retry=None)
+    fallback = lab.fallback(lab.server(otherwise=DOWN), "on_timeout", "on_missing", retry=None)
     _, task = lab.start(
         {"slow": NEVER, "none": MISSING},
         timeout=1.0,
-        stages=[stage],
+        fallbacks=[fallback],
         on_timeout="backup",
         on_missing="backup",
         on_error=on_error,
@@ -351,11 +360,11 @@ async def test_what_on_error_says_holds_for_a_fallback_that_fails(lab: Lab, on_e
 
 async def test_a_fallback_that_fails_goes_on_to_that_of_on_error(lab: Lab) -> None:
     backup, last = lab.server(otherwise=DOWN), lab.server(otherwise=Step(value="last"))
-    stages = [
-        lab.stage(backup, "on_missing", retry=Retry(attempts=2, wait=0.1)),
-        lab.stage(last, "on_error", name="last"),
+    fallbacks = [
+        lab.fallback(backup, "on_missing", retry=Retry(attempts=2, wait=0.1)),
+        lab.fallback(last, "on_error", name="last"),
     ]
-    _, task = lab.start(otherwise=MISSING, stages=stages, on_missing="backup", on_error="last", details=True)
+    _, task = lab.start(otherwise=MISSING, fallbacks=fallbacks, on_missing="backup", on_error="last", details=True)
     task.admit("a", "b")
     await task.end()
     assert [("last", "error", "fallback")] * 2 == [(row.value, row.status, row.origin) for row in task.left]
@@ -365,11 +374,11 @@ async def test_a_fallback_that_fails_goes_on_to_that_of_on_error(lab: Lab) -> No
 @pytest.mark.parametrize("details", [True, False], ids=["details", "no-details"])
 async def test_no_fallback_is_asked_twice(lab: Lab, details: bool) -> None:
     backup = lab.server(otherwise=DOWN)
-    stage = lab.stage(backup, "on_timeout", "on_error", retry=None)
+    fallback = lab.fallback(backup, "on_timeout", "on_error", retry=None)
     _, task = lab.start(
         otherwise=NEVER,
         timeout=1.0,
-        stages=[stage],
+        fallbacks=[fallback],
         on_timeout="backup",
         on_error="backup",
         details=details,
@@ -391,8 +400,8 @@ async def test_no_fallback_is_asked_twice(lab: Lab, details: bool) -> None:
 
 
 async def test_a_fatal_error_of_a_fallback_fails_the_task(lab: Lab) -> None:
-    stage = lab.stage(lab.server(otherwise=Step(error=FatalError("wrong password"))), "on_missing")
-    _, task = lab.start(otherwise=MISSING, stages=[stage], on_missing="backup", on_error="null")
+    fallback = lab.fallback(lab.server(otherwise=Step(error=FatalError("wrong password"))), "on_missing")
+    _, task = lab.start(otherwise=MISSING, fallbacks=[fallback], on_missing="backup", on_error="null")
     task.admit("a")
     with pytest.raises(FatalError, match=r"^wrong password$"):
         await task.end()
@@ -403,9 +412,9 @@ async def test_a_fatal_error_of_a_fallback_fails_the_task(lab: Lab) -> None:
 
 async def test_a_fallback_does_not_hide_an_outage(lab: Lab) -> None:
     """With the default of `max_fallback_ratio`."""
-    stage = function(lab, shout, "on_timeout", "on_error")
+    fallback = function(lab, shout, "on_timeout", "on_error")
     _, task = lab.start(
-        otherwise=BAD, capacity=200, batch_size=1, stages=[stage], on_timeout=shout, on_error=shout, name="users"
+        otherwise=BAD, capacity=200, batch_size=1, fallbacks=[fallback], on_timeout=shout, on_error=shout, name="users"
     )
     task.admit(*range(300))
     text = (
@@ -418,9 +427,9 @@ async def test_a_fallback_does_not_hide_an_outage(lab: Lab) -> None:
 
 
 async def test_a_miss_counts_as_failed_when_its_fallback_fails(lab: Lab) -> None:
-    stage = lab.stage(lab.server(otherwise=BAD), "on_missing")
+    fallback = lab.fallback(lab.server(otherwise=BAD), "on_missing")
     _, task = lab.start(
-        otherwise=MISSING, batch_size=50, stages=[stage], on_missing="backup", on_error="null", name="users"
+        otherwise=MISSING, batch_size=50, fallbacks=[fallback], on_missing="backup", on_error="null", name="users"
     )
     task.admit(*range(300))
     with pytest.raises(TooManyFallbacksError, match=r"^users: 151 of 300 keys timed out, failed or were refused, "):
@@ -428,8 +437,8 @@ async def test_a_miss_counts_as_failed_when_its_fallback_fails(lab: Lab) -> None
 
 
 async def test_a_miss_with_a_fallback_does_not_count(lab: Lab) -> None:
-    stage = function(lab, shout, "on_missing")
-    _, task = lab.start(otherwise=MISSING, stages=[stage], on_missing=shout, max_fallback_ratio=0.0)
+    fallback = function(lab, shout, "on_missing")
+    _, task = lab.start(otherwise=MISSING, fallbacks=[fallback], on_missing=shout, max_fallback_ratio=0.0)
     task.admit(*range(300))
     await task.end()
     assert [f"{n}!" for n in range(300)] == task.values
@@ -441,8 +450,8 @@ async def test_a_miss_with_a_fallback_does_not_count(lab: Lab) -> None:
 async def test_ordered_rows_wait_for_a_fallback_and_unordered_ones_do_not(lab: Lab) -> None:
     backup = lab.server(otherwise=Step(after=0.5))
     engine = lab.engine(lab.server({1: MISSING}))
-    ordered = lab.task(engine, stages=[lab.stage(backup, "on_missing")], on_missing="backup")
-    unordered = lab.task(engine, stages=[lab.stage(backup, "on_missing")], on_missing="backup", ordered=False)
+    ordered = lab.task(engine, fallbacks=[lab.fallback(backup, "on_missing")], on_missing="backup")
+    unordered = lab.task(engine, fallbacks=[lab.fallback(backup, "on_missing")], on_missing="backup", ordered=False)
     for task in (ordered, unordered):
         task.admit_each(1, 2, 3)
     await lab.at(0.1)
@@ -456,7 +465,7 @@ async def test_rows_of_one_key_share_its_fallback(lab: Lab) -> None:
     backup = lab.server(otherwise=Step(after=0.1))
     _, task = lab.start(
         {"a": Step(after=0.5, missing=True)},
-        stages=[lab.stage(backup, "on_missing")],
+        fallbacks=[lab.fallback(backup, "on_missing")],
         on_missing="backup",
         details=True,
     )
@@ -474,7 +483,7 @@ async def test_a_row_that_comes_during_the_fallback_is_a_new_lookup(lab: Lab) ->
     server, task = lab.start(
         {"a": Step(after=1.5)},
         timeout=1.0,
-        stages=[lab.stage(backup, "on_timeout", timeout=9.0)],
+        fallbacks=[lab.fallback(backup, "on_timeout", timeout=9.0)],
         on_timeout="backup",
         ordered=False,
     )
@@ -488,7 +497,9 @@ async def test_a_row_that_comes_during_the_fallback_is_a_new_lookup(lab: Lab) ->
 
 async def test_two_lookups_of_a_key_share_one_call_of_the_fallback(lab: Lab) -> None:
     backup = lab.server(otherwise=Step(after=5.0))
-    _, task = lab.start(otherwise=MISSING, stages=[lab.stage(backup, "on_missing", timeout=9.0)], on_missing="backup")
+    _, task = lab.start(
+        otherwise=MISSING, fallbacks=[lab.fallback(backup, "on_missing", timeout=9.0)], on_missing="backup"
+    )
     task.admit("a")
     await lab.at(1.0)
     task.admit("a")
@@ -500,14 +511,14 @@ async def test_two_lookups_of_a_key_share_one_call_of_the_fallback(lab: Lab) -> 
 async def test_lookups_of_a_key_that_wait_for_the_fallback_share_its_call(lab: Lab) -> None:
     """They reach its run in one slice, whose keys have to be distinct."""
     backup = lab.server(otherwise=Step(after=0.5))
-    stage = lab.stage(backup, "on_missing", capacity=1, batch_size=3)
-    _, task = lab.start(otherwise=MISSING, capacity=9, stages=[stage], on_missing="backup")
+    fallback = lab.fallback(backup, "on_missing", capacity=1, batch_size=3)
+    _, task = lab.start(otherwise=MISSING, capacity=9, fallbacks=[fallback], on_missing="backup")
     task.admit(*range(6))
     await lab.at(0.1)
     for _ in range(3):
         task.admit("a")
         await lab.settle()
-    assert "<Stage backup: 6 asked, 3 waiting>" == repr(stage)
+    assert "<Fallback backup: 6 asked, 3 waiting>" == repr(fallback)
     await task.end()
     assert [*(f"v{n}" for n in range(6)), "va", "va", "va"] == task.values
     assert 1 == backup.asked["a"]
@@ -518,7 +529,7 @@ async def test_what_a_fallback_says_is_not_cached_as_the_sources_answer(lab: Lab
     backup = lab.server(otherwise=Step(after=0.25))
     server, task = lab.start(
         {"none": MISSING, "bad": BAD},
-        stages=[lab.stage(backup, "on_missing", "on_error")],
+        fallbacks=[lab.fallback(backup, "on_missing", "on_error")],
         on_missing="backup",
         on_error="backup",
         cache=cache,
@@ -537,12 +548,12 @@ async def test_what_a_fallback_says_is_not_cached_as_the_sources_answer(lab: Lab
 
 
 async def test_a_large_backlog_reaches_the_fallback_piece_by_piece(lab: Lab) -> None:
-    """Above `window_bytes` only keys of the oldest slice are asked for, of whichever source."""
+    """Above `window_bytes` no key is asked for while parts wait for Spark, of whichever source."""
     big = "x" * 10_000
     backup = lab.server(otherwise=Step(after=0.1, value=big))
-    stage = lab.stage(backup, "on_missing", capacity=2)
+    fallback = lab.fallback(backup, "on_missing", capacity=2)
     _, task = lab.start(
-        otherwise=MISSING, capacity=50, stages=[stage], on_missing="backup", window_bytes=50_000, ordered=True
+        otherwise=MISSING, capacity=50, fallbacks=[fallback], on_missing="backup", window_bytes=50_000, ordered=True
     )
     task.takes = False
     for n in range(0, 40, 4):
@@ -550,18 +561,20 @@ async def test_a_large_backlog_reaches_the_fallback_piece_by_piece(lab: Lab) -> 
     await lab.settle()
     assert len(backup.calls) == 2  # the others wait where their bytes count
     await lab.at(10.0)
-    # Nothing was taken: the slices that fit have left, then one more after the other, each as the oldest.
+    assert len(task.values) == 8, "two slices: five values fit, and two calls were in flight when the sixth was more"
+    assert len(backup.calls) <= 5 + 2 + 4, "and what the fallback's run had been given before"
+    task.takes = True
+    await task.end()
     assert task.values == [big] * 40
     assert backup.keys == [(n,) for n in range(40)]
-    await task.end()
 
 
 async def test_above_window_bytes_the_oldest_slice_comes_first(lab: Lab) -> None:
     backup = lab.server({0: Step(after=3.0, value="x" * 100)}, otherwise=Step(after=0.1, value="x" * 10_000))
-    stage = lab.stage(backup, "on_missing", capacity=2, timeout=9.0)
+    fallback = lab.fallback(backup, "on_missing", capacity=2, timeout=9.0)
     script = {0: Step(missing=True, after=0.5)}
     _, task = lab.start(
-        script, otherwise=MISSING, capacity=50, stages=[stage], on_missing="backup", window_bytes=25_000
+        script, otherwise=MISSING, capacity=50, fallbacks=[fallback], on_missing="backup", window_bytes=25_000
     )
     task.admit_each(*range(20))
     await lab.at(0.45)
@@ -585,8 +598,8 @@ async def test_a_slice_that_waits_for_a_fallback_is_not_looked_at_for_every_othe
             Watched.looks += 1
             return id(self)
 
-    stage = lab.stage(lab.server(otherwise=Step(after=0.01)), "on_missing", capacity=2)
-    _, task = lab.start(otherwise=MISSING, capacity=500, stages=[stage], on_missing="backup")
+    fallback = lab.fallback(lab.server(otherwise=Step(after=0.01)), "on_missing", capacity=2)
+    _, task = lab.start(otherwise=MISSING, capacity=500, fallbacks=[fallback], on_missing="backup")
     for n in range(500):
         task.run.admit(Watched([n], 1, counts=[1]))
     task.admitted = 500
@@ -600,24 +613,24 @@ async def test_a_slice_that_waits_for_a_fallback_is_not_looked_at_for_every_othe
 
 async def test_a_task_that_is_closed_ends_the_calls_of_its_fallbacks(lab: Lab) -> None:
     backup = lab.server(otherwise=NEVER)
-    stage = lab.stage(backup, "on_missing", timeout=100.0)
-    _, task = lab.start(otherwise=MISSING, stages=[stage], on_missing="backup")
+    fallback = lab.fallback(backup, "on_missing", timeout=100.0)
+    _, task = lab.start(otherwise=MISSING, fallbacks=[fallback], on_missing="backup")
     task.admit(*range(20))
     await lab.at(1.0)
     assert backup.in_flight == 4
-    assert "<Stage backup: 8 asked, 12 waiting>" == repr(stage)
+    assert "<Fallback backup: 8 asked, 12 waiting>" == repr(fallback)
     task.close()
     await lab.at(1.1)
     assert (0, []) == (backup.in_flight, task.left)
-    assert stage.run.closed
-    assert stage.engine().idle_since == pytest.approx(1.0)
+    assert fallback.run.closed
+    assert lab.engines[0].idle_since == pytest.approx(1.0)
 
 
 async def test_a_failing_row_ends_the_calls_of_the_fallbacks_of_others(lab: Lab) -> None:
     backup = lab.server(otherwise=NEVER)
-    stage = lab.stage(backup, "on_missing", timeout=100.0)
+    fallback = lab.fallback(backup, "on_missing", timeout=100.0)
     _, task = lab.start(
-        {"a": MISSING, "b": Step(after=1.0, error=PermanentError("no"))}, stages=[stage], on_missing="backup"
+        {"a": MISSING, "b": Step(after=1.0, error=PermanentError("no"))}, fallbacks=[fallback], on_missing="backup"
     )
     task.admit("a", "b")
     with pytest.raises(LookupFailedError, match="PermanentError: no"):
@@ -629,42 +642,35 @@ async def test_a_failing_row_ends_the_calls_of_the_fallbacks_of_others(lab: Lab)
 
 def test_a_fallback_has_an_engine_of_its_own_on_the_loop_thread(lab: Lab) -> None:
     thread = LoopThread()
+    options = Options(on_missing=shout)
+
+    def plain(raws: Any) -> Any:
+        return list(raws), {}
+
     try:
         for broken in (False, True):
-            left: list[Any] = []
-            done = threading.Event()
-            started = threading.Event()
 
-            def start(broken: bool = broken, left: list[Any] = left, done: Any = done, started: Any = started) -> None:
-                async def never(key: Any) -> Any:
-                    raise AssertionError
+            def make_run(emit: Any, broken: bool = broken) -> Run:
+                def backup() -> Engine:
+                    return Engine(KeyFunction(KeyFunctionConfig(function=shout)), 1 // (not broken), 1, seed=1)
 
-                def emit(parts: Any) -> None:
-                    left.append(parts)
-                    done.set()
-
-                stage = function(lab, shout, "on_missing")
-                stage.key, build = f"fallback {broken}", stage.engine
-                stage.engine = (lambda: 1 / 0) if broken else build  # type: ignore[assignment,return-value]
-                run = Run(
-                    "scripted",
-                    Options(on_missing=shout),
-                    lambda raws: (list(raws), {}),
-                    emit,
-                    stages=[stage],
+                main = thread.engine("main", lambda: Engine(lab.server(otherwise=MISSING), 1, 1, seed=1))
+                engine = thread.engine(f"fallback {broken}", backup)
+                nulls = Options(on_missing="null", on_error="null", on_timeout="null", retry=None)
+                fallback = Fallback(
+                    "shout",
+                    ("on_missing",),
+                    1,
+                    lambda emit: Run(engine, "shout", nulls, plain, emit, ordered=False, seed=1),
                 )
-                main = lab.engine(lab.server(otherwise=MISSING))
-                thread.start(run, "main", lambda: main)
-                run.admit(Outcomes(["a"], 1))
-                started.set()
+                return Run(main, "scripted", options, plain, emit, fallbacks=[fallback], seed=1)
 
-            thread.post(start)
-            assert started.wait(10.0)
-            assert done.wait(10.0)
+            parts = Bridge(thread, 10, 10, "scripted", options, make_run).process([Outcomes(["a"], 1)])
             if broken:
-                assert ["ZeroDivisionError"] == [type(error).__name__ for error in left]
+                with pytest.raises(ZeroDivisionError):
+                    next(parts)
             else:
-                assert [["a!"]] == [part.outcomes.values for part in left[0]]
+                assert [["a!"]] == [part.outcomes.values for part in parts]
                 assert {"main", "fallback False"} == set(thread.engines)
     finally:
         end_thread(thread)
@@ -729,8 +735,8 @@ async def _story(
         values = {n: step if step.value is None else Step(**_with_value(step, which, n)) for n, step in steps.items()}
         return lab.server(values)
 
-    stages = [
-        lab.stage(
+    fallbacks = [
+        lab.fallback(
             source(which + 1),
             *[option for option, policy in policies.items() if policy == name],
             name=name,
@@ -752,7 +758,7 @@ async def _story(
             details=True,
             ordered=ordered,
             window_bytes=window_bytes,
-            stages=stages,
+            fallbacks=fallbacks,
             **{option: default("default") if policy == "default" else policy for option, policy in policies.items()},
         )
         marks = sorted({0, len(kinds), *(cut for cut in cuts if cut < len(kinds))})
@@ -819,8 +825,8 @@ async def _weather(rng: random.Random) -> None:
 
     names = ("backup", "last")
     policies = {option: rng.choice([*names, *names, "null", default("default")]) for option in POLICIES}
-    stages = [
-        lab.stage(source(n), *[option for option in POLICIES if policies[option] == name], name=name, capacity=3)
+    fallbacks = [
+        lab.fallback(source(n), *[option for option in POLICIES if policies[option] == name], name=name, capacity=3)
         for n, name in enumerate(names, 1)
     ]
     main = source(0)
@@ -828,7 +834,7 @@ async def _weather(rng: random.Random) -> None:
         lab.engine(main, capacity=5),
         ordered=rng.random() < 0.5,
         cache=AnswerCache(1.0, 2**20, None) if rng.random() < 0.5 else None,
-        stages=stages,
+        fallbacks=fallbacks,
         timeout=1.0,
         max_fallback_ratio=1.0,
         details=True,
@@ -852,7 +858,9 @@ async def _weather(rng: random.Random) -> None:
             left = [row.key for row in task.left if row.status not in ("barrier", "null_key")]
             assert sorted(rows) == sorted(left)
             assert rows == left or not task.ordered
-            assert ["<Stage backup: 0 asked, 0 waiting>", "<Stage last: 0 asked, 0 waiting>"] == list(map(repr, stages))
+            assert ["<Fallback backup: 0 asked, 0 waiting>", "<Fallback last: 0 asked, 0 waiting>"] == list(
+                map(repr, fallbacks)
+            )
         for row in task.left:
             if row.status == "ok":
                 assert (f"{row.key} of 0", None) == (row.value, row.error)

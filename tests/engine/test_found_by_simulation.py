@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from enrichkit.engine.records import NO_SLICE, Bundle, InFlight, Lookup, State
 from enrichkit.errors import PermanentError, TransientError
 from enrichkit.options import Retry
+from enrichkit.outcome import Outcomes
 from enrichkit.testing.clock import VirtualTimeLoop
 from enrichkit.testing.scripted import Step
 
@@ -87,7 +89,7 @@ def test_a_slot_whose_coroutine_is_thrown_away_makes_no_call() -> None:
     [slot] = asyncio.all_tasks(loop)
     coroutine: Any = slot.get_coro()
     coroutine.close()  # what the garbage collector does
-    assert [call.run for call in lab.engines[0].calls] == [lab.tasks[0].run]
+    assert [*lab.engines[0].calls.values()] == [lab.tasks[0].run]
     assert lab.tasks[0].run.stats.calls == 1
     assert lab.tasks[0].left == []
     loop.close()
@@ -149,3 +151,18 @@ async def test_a_task_that_is_closed_early_says_nothing_of_the_source(lab: Lab) 
     second.admit_each(*range(100, 150))
     await second.end()
     assert lab.now == pytest.approx(1.1)
+
+
+def test_a_key_that_is_blamed_and_may_not_be_asked_again_waits_for_its_late_call() -> None:
+    """It was noted as waiting for a retry, which nobody had queued: seed 5720 with tasks that reuse their answers."""
+    first, second = (InFlight([Bundle({}, NO_SLICE, [], [])], None, 0.0, None) for _ in range(2))
+    for late, state in ((False, State.WAITING), (True, State.IN_FLIGHT)):
+        lookup = Lookup("a", Outcomes(["a"], 1), 0)
+        if late:
+            lookup.sent(first)
+            lookup.queued()
+        lookup.sent(second)
+        lookup.call_ended()
+        lookup.returned(TransientError("away"))
+        lookup.blamed()
+        assert (lookup.state, lookup.routes) == (state, int(late))

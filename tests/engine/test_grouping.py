@@ -131,7 +131,7 @@ async def test_the_statistics_agree_with_what_the_source_saw(lab: Lab, seed: int
     assert stats.attempts == sum(server.asked.values())
     assert (stats.rows, stats.keys) == (100, 100)
     assert stats.ok + stats.missing + stats.timeouts + stats.errors + stats.rejected + stats.shared == 100
-    assert stats.shared == 100 - sum(stats.latency.counts.values())
+    assert stats.shared == 100 - stats.lookups_took().total
 
 
 async def test_a_key_of_several_slices_is_asked_once(lab: Lab, clock: str) -> None:

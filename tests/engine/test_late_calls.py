@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from enrichkit.engine.retry import Budget
+from enrichkit.engine.limits import RetryBudget
 from enrichkit.errors import PermanentError, TransientError
 from enrichkit.options import Retry
 from enrichkit.testing.scripted import Step
@@ -120,9 +120,10 @@ async def test_a_retry_that_is_due_too_late_is_an_error_at_once(lab: Lab, how: s
     server, task = lab.start({"a": step}, timeout=10.0, on_error="null", on_timeout="null")
     task.admit("a")
     await task.end()
-    assert [(row.status, row.error, row.at) for row in task.left] == [("error", "TransientError: busy", 0.0)]
+    why = f"(not asked again: the source asks for {wait:g} s, which ends after the timeout of 10 s)"
+    assert [(row.status, row.error, row.at) for row in task.left] == [("error", f"TransientError: busy {why}", 0.0)]
     assert task.run.engine is not None
-    assert task.run.engine.budget.tokens == Budget.SIZE, "nothing is spent on what is not asked again"
+    assert task.run.engine.retry_budget.tokens == RetryBudget.SIZE, "nothing is spent on what is not asked again"
     assert dict(server.asked) == {"a": 1}
 
 
@@ -203,7 +204,7 @@ async def test_a_late_call_that_the_budget_leaves_no_retry_says_that_there_was_n
     """The bucket pays for ten retries of late calls; the others time out with the text that they were left."""
     _, task = lab.start(
         otherwise=Step(never=True), capacity=60, timeout=3.0, attempt_timeout=1.0, retry=fixed(2), on_timeout="null",
-        max_fallback_ratio=1.0, details=True,
+        on_error="null", max_fallback_ratio=1.0, details=True,
     )  # fmt: skip
     task.admit_each(*range(12))
     await task.end()

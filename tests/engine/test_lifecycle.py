@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Never
 
 import pytest
 
-from enrichkit.connector import TaskInfo
-from enrichkit.engine.dispatch import TURNS_WITHOUT_BREATH
-from enrichkit.errors import ConfigError, FatalError, LookupFailedError, TaskFailedError, TransientError
+from enrichkit.engine.engine import TURNS_WITHOUT_YIELD
+from enrichkit.errors import (
+    ConfigError,
+    FatalError,
+    LookupFailedError,
+    TaskFailedError,
+    TransientError,
+    UnavailableError,
+)
+from enrichkit.interface import TaskInfo
 from enrichkit.options import Options, Retry
 from enrichkit.testing.scripted import Step
 
@@ -55,7 +62,7 @@ async def test_a_task_whose_keys_cannot_be_taken_fails_and_no_other(lab: Lab, mo
     """Its keys are in no queue and in no call then, and have no clock: without memory, for one, it would hang."""
     server, task = lab.start(otherwise=Step(after=0.1))
 
-    def take(limit: int) -> Never:
+    def take(*_: object) -> Never:
         raise MemoryError
 
     monkeypatch.setattr(task.run, "take", take)
@@ -173,6 +180,18 @@ async def test_many_calls_open_the_source_once(lab: Lab) -> None:
     assert (server.opened, server.closed) == (1, 1)
 
 
+async def test_an_open_that_fails_is_the_failure_of_all_calls_that_waited_for_it(lab: Lab) -> None:
+    """Else each of them would try to open the source, one after the other, while it refuses."""
+    server = lab.server(opening=[Step(after=0.2, error=UnavailableError("refused"))] * 2 + [Step()])
+    task = lab.task(lab.engine(server, capacity=20))
+    task.admit_each(*range(20))
+    await lab.at(0.21)
+    assert server.opened == 1
+    await task.end()
+    assert task.values == [f"v{key}" for key in range(20)]
+    assert server.opened == 3
+
+
 async def test_a_task_that_stops_while_the_source_opens_does_not_spoil_it_for_another(lab: Lab) -> None:
     server = lab.server(opening=[Step(after=0.5)])
     engine = lab.engine(server)
@@ -234,6 +253,11 @@ async def test_tasks_take_turns(lab: Lab) -> None:
     assert large.run.pending
 
 
+async def test_an_engine_that_never_had_a_task_is_idle_since_it_was_made(lab: Lab) -> None:
+    await lab.at(7.0)
+    assert lab.engine(lab.server()).idle_since == lab.now
+
+
 async def test_an_engine_is_idle_from_the_end_of_its_last_task_to_the_next(lab: Lab) -> None:
     _, first = lab.start(otherwise=Step(after=1.0))
     engine = lab.engines[0]
@@ -278,7 +302,7 @@ async def test_a_source_that_answers_without_waiting_lets_the_loop_go_round(lab:
     loop.call_soon(look)
     task.admit_each(*range(500))
     await task.end()
-    assert max(after - before for before, after in pairwise(seen)) == TURNS_WITHOUT_BREATH
+    assert max(after - before for before, after in pairwise(seen)) == TURNS_WITHOUT_YIELD
 
 
 async def test_slots_are_made_when_no_other_is_free(lab: Lab) -> None:

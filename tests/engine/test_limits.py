@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enrichkit.engine.limits import Breaker, Rate
+from enrichkit.engine.limits import Breaker, Rate, RetryBudget
 from enrichkit.errors import PermanentError, SourceStalledError, TransientError
 from enrichkit.options import Retry
-from enrichkit.testing.scripted import Step
+from enrichkit.testing.scripted import ScriptedConnector, Step
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from enrichkit.interface import Call
+
     from .bench import Lab
 
 DOWN = Step(after=0.01, error=TransientError("down"))
@@ -139,6 +144,7 @@ def test_a_source_that_answers_half_of_the_calls_is_not_held_back() -> None:
     for _ in range(500):
         breaker.refused()
         breaker.accepted()
+    assert not breaker.troubled()
     assert [breaker.delay(1.0) for _ in range(100)] == [0.0] * 100
 
 
@@ -171,6 +177,86 @@ def test_the_breaker_forgets_what_is_half_a_minute_old() -> None:
     assert breaker.troubled()
     breaker.tick(41.0)
     assert not breaker.troubled()
+
+
+@pytest.mark.parametrize("moment", [0.5, 1.5, 7.25])
+def test_a_refusal_counts_for_half_a_minute_and_a_second_more_at_most(moment: float) -> None:
+    breaker = Breaker(random.Random(0))
+    noticed = []
+    for second in range(60):
+        if second - 1 < moment < second:
+            for _ in range(20):
+                breaker.refused()
+        breaker.tick(float(second))
+        if breaker.troubled():
+            noticed.append(second)
+    assert noticed == [second for second in range(60) if 0 < second - moment < 30.0]
+
+
+def test_the_breaker_forgets_in_time_also_after_good_calls() -> None:
+    breaker = Breaker(random.Random(0))
+    for _ in range(1000):
+        breaker.refused()
+    breaker.tick(5.0)
+    for _ in range(3):
+        breaker.accepted()
+    for second in range(6, 40):
+        breaker.tick(float(second))
+        if second == 6:
+            for _ in range(20):
+                breaker.refused()
+        assert breaker.troubled() == (second < 37)
+
+
+def test_answers_older_than_half_a_minute_are_no_answers_any_more() -> None:
+    breaker = Breaker(random.Random(0))
+    for second in range(50):
+        breaker.tick(float(second))
+        for _ in range(10 if second < 5 else 0):
+            breaker.accepted()
+    for _ in range(4):
+        breaker.accepted()
+        for _ in range(4):
+            breaker.refused()
+    assert breaker.troubled(), "4 of 20 calls were answered"
+
+
+def test_good_calls_before_the_first_failure_are_three_as_after_it() -> None:
+    breaker = Breaker(random.Random(0))
+    for _ in range(3):
+        breaker.accepted()
+    for _ in range(19):
+        breaker.refused()
+    assert not breaker.troubled(), "of the failures alone there are fewer than 20"
+
+
+class _Drawn(random.Random):
+    """Draws the same number each time."""
+
+    def __init__(self, drawn: float) -> None:
+        super().__init__(0)
+        self.drawn = drawn
+
+    def random(self) -> float:
+        return self.drawn
+
+
+@pytest.mark.parametrize(("accepts", "probability"), [(10, 0.0), (9, 2 / 21), (5, 10 / 21), (1, 18 / 21), (0, 0.9)])
+def test_a_call_is_held_back_with_the_probability_of_the_book(accepts: int, probability: float) -> None:
+    """(requests - 2 x accepts) / (requests + 1), and 0.9 at most."""
+    for drawn, held in ((probability - 0.001, True), (probability + 0.001, False)):
+        breaker = Breaker(_Drawn(drawn))
+        for n in range(20):
+            breaker.accepted() if n % 2 and n < 2 * accepts else breaker.refused()
+        assert breaker.troubled() == (accepts < 10), "20 requests in all"
+        assert (breaker.delay(0.5) > 0.0) == (held and accepts < 10)
+
+
+def test_a_retry_that_waits_gets_five_tokens_a_second() -> None:
+    budget = RetryBudget()
+    assert budget.spend(RetryBudget.SIZE)
+    budget.trickle(2.0)
+    assert budget.tokens == 2 * RetryBudget.RETRY
 
 
 async def test_while_the_source_fails_rows_wait_instead_of_failing(lab: Lab) -> None:
@@ -216,10 +302,10 @@ async def test_calls_that_bring_transient_failures_alone_are_failed_calls(lab: L
     _, task = lab.start(otherwise=step, capacity=4, on_error="null", max_fallback_ratio=1.0, retry=None)
     task.admit_each(*range(19))
     await lab.at(1.0)
-    assert not lab.engines[0].breaker.troubled()
+    assert not lab.engines[0].gate.breaker.troubled()
     task.admit(19)
     await lab.at(2.0)
-    assert lab.engines[0].breaker.troubled()
+    assert lab.engines[0].gate.breaker.troubled()
 
 
 async def test_one_answer_among_transient_failures_is_the_answer_of_a_source_that_works(lab: Lab) -> None:
@@ -227,7 +313,7 @@ async def test_one_answer_among_transient_failures_is_the_answer_of_a_source_tha
     _, task = lab.start(bad, batch_size=2, capacity=1, on_error="null", max_fallback_ratio=1.0, retry=None)
     task.admit(*range(80))
     await task.end()
-    assert not lab.engines[0].breaker.troubled()
+    assert not lab.engines[0].gate.breaker.troubled()
     assert task.statuses == ["ok", "error"] * 40
 
 
@@ -239,10 +325,10 @@ async def test_each_late_call_is_one_failed_call_and_its_end_is_none(lab: Lab, o
     _, task = lab.start(otherwise=step, capacity=30, on_error="null", max_fallback_ratio=1.0, **options)
     task.admit_each(*range(19))
     await lab.at(2.0)
-    assert not lab.engines[0].breaker.troubled()
+    assert not lab.engines[0].gate.breaker.troubled()
     task.admit(19)
     await lab.at(2.2)
-    assert lab.engines[0].breaker.troubled()
+    assert lab.engines[0].gate.breaker.troubled()
 
 
 STALLED = (
@@ -307,6 +393,46 @@ async def test_an_old_outage_does_not_fail_a_task_that_goes_on_much_later(lab: L
 
 
 # the bound on bytes
+
+
+class Telling(ScriptedConnector):
+    """A source whose calls take 100 tokens, and that says each time how many it allows, of 10,000."""
+
+    reports = True
+
+    def __init__(self, remaining: float, spends: bool = True) -> None:
+        super().__init__(otherwise=Step(after=0.01))
+        self._remaining = remaining
+        self._spends = spends
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
+        answers = await super().fetch_many(keys, call)
+        if self._spends:
+            call.spent(tokens=100.0)
+        call.allows(50, 0.6, 60)
+        call.allows(self._remaining, 0.6, 10_000, unit="tokens")
+        return answers
+
+
+@pytest.mark.parametrize(("remaining", "seconds"), [(300.0, 0.2), (3_000.0, 0.0), (60.0, 0.6)])
+async def test_tokens_that_a_source_still_allows_spread_the_calls(lab: Lab, remaining: float, seconds: float) -> None:
+    """300 tokens for 0.6 s are three calls; 3,000 of 10,000 are no reason to wait; with 60 none is left."""
+    server = Telling(remaining)
+    task = lab.task(lab.engine(server, capacity=1))
+    task.admit_each(*range(10))
+    await task.end()
+    # The first call tells what a call takes, and the second what is left.
+    starts = [seen.started for seen in server.calls][2:]
+    assert min(later - earlier for earlier, later in pairwise(starts)) >= seconds - 1e-6, starts
+    assert starts[-1] - starts[0] <= 7 * (seconds + 0.02)
+
+
+async def test_tokens_do_not_count_where_nobody_knows_what_a_call_takes(lab: Lab) -> None:
+    server = Telling(60.0, spends=False)
+    task = lab.task(lab.engine(server, capacity=1))
+    task.admit_each(*range(10))
+    await task.end()
+    assert max(seen.started for seen in server.calls) < 0.2
 
 
 async def test_above_the_bound_on_bytes_only_the_head_is_looked_up(lab: Lab) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enrichkit.engine import handover, loop
+from enrichkit.engine import bridge, loop
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.loop import LoopThread, loop_thread
 from enrichkit.errors import ConnectorBlockedError, TaskFailedError
@@ -29,7 +29,7 @@ from enrichkit.testing.scripted import ScriptedConnector, Step
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from enrichkit.connector import Call
+    from enrichkit.interface import Call
 
     from .bench import SparkThread
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watchdog looks every 20 ms, warns after 50 ms, and gives up after 300 ms."""
     for name, seconds in {"STEP": 0.02, "LAG_WARN": 0.05, "LAG_FAIL": 0.3, "LAG_FAIL_TIMEOUTS": 0.0}.items():
-        monkeypatch.setattr(handover, name, seconds)
+        monkeypatch.setattr(bridge, name, seconds)
     monkeypatch.setattr(loop, "BEAT", 0.01)
 
 
@@ -233,7 +233,7 @@ def test_a_connector_that_blocks_the_loop_is_named_with_its_line(
     spark_thread: SparkThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F30: the warning ends the block, so this test would hang without it."""
-    monkeypatch.setattr(handover, "LAG_FAIL", 30.0)  # however late a busy machine lets the watchdog look
+    monkeypatch.setattr(bridge, "LAG_FAIL", 30.0)  # however late a busy machine lets the watchdog look
     block = threading.Event()
 
     class Release(logging.Handler):
@@ -274,10 +274,10 @@ def test_a_process_that_stood_still_does_not_blame_the_connector(
     spark_thread: SparkThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after `docker pause`: the wait of a moment took long, so the loop may have stood still as well."""
-    monkeypatch.setattr(handover, "FROZEN", 0.2)
+    monkeypatch.setattr(bridge, "FROZEN", 0.2)
     block = threading.Event()
     task = spark_thread(ScriptedConnector({"a": Step(block=block)}))
-    ready, waits = task.handover._ready, []
+    ready, waits = task.bridge._ready, []
 
     class Stopped:
         """A queue whose first wait ends late; behind it the loop goes on."""
@@ -293,7 +293,7 @@ def test_a_process_that_stood_still_does_not_blame_the_connector(
         def empty(self) -> bool:
             return ready.empty()
 
-    monkeypatch.setattr(task.handover, "_ready", Stopped())
+    monkeypatch.setattr(task.bridge, "_ready", Stopped())
     assert [part.outcomes.values for part in task.process(iter(one("a")))] == [["va"]]
     assert len(waits) == 2
     assert not caplog.records

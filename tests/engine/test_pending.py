@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enrichkit.connector import Keys as InColumns
 from enrichkit.engine import pending
-from enrichkit.engine.lookup import Bundle, Lookup
 from enrichkit.engine.pending import SLICES, Pending
+from enrichkit.engine.records import Bundle, Lookup, State
+from enrichkit.interface import Keys as InColumns
 from enrichkit.outcome import Outcomes
 from enrichkit.testing.scripted import Step
 
@@ -124,6 +124,17 @@ def test_a_lift_goes_up_to_the_end_before_it_comes_back() -> None:
     assert sorted(keys.take(2)) == [1, 60], "the end of a round is filled up from the next one"
     assert sorted(keys.take(2)) == [2, 5]
     assert keys.take(2) == [15]
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_no_call_is_made_with_a_key_that_has_its_outcome(limit: int) -> None:
+    outcomes = Outcomes(["settled", "a", "b"], 3)
+    lookups = [Lookup(key, outcomes, index) for index, key in enumerate(outcomes.keys)]
+    lookups[0].state = State.SETTLED
+    waiting = Pending()
+    waiting.add(lookups)
+    assert waiting.take(limit, None) == (lookups[1 : 1 + limit], None)
+    assert waiting.keys == 2 - limit
 
 
 def test_all_bundles_that_wait_are_found_those_of_the_next_round_too() -> None:
@@ -336,7 +347,7 @@ def test_the_count_of_keys_is_right_in_every_way_of_taking_them() -> None:
         lookup.started = 0.0
     assert keys.take(1) == [20]
     assert (keys.pending.keys, keys.pending.clocked) == (3, 1)
-    started[1].settled = True
+    started[1].state = State.SETTLED
     keys.pending.clocked -= 1
     keys.pending.drop_settled()
     assert (keys.pending.keys, keys.pending.clocked) == (2, 0)

@@ -127,7 +127,9 @@ def test_a_window_without_room_is_refused(size: int) -> None:
 @pytest.mark.parametrize("capacity", [0, -1])
 def test_a_capacity_of_no_calls_is_refused(capacity: int) -> None:
     """Q7: the check of the queues' constructors."""
-    text = rf"^capacity is {capacity}; it must be a whole number from 1 to 10,000\. Set capacity=1 or more\.$"
+    text = (
+        rf"^capacity is {capacity}; it must be a whole number from 1 to 10,000, or 'auto'\. Set capacity=1 or more\.$"
+    )
     with pytest.raises(ConfigError, match=text):
         Options(capacity=capacity)
 

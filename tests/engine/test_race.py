@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enrichkit.connector import Failure
-from enrichkit.engine.dispatch import Engine
+from enrichkit.engine.engine import Engine
 from enrichkit.engine.run import Run
 from enrichkit.errors import PermanentError, TransientError
+from enrichkit.interface import Failure
 from enrichkit.options import Options, Retry
 from enrichkit.outcome import PENDING, STATUSES, Outcomes
 
@@ -97,9 +97,8 @@ class Race:
             max_fallback_ratio=1.0,
             retry=retry,
         )
-        self.run = Run("race", options, lambda raws: (list(raws), {}), self._emit, seed=1)
         self.engine = Engine(self.source, 3, 2, seed=1)
-        self.engine.attach(self.run)
+        self.run = Run(self.engine, "race", options, lambda raws: (list(raws), {}), self._emit, seed=1)
         self._admit(*range(scene.keys))
         loop.run()
         loop.now = 0.5  # the first attempt is under way since then
@@ -207,7 +206,7 @@ def race(wanted: int, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_retry_that_is_due_at_the_deadline_is_one_outcome_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
-    race(5_000, capsys)
+    race(2_000, capsys)
 
 
 @pytest.mark.slow

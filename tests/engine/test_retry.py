@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enrichkit.engine.cache import AnswerCache
-from enrichkit.engine.retry import Budget, backoff
+from enrichkit.engine.limits import RetryBudget
+from enrichkit.engine.retries import backoff
 from enrichkit.errors import ConfigError, LookupFailedError, PermanentError, TransientError
 from enrichkit.options import Options, Retry, default
 from enrichkit.testing.scripted import Step
@@ -185,7 +186,7 @@ async def test_a_retry_that_is_due_at_the_deadline_is_one_outcome_and_never_a_ha
     server, task = lab.start(
         script, capacity=2000, timeout=1.0, retry=retry, details=True, max_fallback_ratio=1.0, stall_timeout=600.0
     )
-    lab.engines[0].budget.tokens = 10**9
+    lab.engines[0].retry_budget.tokens = 10**9
     task.admit(*range(2000))
     await task.end()
     assert task.keys == list(range(2000))
@@ -327,14 +328,14 @@ async def test_clean_calls_pay_for_retries(lab: Lab) -> None:
 
 
 def test_a_budget_gives_nothing_beyond_what_it_holds() -> None:
-    budget = Budget()
+    budget = RetryBudget()
     assert [budget.spend(40), budget.spend(40), budget.spend(40)] == [True, True, False]
     for _ in range(20):
-        budget.earn()
+        budget.earn(1)
     assert budget.spend(40)
     for _ in range(1000):
-        budget.earn()
-    assert budget.spend(Budget.SIZE)
+        budget.earn(1)
+    assert budget.spend(RetryBudget.SIZE)
     assert not budget.spend(1)
 
 
@@ -389,7 +390,7 @@ async def test_attempts_that_are_late_are_counted(lab: Lab) -> None:
 async def test_retries_after_late_attempts_cost_twice_as_much(lab: Lab) -> None:
     """A bucket of 100 tokens pays for 10 of them."""
     server, task = lab.start(
-        otherwise=Step(after=3.0), capacity=60, timeout=10.0, attempt_timeout=1.0, retry=fixed(2, 0.0)
+        otherwise=Step(after=3.0), capacity=60, timeout=10.0, attempt_timeout=1.0, retry=fixed(2, 0.0), on_error="null"
     )
     task.admit_each(*range(30))
     await task.end()

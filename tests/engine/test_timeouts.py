@@ -86,6 +86,18 @@ async def test_a_source_that_never_answers_fails_the_task_and_does_not_hang_it(
     assert server.in_flight == 0
 
 
+async def test_an_answer_in_the_turn_of_the_loop_in_which_the_deadline_is_seen_is_in_time(lab: Lab) -> None:
+    server, task = lab.start({"a": Step(held=True)}, timeout=1.0, on_timeout="null")
+    loop, sweeper = asyncio.get_running_loop(), lab.engines[0]._sweeper
+    task.admit("a")
+    await asyncio.sleep(0.99)
+    while sweeper._timer is None or sweeper._timer.when() < 1.0:
+        await asyncio.sleep(0.001)
+    loop.call_at(sweeper._timer.when(), server.release)  # behind the sweeper, in the same turn
+    await task.end()
+    assert [row.status for row in task.left] == ["ok"]
+
+
 async def test_an_answer_after_the_timeout_changes_nothing(lab: Lab) -> None:
     """T6: testLateCompleteIgnoredAfterTimeout, testTimeoutLateResultIgnored."""
     _, task = lab.start({"a": Step(after=1.5)}, timeout=1.0, on_timeout=default("fallback"))

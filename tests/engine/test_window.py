@@ -77,13 +77,13 @@ def test_slices_are_an_eighth_of_the_window_and_up_to_half_of_a_full_one_for_fou
     spark_thread: SparkThread, window: int, two_rounds: int, at_first: int, in_the_end: int
 ) -> None:
     task = spark_thread(ScriptedConnector(), window=window, start=two_rounds)
-    assert task.handover.slice_rows == at_first
+    assert task.bridge.slice_rows == at_first
     for _ in task.process(in_slices_of(1, 100)):
         pass
-    assert task.handover.slice_rows == in_the_end
+    assert task.bridge.slice_rows == in_the_end
 
 
-def test_slices_of_wide_values_hold_a_quarter_of_window_bytes(spark_thread: SparkThread) -> None:
+def test_slices_of_wide_values_hold_an_eighth_of_window_bytes(spark_thread: SparkThread) -> None:
     """One of them is kept in memory whole: `window_bytes` holds back those behind it."""
     wide = ScriptedConnector(otherwise=Step(value="x" * 1000))
     task = spark_thread(wide, window=800, start=800, window_bytes=40_000)
@@ -91,23 +91,23 @@ def test_slices_of_wide_values_hold_a_quarter_of_window_bytes(spark_thread: Spar
 
     def source() -> Iterator[Outcomes]:
         for start in range(0, 4000, 100):
-            size = min(100, task.handover.slice_rows)
+            size = min(100, task.bridge.slice_rows)
             sizes.append(size)
             yield from slices(range(start, start + size))
 
     for _ in task.process(source()):
         pass
     assert sizes[0] == 100
-    assert max(sizes[-10:]) <= 10
+    assert max(sizes[-10:]) <= 5
 
 
 def test_one_wide_value_does_not_make_the_slices_small_for_ever(spark_thread: SparkThread) -> None:
     task = spark_thread(
-        ScriptedConnector({"wide": Step(value="x" * 40_000)}), window=800, start=800, window_bytes=40_000
+        ScriptedConnector({"wide": Step(value="x" * 80_000)}), window=800, start=800, window_bytes=160_000
     )
     sizes = []
     for part in task.process(slices(["wide"], *([n] for n in range(200)))):
-        sizes.append(task.handover.slice_rows)
+        sizes.append(task.bridge.slice_rows)
         assert part.rows == 1
     assert min(sizes) == 1
     assert sizes[-1] > 100
@@ -224,3 +224,17 @@ def test_what_is_finished_leaves_before_more_is_read(spark_thread: SparkThread) 
         order.append(f"yield {part.outcomes.keys[0]}")
         assert first_is_ready.is_set() or part.outcomes.keys == ["a"]
     assert order.index("yield a") < order.index("pull c")
+
+
+@pytest.mark.parametrize(("keys", "warns"), [(9, False), (12, True)])
+def test_a_small_task_whose_keys_all_are_missing_warns_once_for_its_engine(
+    spark_thread: SparkThread, caplog: pytest.LogCaptureFixture, keys: int, warns: bool
+) -> None:
+    server = ScriptedConnector(otherwise=Step(missing=True))
+    for _ in range(2):
+        list(spark_thread(server).process(in_slices_of(1, keys)))
+    text = (
+        f"scripted: the source holds none of the first {keys} keys of this task. Compare a key with the config of the "
+        "source."
+    )
+    assert [record.getMessage() for record in caplog.records] == [text] * warns

@@ -7,17 +7,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.connector import Failure, Keys
-from enrichkit.engine.limits import Rate
-from enrichkit.engine.lookup import Bundle
-from enrichkit.engine.retry import RETRY_AFTER_MAX, Budget
+from enrichkit.engine.hedging import Hedges
+from enrichkit.engine.limits import RETRY_AFTER_MAX, Rate, RetryBudget
+from enrichkit.engine.records import Bundle
 from enrichkit.errors import TransientError
+from enrichkit.interface import Failure, Keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from enrichkit.connector import Call
-    from enrichkit.engine.dispatch import Engine
+    from enrichkit.engine.engine import Engine
+    from enrichkit.interface import Call
 
     from .invariants import RunWatch
     from .story import Plan
@@ -52,7 +52,7 @@ class Watch:
         self.engine: Engine | None = None
         self.flags: set[str] = set()
         self.broken: list[BaseException] = []
-        self.calls = self.repeats = self.clean = 0
+        self.calls = self.repeats = self.earned = self.second_calls = 0
         self.opened_at = -1.0 if plan.weather.opens_at_once else math.inf
         self.paused_until = -1.0
         self.closed = False
@@ -89,8 +89,17 @@ class Watch:
         self.repeats += flight.attempt > 1
         assert len(self.flights) <= self.plan.capacity, "more calls in flight than capacity"
         if self.plan.batch_size == 1:
-            assert Budget.RETRY * self.repeats <= Budget.SIZE + self.clean, "more retries than the budget allows"
+            most = (
+                RetryBudget.SIZE + self.earned + RetryBudget.TRICKLE * self.now
+            )  # a little comes back while retries wait
+            assert RetryBudget.RETRY * self.repeats <= most, "more retries than the budget allows"
         return flight
+
+    def hedged(self) -> None:
+        """A second call is made for keys whose first one goes on."""
+        self.second_calls += 1
+        self.flags.add("hedged")
+        assert self.second_calls <= Hedges.SHARE * self.calls + Hedges.SAVED_MAX, "more second calls than their budget"
 
     def ended(self, flight: Flight) -> None:
         """A call is over."""
@@ -103,8 +112,9 @@ class Watch:
             wish = error.retry_after if isinstance(error, TransientError) else None
             if wish is not None and wish == wish:
                 self.paused_until = max(self.paused_until, self.now + min(max(wish, 0.0), RETRY_AFTER_MAX))
-        if isinstance(flight.answers, dict) and len(flight.answers) == len(flight.keys):
-            self.clean += not any(isinstance(answer, Failure) for answer in flight.answers.values())
+        if isinstance(flight.answers, dict):
+            clean = not any(isinstance(answer, Failure) for answer in flight.answers.values())
+            self.earned += clean * (RetryBudget.RETRY if flight.attempt > 1 and not watched.asks_after_misses else 1)
         watched.ended(flight)
 
     def quiet(self, now: float) -> None:
@@ -123,7 +133,8 @@ class Watch:
     def _clocks_run(self, now: float) -> None:
         """While nobody waits for the calls in all the slots, the clock of the next keys runs; or they may hang."""
         calls = self.engine.calls if self.engine is not None else {}
-        if len(calls) < self.plan.capacity or not all(call.late or call.run.closed for call in calls):
+        away = self.engine is not None and self.engine.gate.outage.since is not None  # then clocks stand still
+        if away or len(calls) < self.plan.capacity or not all(call.late or run.closed for call, run in calls.items()):
             self._late_since = math.inf
             return
         self._late_since = min(self._late_since, now)
@@ -131,7 +142,7 @@ class Watch:
             fresh = watched.run.pending._fresh
             if fresh and not watched.closed and watched.options.timeout is not None:
                 key = fresh[0].keys[0] if isinstance(fresh[0], Bundle) else fresh[0].key
-                since = max(self._late_since, watched.current[key].admitted)
+                since = max(self._late_since, watched.current[key].came)
                 assert fresh[0].started is not None or now - since <= 0.1, "a key waits without a clock"
 
     def closes(self, number: int) -> None:

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enrichkit import Call, Connector, ConnectorConfig
+from enrichkit import Call, Connector, ConnectorConfig, local
+from enrichkit.shipping import pack, ship
+
+from ..environments import environment, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The only session of this process; with `--cluster` its executors have PySpark, and enrichkit by an archive."""
+    connect, kind = request.config.getoption("--connect"), request.config.getoption("--cluster")
+    if kind is None:
+        yield request.getfixturevalue("spark")  # that of the other tests, which this one stands before
+        return
+    python = environment("executor", *map(version_of, ("pyspark", "pandas", "pyarrow")))
+    archive = tmp_path_factory.mktemp("packed") / "enrichkit-env.tar.gz"
+    pack(["redis", "http", "postgres"], output=archive, bare=True)
+    conf = {"spark.executorEnv.ENRICHKIT_PYTHON": python}
+    with local.cluster() if kind == "standalone" else nullcontext() as cluster:
+        master = cluster.master if cluster is not None else "local-cluster[2,1,1024]"
+        with local.spark(connect=connect, master=master, python=python, **conf) as session:
+            ship(session, archive)
+            yield session
 
 
 @dataclass(frozen=True, kw_only=True)

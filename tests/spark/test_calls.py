@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from enrichkit import Cache, enrich
 from enrichkit.local import value_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from enrichkit.local import HttpService
@@ -170,3 +173,21 @@ def test_calls_overlap_up_to_capacity(users: DataFrame, http_service: HttpServic
     users.coalesce(1).select(profile(http_service, capacity=7)).collect()
     assert http_service.stats().peak == 7
     assert_asked_once(http_service)
+
+
+def test_a_limit_behind_a_filter_on_the_result_asks_for_a_part_of_the_keys(
+    spark: SparkSession, http_service: HttpService, conf: Callable[[str, str], None], carrier: str
+) -> None:
+    """Spark stops the task when it has the rows, and the run then makes no more calls."""
+    conf("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    count = 100_000
+    users = spark.range(0, count, 1, 1).select(F.concat(F.lit("u"), F.col("id").cast("string")).alias("user_id"))
+    frame = users.select("user_id", profile(http_service, carrier=carrier)).where("profile.score >= 0")
+    rows = frame.limit(5).collect()
+    assert {f"u{n}": value_of(f"u{n}") for n in range(5)} == {row.user_id: row.profile.asDict() for row in rows}
+    asked = -1
+    while asked != http_service.stats().keys:  # calls in flight may still arrive
+        asked = http_service.stats().keys
+        time.sleep(0.3)
+    assert set(http_service.stats().per_key.values()) == {1}
+    assert asked < count / 4  # the window has 20,000 rows

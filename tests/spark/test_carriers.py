@@ -20,9 +20,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
 from enrichkit import Call, Connector, ConnectorConfig, Secret, enrich
-from enrichkit.carriers import _shipped
+from enrichkit.driver.pickling import pack
+from enrichkit.driver.planner import make_plan
+from enrichkit.driver.udf import _closure
 from enrichkit.local import value_of
-from enrichkit.plan import make_plan, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -123,13 +124,14 @@ def test_a_connector_of_an_installed_package_is_shipped_by_reference() -> None:
     assert pickle.loads(pack(plan)) == plan
 
 
-def test_a_connector_of_this_module_is_shipped_by_value(spark: SparkSession) -> None:
+def test_a_connector_of_this_module_is_shipped_by_value(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("X", "a password")
     plan, _ = make_plan(VaultConfig(password=Secret.env("X")), 1, None, {})
     program = """
         import pickle, sys
         plan = pickle.loads(sys.stdin.buffer.read())
         print(plan.connector.__name__, plan.config.password, len(plan.config.__dataclass_fields__))
-        from enrichkit.plan import secrets_of
+        from enrichkit.secrets import secrets_of
         print(secrets_of(plan.config))
     """
     done = subprocess.run(
@@ -150,7 +152,7 @@ def run_shipped(version: str, prelude: str) -> str:
         except Exception as error:
             print(type(error).__name__, error)
     """
-    payload = cloudpickle.dumps(_shipped("arrow_batches", b"", "users", version))
+    payload = cloudpickle.dumps(_closure("arrow_batches", b"", "users", version))
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], input=payload, capture_output=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.decode()
@@ -159,8 +161,8 @@ def run_shipped(version: str, prelude: str) -> str:
 def test_a_worker_without_enrichkit_is_told_what_to_install() -> None:
     assert run_shipped("9.9", "sys.modules['enrichkit'] = None") == (
         "users\nImportError enrichkit cannot be imported on this Spark worker (import of enrichkit halted; None in "
-        "sys.modules). Install it on the workers as on the driver: pip install enrichkit==9.9, and the plugin of the "
-        "source 'users'.\n"
+        "sys.modules). Ship it with its plugins: enrichkit pack prints the lines that do. Or install it on the workers "
+        "as on the driver: pip install enrichkit==9.9, and the plugin of the source 'users'.\n"
     )
 
 
@@ -168,8 +170,9 @@ def test_a_worker_with_another_version_is_told_so() -> None:
     import enrichkit
 
     assert run_shipped("9.9", "") == (
-        f"users\nImportError This Spark worker has enrichkit {enrichkit.__version__}, but the driver has 9.9. Install "
-        "one version on both: pip install enrichkit==9.9\n"
+        f"users\nImportError This Spark worker has enrichkit {enrichkit.__version__}, but the driver has 9.9. Ship "
+        "that of the driver: enrichkit pack prints the lines that do. Or install one on both: pip install "
+        "enrichkit==9.9\n"
     )
 
 
@@ -178,7 +181,8 @@ def test_a_connector_in_the_program_itself_travels(tmp_path: Path) -> None:
     program = """
         import sys
         from enrichkit import Connector, ConnectorConfig
-        from enrichkit.plan import make_plan, pack
+        from enrichkit.driver.pickling import pack
+        from enrichkit.driver.planner import make_plan
         from pyspark.sql.types import LongType
 
         class MineConfig(ConnectorConfig):

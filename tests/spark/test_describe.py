@@ -9,7 +9,7 @@ import pytest
 from enrichkit_http import HttpConfig
 from enrichkit_postgres import PostgresConfig
 
-from enrichkit import ConfigError, describe, register
+from enrichkit import ConfigError, describe, enrich, register, tiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +35,10 @@ def test_a_type_that_the_source_was_asked_for(
           key        2 columns
           calls      4,000 keys per call (at most 10,000)
                      4 calls in flight per worker process
+                     97 connections from all clients
           config     PostgresConfig(returns=None, table='places', key=('country',
-                     'city'), columns=(), query=None, pgbouncer=False, tls_ca=None,
+                     'city'), columns=(), max_bytes=67108864, expires=None,
+                     writable=False, query=None, pgbouncer=False, tls_ca=None,
                      tls_cert=None, tls_key=None, insecure=False)
           value      a struct, from the source, which was asked:
                        name  string
@@ -61,6 +63,9 @@ def test_a_type_that_the_config_declares(spark: SparkSession) -> None:
                        tags  array<string>
     """
     assert textwrap.dedent(expected).strip() == repr(describe(config))
+    assert ("  tier       'near' is asked first, 100 calls in flight per worker process\n") in str(
+        describe(tiers(HttpConfig(url="https://near.example/{}"), config))
+    ).replace("'http' is", "'near' is")
     assert "from returns=" in str(describe(config, returns="bigint")).splitlines()[-1]
 
 
@@ -80,3 +85,46 @@ def test_a_source_that_cannot_be_asked_says_why_and_shows_no_secret(spark: Spark
         "The type of the values of 'postgres' could not be asked: PostgreSQL at 127.0.0.1:1 cannot be reached: Connect "
         "call failed ('127.0.0.1', 1). Declare it, for example enrich('postgres', ..., returns='string')."
     )
+
+
+def test_a_type_that_the_table_does_not_have_is_found_before_the_job(
+    spark: SparkSession, postgres_server: PostgresServer, postgres_dsn: str, request: pytest.FixtureRequest
+) -> None:
+    """Only where the workers run on this machine: elsewhere the driver leaves the source to them."""
+    database = postgres_dsn.rpartition("/")[2]
+    postgres_server.execute("CREATE TABLE folk (id text PRIMARY KEY, name text, born date, score bigint)", database)
+    postgres_server.execute("INSERT INTO folk VALUES ('u1', '7', '2001-02-03', 4)", database)
+    frame = spark.createDataFrame([("u1",)], "user_id string")
+    config = PostgresConfig(dsn=postgres_dsn, table="folk", columns=("name", "born"))
+    one = PostgresConfig(dsn=postgres_dsn, table="folk", columns=("name",))
+    for source, returns, text in (
+        (
+            config,
+            "name string, born timestamp",
+            (
+                "The field 'born' of 'postgres' is declared as timestamp, but it is of type date in the source, and "
+                "such a value does not fit. Declare date, or leave returns= out."
+            ),
+        ),
+        (
+            one,
+            "int",
+            (
+                "The value of 'postgres' is declared as int, but it is of type string in the source, and such a value "
+                "does not fit. Declare string, or leave returns= out."
+            ),
+        ),
+    ):
+        if request.config.getoption("--connect"):
+            with pytest.raises(Exception, match=r"does not fit the declared type "):
+                frame.select(enrich(source, "user_id", returns=returns)).collect()
+        else:
+            with pytest.raises(ConfigError) as caught:
+                enrich(source, "user_id", returns=returns)
+            assert str(caught.value) == text
+    scores = PostgresConfig(dsn=postgres_dsn, table="folk", columns=("score",))
+    assert [(4,)] == frame.select(enrich(scores, "user_id", returns="int")).collect()  # a bigint may be an int
+
+
+def test_a_declared_type_needs_no_source(spark: SparkSession) -> None:
+    enrich(PostgresConfig(dsn="postgresql://user@127.0.0.1:1/shop", table="users"), "user_id", returns="name string")

@@ -32,7 +32,7 @@ def config(http_service: HttpService) -> HttpConfig:
     http_service.script(
         Fault(match="slow", hang=True),
         Fault(match="/bad", status=400),
-        Fault(match="flaky", status=503, times=1),
+        Fault(match="flaky", status=500, times=1),
     )
     # Digits only: the hexadecimal form may hold the word of a fault, such as "bad".
     return HttpConfig(url=f"{http_service.url}/{uuid.uuid4().int}/{{}}", returns=PROFILE)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import os
 import subprocess
 import sys
 import textwrap
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +27,7 @@ from enrichkit.secrets import Secret
 from ..installed import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
@@ -208,7 +211,7 @@ def test_the_source_says_how_many_key_columns_it_needs(
 def test_a_misspelt_option_is_told_the_closest_one() -> None:
     wrong: Any = {"on_timout": "null"}
     assert refusal(lambda: enrich("redis", "k", **wrong), UnknownOptionError).startswith(
-        "enrich() has no option 'on_timout'. Did you mean 'on_timeout'? Options: capacity, batch_size, "
+        "enrich() has no option 'on_timout'. Did you mean 'on_timeout'? Options: capacity, max_capacity, "
     )
 
 
@@ -230,9 +233,10 @@ def test_a_column_is_always_ordered() -> None:
 def test_a_batch_is_no_larger_than_the_connector_takes() -> None:
     for config, most in ((SilentConfig(returns="int"), 1000), (HttpConfig(url="http://localhost/{}"), 1)):
         name = "silent" if most > 1 else "http"
+        hint = "" if most > 1 else " If the service takes many keys in one POST, say so with HttpConfig(bulk=True)."
         assert refusal(lambda config=config, most=most: enrich(config, "k", batch_size=most + 1)) == (
             f"batch_size is {most + 1:,}; the connector {name!r} takes at most {most:,} keys per call. Set "
-            f"batch_size={most}."
+            f"batch_size={most}.{hint}"
         )
 
 
@@ -273,8 +277,8 @@ def test_a_call_that_must_not_be_made_twice_has_no_attempt_timeout() -> None:
 def test_a_call_that_must_not_be_made_twice_is_not_repeated_for_a_miss() -> None:
     config = HttpConfig(url="http://localhost/", method="POST", body={"id": "{0}"})
     assert refusal(lambda: enrich(config, "k", retry=Retry(on_missing=True))) == (
-        "retry has on_missing=True, but a call to 'http' must not be made twice (its HttpConfig says so), and one that "
-        "found nothing was made. Leave on_missing out, or declare the call idempotent."
+        "retry has on_missing=True, which repeats a call that finds nothing, but a call to 'http' must not be made "
+        "twice (its HttpConfig says so). Leave on_missing out, or declare the call idempotent."
     )
 
 
@@ -358,8 +362,56 @@ def test_no_secret_is_in_the_traceback_of_a_source_that_cannot_be_asked(monkeypa
     assert "hunter2" not in shown
 
 
+REFUSED: dict[str, Callable[[], object]] = {
+    "kind is 'sorted set'": lambda: RedisConfig(password=os.environ["TELLING_TOKEN"], kind="sorted set"),
+    "argument 'sort'": lambda: RedisConfig(password=os.environ["TELLING_TOKEN"], sort=True),  # type: ignore[call-arg]
+    "url cannot be read": lambda: RedisConfig(url=f"redis://{os.environ['TELLING_TOKEN']}@@127.0.0.1"),
+    "body is not JSON": lambda: HttpConfig(url="http://127.0.0.1/{}", body=os.environ["TELLING_TOKEN"], method="POST"),
+    "on_missing is default(1)": lambda: enrich(
+        RedisConfig(password=os.environ["TELLING_TOKEN"]), "k", returns="date", on_missing=default(1)
+    ),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_no_frame_of_a_refused_config_holds_its_password(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    """Not in the variables of the frames either; they come from the environment, since our own frames are shown too."""
+    monkeypatch.setenv("TELLING_TOKEN", "t0ken")
+    with pytest.raises((ConfigError, TypeError)) as caught:
+        REFUSED[said]()
+    told = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
+    shown = "".join(told.format())
+    assert said in shown
+    assert "t0ken" not in shown
+
+
+def test_no_frame_of_an_error_behind_a_refused_config_holds_its_password() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class TellingConfig(ConnectorConfig):
+        token: str
+
+        def __post_init__(self) -> None:
+            try:
+                int(self.token)
+            except ValueError as error:
+                raise error from error
+
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        TellingConfig(token="".join(["t0", "ken"]))
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)][1:]
+    assert not any("token" in str(frame.f_locals) for frame in frames)
+
+
+def test_help_shows_the_fields_of_a_config() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class NamedConfig(ConnectorConfig):
+        place: str = "here"
+
+    assert str(inspect.signature(NamedConfig)) == "(*, returns: 'Any' = None, place: 'str' = 'here') -> None"
+
+
 def test_a_source_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enrichkit.plan.DESCRIBE_TIMEOUT", 0.1)
+    monkeypatch.setattr("enrichkit.driver.planner.DESCRIBE_TIMEOUT", 0.1)
     assert refusal(lambda: enrich(SlowConfig(), "k")) == (
         "The type of the values of 'slow' could not be asked within 0.1 s. Declare it, for example enrich('slow', ..., "
         "returns='string')."
@@ -367,7 +419,7 @@ def test_a_source_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mon
 
 
 def test_a_connector_that_blocks_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enrichkit.plan.DESCRIBE_TIMEOUT", 0.1)
+    monkeypatch.setattr("enrichkit.driver.planner.DESCRIBE_TIMEOUT", 0.1)
     try:
         message = refusal(lambda: enrich(StubbornConfig(), "k"))
     finally:

@@ -130,8 +130,9 @@ def test_the_error_of_a_fallback_is_the_rows_error(keys: DataFrame, service: Htt
     )
     rows = keys.where("user_id <> 'bad-key'").select("user_id", column)
     said = (
-        "PermanentError: the function raised LookupError (in the function stumble, after: the source does not hold the "
-        "key)"
+        "PermanentError: the function raised LookupError at test_fallbacks.py, line "
+        f"{stumble.__code__.co_firstlineno + 1}, in stumble: raise LookupError(key) (in the function stumble, after: "
+        "the source does not hold the key)"
     )
     if details:
         row = next(row.http for row in rows.collect() if row.user_id == "missing-key")

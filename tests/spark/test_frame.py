@@ -175,7 +175,8 @@ def test_a_column_may_be_computed_at_the_source(events: DataFrame, prices: DataF
 
 
 def test_two_matches_for_one_row_are_an_error_that_names_many(events: DataFrame, dsn: str) -> None:
-    with pytest.raises(PythonException, match=r"2 rows of .* have one key, and one is allowed: .* many=True"):
+    expected = r"2 rows of .* have the same key, and only one row is allowed: .* many=True"
+    with pytest.raises(PythonException, match=expected):
         enrich_frame(events.where("item = 3"), by_item(dsn), on="item").collect()
 
 

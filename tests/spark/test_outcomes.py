@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import pytest
 from enrichkit_http import HttpConfig
 from pyspark.sql import functions as F
 
-from enrichkit import Retry, Secret, default, enrich, register
+from enrichkit import ConfigError, Retry, Secret, default, enrich, register
 from enrichkit.local import Fault, value_of
 
 if TYPE_CHECKING:
@@ -125,14 +126,14 @@ def test_an_error_fails_the_task_and_says_what_the_service_said(
 
 
 def test_attempts_are_counted_and_the_last_cause_is_told(spark: SparkSession, http_service: HttpService) -> None:
-    http_service.script(Fault(match="busy", status=503))
+    http_service.script(Fault(match="busy", status=500))
     retry = Retry(attempts=3, wait=0.001)
     column = enrich(config_of(http_service), "user_id", retry=retry, carrier="pandas")
     message = failure(frame_of(spark, "busy-key").select(column))
     assert_says(
         message,
         rf"LookupFailedError: http: the lookup of key {KEY} failed after 3 attempts and [\d.e-]+ s: TransientError: "
-        r".*503.* The task fails because on_error is 'fail'; ",
+        r".*500.* The task fails because on_error is 'fail'; ",
         "busy-key",
     )
     assert 3 == http_service.stats().per_key["busy-key"]
@@ -161,13 +162,40 @@ def test_too_many_fallbacks_fail_the_task(spark: SparkSession, service: HttpServ
     assert [None] * 300 == [row.http for row in keys.select(column).collect()]
 
 
-def test_a_secret_that_the_worker_does_not_have_is_named(spark: SparkSession, http_service: HttpService) -> None:
-    config = config_of(http_service, headers={"X-Api-Key": Secret.env("ENRICHKIT_NOT_SET_ANYWHERE")})
-    assert (
-        "The environment variable ENRICHKIT_NOT_SET_ANYWHERE is not set on this worker; a Secret names it."
-        in failure(frame_of(spark).select(enrich(config, "user_id")))
-    )
+def test_a_secret_that_is_absent_is_named_on_the_driver_if_it_is_the_worker_s_machine(
+    spark: SparkSession, http_service: HttpService, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Only a classic session with a local master tells that the workers run here; else the worker tells it."""
+    connect = request.config.getoption("--connect")
+    machine = f"on this machine ({platform.node()})"
+    absent = tmp_path / "absent"
+    for secret, text in {
+        Secret.env("ENRICHKIT_NOT_SET_ANYWHERE"): (
+            f"The environment variable ENRICHKIT_NOT_SET_ANYWHERE is not set {machine}; a Secret names it."
+        ),
+        Secret.file(str(absent)): f"The secret file {absent} cannot be read {machine}: No such file or directory.",
+    }.items():
+        config = config_of(http_service, headers={"X-Api-Key": secret})
+        if connect or secret.kind == "file":  # which may come until the job starts
+            assert text in failure(frame_of(spark).select(enrich(config, "user_id")))
+        else:
+            with pytest.raises(ConfigError) as raised:
+                enrich(config, "user_id")
+            assert str(raised.value) == text
     assert http_service.stats().connections == 0
+
+
+def test_what_the_service_says_of_an_error_is_shown_with_show_keys(
+    spark: SparkSession, http_service: HttpService
+) -> None:
+    http_service.script(Fault(match="/u7", status=400, body=b'{"error": "u7 is no tenant"}'))
+    frame = frame_of(spark).where("user_id = 'u7'")
+    shown = failure(frame.select(enrich(config_of(http_service), "user_id", show_keys=True)))
+    assert "http: the lookup of key 'u7' failed after 1 attempt and " in shown
+    assert 'add it to HttpConfig.missing (the source said: {"error": "u7 is no tenant"}). The task fails' in shown
+    hidden = failure(frame.select(enrich(config_of(http_service), "user_id")))
+    assert "no tenant" not in hidden
+    assert "u7" not in hidden
 
 
 def test_a_retry_that_succeeds_is_not_seen_in_the_column(spark: SparkSession, http_service: HttpService) -> None:

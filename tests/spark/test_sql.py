@@ -191,7 +191,8 @@ def test_a_call_without_keys_fails_also_where_any_number_would_do(spark: SparkSe
 def test_a_fallback_that_needs_other_keys_is_refused_where_it_can_be_known(spark: SparkSession, table: Table) -> None:
     source = PostgresConfig(dsn="postgresql://app@127.0.0.1:1/shop", table="places", key="id", returns="string")
     fallback = PostgresConfig(dsn="postgresql://app@127.0.0.1:1/shop", table="old", key=("a", "b"))
-    with pytest.raises(ConfigError, match=r"^on_missing is the source 'postgres', whose PostgresConfig needs 2 "):
+    said = r"^on_missing is the source 'postgres', which gets 1 key column; its PostgresConfig needs 2\."
+    with pytest.raises(ConfigError, match=said):
         register_function(spark, "place_of", source, on_missing=fallback)
     register_function(spark, "name_of", table({}), returns="string", on_missing=fallback)
     with pytest.raises(PySparkException) as caught:
@@ -219,7 +220,7 @@ def test_a_name_is_one_that_sql_takes(spark: SparkSession, table: Table, name: A
 def test_a_name_of_a_function_of_spark_is_refused(spark: SparkSession, table: Table) -> None:
     """Spark 4.3 would register it and go on calling its own."""
     assert refusal(lambda: register_function(spark, "Upper", table({}), returns="int")) == (
-        "The name of the SQL function is 'Upper', which Spark itself has a function of; it must be another. For "
+        "The name of the SQL function is 'Upper', the name of a built-in function of Spark; it must be another. For "
         "example register_function(spark, 'my_Upper', 'users')."
     )
 

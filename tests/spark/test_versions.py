@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -239,7 +240,7 @@ def test_a_key_is_asked_once_and_its_answer_is_cached(spark: SparkSession, http_
 @both
 def test_each_row_tells_its_outcome(spark: SparkSession, http_service: HttpService, carrier: str) -> None:
     http_service.script(
-        Fault(match="/slow", hang=True), Fault(match="/bad", status=400), Fault(match="/flaky", status=503, times=1)
+        Fault(match="/slow", hang=True), Fault(match="/bad", status=400), Fault(match="/flaky", status=500, times=1)
     )
     keys = ("good", "missing", "slow", "bad", "flaky", "..", None)
     column = enrich(
@@ -406,3 +407,16 @@ def test_postgres_tells_its_types_itself(
         (True, None, None, None),
         (True, None, None, None),
     ] == [tuple(row) for row in rows]
+
+
+def test_five_rows_of_many_ask_for_little(spark: SparkSession, http_service: HttpService) -> None:
+    """Found out by the frame of PySpark's own worker, which each version has under names of its own."""
+    http_service.script(latency=0.02)
+    frame = spark.range(100_000).select(F.concat(F.lit("u"), F.col("id").cast("string")).alias("k"))
+    rows = frame.withColumn("v", enrich(new_config(http_service), "k")).head(5)
+    assert [row.v.asDict() for row in rows] == [value_of(row.k) for row in rows]
+    time.sleep(1.0)
+    calls = http_service.stats().calls
+    assert 5 <= calls <= 300, "three rounds of 100 calls"
+    time.sleep(0.5)
+    assert http_service.stats().calls == calls

@@ -1,7 +1,8 @@
 """
-The contract between enrichkit and a connector; the docstring of a check that fails says what to look at.
+The contract between enrichkit and a connector, as tests. The docstring of a failed test says what to look at.
 
-A store that is a server needs a fixture `address` as well, its host and port: the kit puts a network that fails between.
+If your store is a server, add a fixture `address` that returns its host and port. The tests then also check what the
+connector does when the network fails.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from enrichkit_acme import AcmeConfig, AcmeConnector
 class TestAcmeContract(ConnectorContract):
     @pytest.fixture
     def connector(self, tmp_path: Path) -> AcmeConnector:
-        """An unopened connector that points at a test server."""
+        """An unopened connector for a test server."""
         (tmp_path / "acme.json").write_text("{}")
         return AcmeConnector(AcmeConfig(path=str(tmp_path / "acme.json"), returns="string"))
 
     @pytest.fixture
     def known(self, tmp_path: Path) -> dict[str, Any]:
-        """Fill the source and return what it holds: three keys or more, one with a quote and one not ASCII."""
+        """The keys and values that the source holds: three keys or more, one with a quote and one that is not ASCII."""
         values = {"u1": "Ann", "o'clock": "Bob", "ü": "Eve"}
         (tmp_path / "acme.json").write_text(json.dumps(values))
         return values

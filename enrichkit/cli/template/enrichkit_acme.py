@@ -1,4 +1,4 @@
-"""The acme connector of enrichkit. As it was made, it reads a JSON file: put your store in its place."""
+"""The acme connector of enrichkit. At first it reads a JSON file: replace the file with your store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AcmeConfig", "AcmeConnector"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcmeConfig(ConnectorConfig):  # what users write and what travels to the workers: plain values that hash
+class AcmeConfig(ConnectorConfig):  # users create it, and Spark sends it to the workers: plain values with a hash
     path: str
 
     def __post_init__(self) -> None:
@@ -23,25 +23,26 @@ class AcmeConfig(ConnectorConfig):  # what users write and what travels to the w
             raise ConfigError(f"AcmeConfig.path is {self.path!r}; it must name a file, for example 'acme.json'.")
 
 
-class AcmeConnector(Connector[AcmeConfig]):  # what lives on a worker
+class AcmeConnector(Connector[AcmeConfig]):  # the workers create it
     name = "acme"
     config_class = AcmeConfig
-    capacity = 8  # calls in flight per worker process, unless the user says otherwise
-    batch_size = 100  # keys per call, likewise
-    max_batch_size = 1000
+    capacity = 8  # calls in flight per worker process; users can change it with an option
+    batch_size = 100  # keys per call; users can change it with an option
+    max_batch_size = 1000  # the most keys that fetch_many accepts
 
-    async def open(self) -> None:  # once per worker process; clients and pools are made here
+    async def open(self) -> None:  # called once per worker process; create clients and pools here
         try:
-            text = await asyncio.to_thread(Path(self.config.path).read_text, "utf-8")  # a blocking call in a thread
+            text = await asyncio.to_thread(Path(self.config.path).read_text, "utf-8")  # blocking calls need a thread
             self._values: dict[str, Any] = json.loads(text)
         except (OSError, ValueError) as error:
             raise FatalError(f"acme cannot read its file: {type(error).__name__}.") from error
 
     async def fetch_many(self, keys: Sequence[str], call: Call) -> Mapping[str, Any]:
-        found = {key: self._values[key] for key in keys if key in self._values}  # an absent key is a miss
-        return {key: [value] for key, value in found.items()} if call.many else found  # many: a list of all matches
+        values = {key: self._values[key] for key in keys if key in self._values}  # leave out keys without a value
+        # With call.many, a user wants all matches of a key, as a list.
+        return {key: [value] for key, value in values.items()} if call.many else values
 
-    async def close(self) -> None:  # after the worker was idle for a while; may come twice
+    async def close(self) -> None:  # called when the worker has been idle for a while, perhaps twice
         self._values = {}
 
 

@@ -1,7 +1,7 @@
 """
-The contract between the engine and a connector, as tests that a plugin inherits.
+The contract between the engine and a connector, as a class of tests that a plugin's test class inherits.
 
-Each module has the checks of one subject; `base` has the fixtures that they are given.
+Each module has the checks of one subject. The module `base` has the fixtures of all checks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from .answers import AnswerChecks
 from .calls import CallChecks
 from .config import ConfigChecks
 from .faults import FaultChecks
+from .hostile import HostileKeyChecks
 from .lifecycle import LifecycleChecks
+from .secrets import SecretChecks
 from .spark import SparkChecks
 from .values import ValueChecks
 
@@ -22,11 +24,22 @@ if TYPE_CHECKING:
 __all__ = ["ConnectorContract"]
 
 
-class ConnectorContract(ConfigChecks, AnswerChecks, CallChecks, LifecycleChecks, FaultChecks, ValueChecks, SparkChecks):
+class ConnectorContract(
+    ConfigChecks,
+    SecretChecks,
+    AnswerChecks,
+    HostileKeyChecks,
+    CallChecks,
+    LifecycleChecks,
+    FaultChecks,
+    ValueChecks,
+    SparkChecks,
+):
     """
-    What the engine relies on, as tests; a connector that passes them gives each row its own value.
+    Tests of everything that the engine expects of a connector. A connector that passes gives each row its own value.
 
-    A plugin inherits it and writes three fixtures, and a fourth when its source is a server; see their docstrings:
+    A plugin's test class inherits this class and defines three fixtures, and a fourth one if its source is a server.
+    The docstring of each fixture says what the fixture must return:
 
     ```python
     class TestAcmeContract(ConnectorContract):
@@ -49,27 +62,32 @@ class ConnectorContract(ConfigChecks, AnswerChecks, CallChecks, LifecycleChecks,
             return "127.0.0.1", acme.port
     ```
 
-    Beside them `conftest.py` says `pytest_plugins = ["enrichkit.testing.fixtures"]`, for Spark. No async plugin is
-    needed. The docstring of each check says what to look at when it fails. What a connector does not offer, as
-    `store_many`, its checks find out by themselves.
+    `pyproject.toml` has `addopts = "-p enrichkit.testing.fixtures"` under `[tool.pytest.ini_options]`, which provides
+    Spark. No pytest plugin for asyncio is needed. The docstring of each check says what to look at in the connector
+    when the check fails. The checks of an optional method, such as `store_many`, detect whether the connector has the
+    method.
 
-    The only way to leave a check out is an override that says why, and that `pytest` reports:
+    The only way to leave a check out is to override it with a mark that gives the reason; `pytest` reports the reason:
 
     ```python
-    @pytest.mark.xfail(reason="The server forgets what it was told to keep.")
+    @pytest.mark.xfail(reason="The server forgets some of the stored values.")
     def test_what_is_stored_is_found(self, source):
         super().test_what_is_stored_is_found(source)
     ```
     """
 
     def test_contract_is_whole(self, request: pytest.FixtureRequest) -> None:
-        """Look at what your class overrides: a check may be marked `xfail(reason=...)`, and nothing else."""
+        """Look at the checks that your class overrides: each override must be marked `xfail(reason=...)`."""
         replaced = []
         for name in (name for name in dir(ConnectorContract) if name.startswith("test_")):
-            mine = getattr(type(request.instance), name)
-            if mine is getattr(ConnectorContract, name):
+            override = getattr(type(request.instance), name)
+            if override is getattr(ConnectorContract, name):
                 continue
-            marks = {mark.name: mark for mark in getattr(mine, "pytestmark", ())}
+            marks = {mark.name: mark for mark in getattr(override, "pytestmark", ())}
             if marks.keys() - {"spark"} != {"xfail"} or not marks["xfail"].kwargs.get("reason"):
                 replaced.append(name)
-        assert not replaced
+        assert not replaced, (
+            "A test class must give a reason for each check that it overrides; "
+            f"{type(request.instance).__name__} gives none for {', '.join(replaced)}. Mark the override with "
+            "@pytest.mark.xfail(reason=...), or remove it."
+        )

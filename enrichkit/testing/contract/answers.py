@@ -1,4 +1,4 @@
-"""Checks of what one call returns: the right values, under the very keys that were asked, whatever these are."""
+"""Checks of the answers of one call: the right values, under the keys of the call, for any keys."""
 
 from __future__ import annotations
 
@@ -6,116 +6,180 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...connector import Answers, Failure, Keys
-from ...errors import ConnectorError, FatalError, PermanentError, TransientError
-from ...keys import encode
+from ...errors import ConnectorError, PermanentError
+from ...interface import Answers, Failure, Keys
+from ...worker.keys import encode
 from .base import Fixtures
-from .source import parts_of, unlike
+from .messages import short, told
+from .source import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...connector import Key
+    from ...interface import Key
     from .source import Source
 
 __all__ = ["AnswerChecks"]
 
 
 class AnswerChecks(Fixtures):
-    """A value lands on its row by its key, so a wrong key, or a value under another one, is a wrong row."""
+    """A value lands on its row by its key, so a wrong key, or a value under another key, is a wrong row."""
 
     def test_a_known_key_has_its_value(self, source: Source) -> None:
-        """Look at `fetch_many` with one key: its value, as the source holds it, under that key."""
+        """Look at `fetch_many` with one key: it must return the value that the source holds, under this key."""
         for key in source.keys:
-            assert source.expected([key]) == source.values(source.fetch([key]))
+            right, got = source.expected([key]), source.values(source.fetch([key]))
+            assert right == got, (
+                "`fetch_many` of one known key must return exactly this key and its value; it returned "
+                f"{told(right, got)}. Look at how the connector asks for one key, and at what `known` says."
+            )
 
     def test_known_keys_have_their_values_in_one_call(self, source: Source) -> None:
-        """Look at how answers are put under their keys; the source may give them in any order, or some of them."""
-        assert source.expected(source.group) == source.values(source.fetch(source.group))
+        """Look at how `fetch_many` assigns answers to keys: the source may answer in any order, or only some keys."""
+        right, got = source.expected(source.group), source.values(source.fetch(source.group))
+        assert right == got, (
+            f"`fetch_many` of several known keys must return each key with its own value; it returned "
+            f"{told(right, got)}. Assign answers by a key that the source returns with each value."
+        )
 
     def test_the_order_of_the_keys_means_nothing(self, source: Source) -> None:
-        """Look for `zip(keys, rows)`: only a source that answers in the order of the question allows it."""
+        """Look for `zip(keys, rows)`: it is right only if the source answers in the order of the keys."""
         shuffled = random.Random(1)  # noqa: S311  # the same order in each run
         for _ in range(5):
             keys = shuffled.sample(source.keys, len(source.keys))
-            assert source.expected(keys) == source.look_up_values(keys)
+            right, got = source.expected(keys), source.look_up_values(keys)
+            assert right == got, (
+                "`fetch_many` must return each key with its own value, in whatever order the keys are given; of "
+                f"{short(keys)} it returned {told(right, got)}. Do not pair keys and answers by position, with `zip` "
+                "for example: let the source return the key with each value."
+            )
 
     def test_a_missing_key_is_absent(self, source: Source) -> None:
-        """Look at what is returned for a key without a row: None would be a null that the source holds."""
-        assert source.fetch([source.missing]) == {}
+        """Look at the result for a key that the source does not hold: None would mean that the source holds a null."""
+        answers = source.fetch([source.missing])
+        assert answers == {}, (
+            f"`fetch_many` of the missing key {short(source.missing)} must return an empty mapping; it returned "
+            f"{short(answers)}. Leave the key out: None would be a null that the source holds."
+        )
 
     def test_a_missing_key_among_known_ones_is_absent(self, source: Source) -> None:
-        """Look for answers counted from the front: a miss must not shift the values of the keys after it."""
+        """Look for answers that are assigned by position: a missing key must not shift the values of later keys."""
         for at in range(len(source.group)):
             keys = [*source.group[:at], source.missing, *source.group[at:]][: source.connector.max_batch_size]
-            assert source.expected(keys) == source.values(source.fetch(keys))
+            right, got = source.expected(keys), source.values(source.fetch(keys))
+            assert right == got, (
+                "`fetch_many` must leave out the missing key, and return the other keys with their own values; of "
+                f"{short(keys)} it returned {told(right, got)}. Do not assign answers by position: a missing key has "
+                "none."
+            )
 
     def test_the_answers_are_a_mapping_of_the_keys_that_were_asked(self, source: Source) -> None:
-        """Look at what `fetch_many` returns: a mapping, its keys equal to those given and of their types."""
+        """Look at the result of `fetch_many`: a mapping whose keys equal the given keys and have the same types."""
         keys = [*source.group, source.missing][: source.connector.max_batch_size]
         answers = source.fetch(keys)
-        assert isinstance(answers, Mapping)
-        asked = {key: tuple(map(type, parts_of(key))) for key in keys}
-        assert {key: tuple(map(type, parts_of(key))) for key in answers}.items() <= asked.items()
+        assert isinstance(answers, Mapping), (
+            f"`fetch_many` must return a mapping from keys to values; it returned {short(answers)}. Return a dict, or "
+            "`Answers`."
+        )
+        types = {key: tuple(map(type, parts_of(key))) for key in keys}
+        returned = {key: tuple(map(type, parts_of(key))) for key in answers}
+        other = [key for key, kinds in returned.items() if types.get(key) != kinds]
+        assert returned.items() <= types.items(), (
+            f"`fetch_many` must return only keys that it was given, with the same types; it was given {short(keys)}, "
+            f"and returned {short([(key, *(kind.__name__ for kind in returned[key])) for key in other])}. Convert the "
+            "source's form of a key back, or look the given key up by it."
+        )
 
     def test_the_keys_are_left_as_they_were(self, source: Source) -> None:
-        """Look for `keys.sort()` and `keys.pop()`: the engine goes on using what it has given."""
+        """Look for `keys.sort()` and `keys.pop()`: the engine still uses the keys after the call."""
         keys = list(source.group)
         source.fetch(keys)
-        assert keys == source.group
+        assert keys == source.group, (
+            f"`fetch_many` must not change the sequence of keys that it is given; it made {short(keys)} of "
+            f"{short(source.group)}. Change a copy: `sorted(keys)` instead of `keys.sort()`."
+        )
 
     def test_the_keys_may_be_any_sequence(self, source: Source) -> None:
-        """Look for `keys + [...]`, `keys.copy()` and drivers that want a list: the engine gives a tuple, or `Keys`."""
-        assert source.expected(source.group) == source.values(source.fetch(tuple(source.group)))
+        """Look for `keys + [...]`, `keys.copy()` and drivers that need a list: the engine passes a tuple, or `Keys`."""
+        right, got = source.expected(source.group), source.values(source.fetch(tuple(source.group)))
+        assert right == got, (
+            "`fetch_many` must return the same values for a tuple of keys as for a list; for the tuple it returned "
+            f"{told(right, got)}. Make a list of the keys first, with `list(keys)`, where one is needed."
+        )
 
     def test_keys_in_columns_get_the_same_answers(self, source: Source) -> None:
-        """Look at what is read from `Keys.columns`, parts of longer arrays; without `key_columns` it is a tuple."""
+        """Look at how `Keys.columns` are read: they may be slices of longer arrays. Without `key_columns`: tuples."""
         keep = source.keys[::-1][: source.connector.max_batch_size - 1]
-        for key in (None, source.missing, *source.hostile()):
-            keys = source.as_the_engine_gives(source.group[::-1] if key is None else [*keep, key])
-            assert self._outcome(source, keys) == self._outcome(source, list(keys))
+        for key in (None, source.missing, *source.hostile_keys()):
+            keys = source.as_the_engine_passes(source.group[::-1] if key is None else [*keep, key])
+            in_form, in_list = self._outcome(source, keys), self._outcome(source, list(keys))
+            assert in_form == in_list, (
+                f"`fetch_many` must return the same for keys as `{type(keys).__name__}`, in which the engine passes "
+                f"them, as for a list; the outcome was {short(in_form)}, and for the list {short(in_list)}. Look at "
+                "how `Keys.columns` are read: they may be slices, so the offset of a column counts."
+            )
 
     def test_asking_again_gives_the_same(self, source: Source) -> None:
-        """Look for state that a call leaves in the connector: cursors, used-up iterators, remembered misses."""
+        """Look for state that a call leaves in the connector: cursors, exhausted iterators, remembered misses."""
         keys = [*source.keys, source.missing]
-        assert source.look_up_values(keys) == source.look_up_values(keys) == source.expected(keys)
+        right = source.expected(keys)
+        for time in ("first", "second"):
+            got = source.look_up_values(keys)
+            assert right == got, (
+                "`fetch_many` must return the same values when the same keys are looked up again; the "
+                f"{time} time it returned {told(right, got)}. Keep no state of a call in the connector: a cursor, an "
+                "iterator, a list of misses."
+            )
 
     def test_the_answers_belong_to_the_caller(self, source: Source) -> None:
-        """Look for a mapping that the connector keeps: what is done to an answer must not reach the next one."""
+        """Look for a mapping that the connector keeps: changes to one result must not change the next result."""
         answers = source.fetch(source.group)
-        held = [answers]
+        containers = [answers]
         if isinstance(answers, Answers):
-            held = [*answers.columns.values()] if isinstance(answers.columns, Mapping) else [answers.columns]
-        for each in held:
-            if isinstance(each, dict | list):
-                each.clear()
-        assert source.expected(source.group) == source.values(source.fetch(source.group))
+            containers = [*answers.columns.values()] if isinstance(answers.columns, Mapping) else [answers.columns]
+        for container in containers:
+            if isinstance(container, dict | list):
+                container.clear()
+        right, got = source.expected(source.group), source.values(source.fetch(source.group))
+        assert right == got, (
+            "After the caller has cleared one result of `fetch_many`, the next result must still be complete; it has "
+            f"{told(right, got)}. Return a new mapping from each call, or a copy of the one that is kept."
+        )
 
     def test_a_group_may_be_as_large_as_it_says(self, source: Source) -> None:
-        """Look at the limits of driver and server (parameters of a statement, length of a URL) and `max_batch_size`."""
+        """Look at `max_batch_size` and the limits of driver and server: parameters of a statement, length of a URL."""
         size = source.connector.max_batch_size
-        keys = [*source.strangers(size - len(source.group)), *source.group]
+        keys = [*source.unknown_keys(size - len(source.group)), *source.group]
         answers = source.fetch(keys)
-        assert source.expected(source.group) == {key: source.values(answers).get(key) for key in source.group}
-        assert not source.wrong(answers)
+        right, values = source.expected(source.group), source.values(answers)
+        assert right == {key: values.get(key) for key in source.group}, (
+            f"`fetch_many` of {len(keys)} keys, as many as `max_batch_size` allows, must return the values of all "
+            f"known keys; it returned {told(right, {key: values[key] for key in source.group if key in values})}. "
+            "Reduce `max_batch_size`, or split the call: statements and URLs have a limit."
+        )
+        wrong = source.wrong(answers)
+        assert not wrong, (
+            f"`fetch_many` of {len(keys)} keys, as many as `max_batch_size` allows, must return no wrong value; it "
+            f"returned {told(source.expected([*wrong]), wrong)}. Look at how answers are assigned to keys."
+        )
 
     def test_a_group_that_is_too_large_is_answered_or_refused(self, source: Source) -> None:
-        """Look for an answer that is cut off: a key that was not asked must not look like a miss."""
+        """Look for a truncated answer: a key that was not sent to the source must not look like a missing key."""
         size = source.connector.max_batch_size + 1
-        keys = [*source.strangers(max(0, size - len(source.keys))), *source.keys][-size:]
-        self._right_or_refused(source, keys)
+        keys = [*source.unknown_keys(max(0, size - len(source.keys))), *source.keys][-size:]
+        self._assert_right_or_refused(source, keys)
 
     def test_a_key_that_comes_twice_is_answered_or_refused(self, source: Source) -> None:
-        """Look for answers counted by position: the engine asks no key twice in a call, others may."""
+        """Look for answers that are assigned by position: the engine never repeats a key in a call, others may."""
         for key in source.keys:
-            self._right_or_refused(source, [key, source.keys[0], key])
+            self._assert_right_or_refused(source, [key, source.keys[0], key])
 
     def test_an_empty_group_is_empty_or_refused(self, source: Source) -> None:
         """Look for statements that have no empty form, such as `IN ()`: return {} or raise a `ConnectorError`."""
-        self._right_or_refused(source, [])
+        self._assert_right_or_refused(source, [])
 
     def test_several_matches_come_as_a_list(self, source: Source) -> None:
-        """Look at `call.many`: a value is a list then, one element per match; a source of single values refuses it."""
+        """Look at `call.many`: each value is a list with one element per match, or the connector refuses the call."""
         keys = [*source.group, source.missing][: source.connector.max_batch_size]
         try:
             answers = source.fetch(keys, many=True)
@@ -123,77 +187,49 @@ class AnswerChecks(Fixtures):
             return
         if all(isinstance(answers.get(key), Failure) for key in source.group):
             return
-        found = {key: answer for key, answer in answers.items() if answer not in ([], ())}
-        assert all(isinstance(answer, list | tuple) and len(answer) == 1 for answer in found.values()), found
-        assert source.expected(keys) == source.values({key: answer[0] for key, answer in found.items()})
+        matches = {key: answer for key, answer in answers.items() if answer not in ([], ())}
+        assert all(isinstance(answer, list | tuple) and len(answer) == 1 for answer in matches.values()), (
+            f"With `call.many` each known key must have a list of its one match; the answers are {short(matches)}. "
+            "Return `[value]` if `call.many` is set, or raise a PermanentError if the source cannot tell all matches."
+        )
+        right, got = source.expected(keys), source.values({key: answer[0] for key, answer in matches.items()})
+        assert right == got, (
+            "With `call.many` the one match of each known key must be the key's value; it returned "
+            f"{told(right, got)}. Collect the matches of a key under this key, and leave out a key without any."
+        )
 
-    def test_a_hostile_key_is_data(self, source: Source) -> None:
-        """Look at how keys get into statements, addresses and commands: as parameters, or encoded, never as text."""
-        for key in source.hostile():
-            assert not source.wrong(self._harmless(source, [key])), "A hostile key was given a known value."
-        assert source.expected(source.keys) == source.look_up_values(source.keys), "The source is not what it was."
-
-    def test_a_hostile_key_harms_no_other(self, source: Source) -> None:
-        """Look at `Failure`: a key that the source cannot take is its own failure, or at least a `PermanentError`."""
-        keep = source.keys[: source.connector.max_batch_size - 1]
-        for key in source.hostile():
-            answers = self._harmless(source, [*keep, key])
-            assert not source.wrong(answers)
-            assert not answers or source.expected(keep) == {k: source.values(answers).get(k) for k in keep}
-
-    def test_a_key_of_another_type_harms_no_other(self, source: Source) -> None:
-        """Look at what the driver does with a value of another type than the key's: it may be anything in a column."""
-        for key in unlike(source.missing):
-            assert not source.wrong(self._harmless(source, [key]))
-        assert source.expected(source.keys) == source.look_up_values(source.keys)
-
-    def test_no_message_holds_a_key(self, source: Source) -> None:
-        """Look at the texts of the errors: keys are data about people, and messages end up in logs."""
-        for key in (*source.hostile(), *unlike(source.missing)):
-            try:
-                answers = source.fetch([key])
-                texts = [str(answer.error) for answer in answers.values() if isinstance(answer, Failure)]
-            except ConnectorError as error:
-                texts = [str(error)]
-            except Exception:  # noqa: BLE001, S112  # of which the engine shows only the class
-                continue
-            shown = [str(part) for part in parts_of(key) if len(str(part)) > 4]
-            assert not [text for text in texts for part in shown if part in text]
-
-    def _right_or_refused(self, source: Source, keys: list[Key]) -> None:
-        """A group that the engine does not make: all of it is answered, or the call is refused with our own error."""
+    def _assert_right_or_refused(self, source: Source, keys: list[Key]) -> None:
+        """Assert that `fetch_many` answers all of *keys*, a group that the engine never makes, or raises our error."""
         try:
             answers = source.fetch(keys)
         except ConnectorError:
             return
-        assert source.expected(keys).keys() == answers.keys() & source.known.keys(), "A known key looks like a miss."
-        assert not source.wrong(answers)
-
-    def _harmless(self, source: Source, keys: list[Key]) -> dict[Key, Any]:
-        """Return the answers to *keys*; none when the engine would bisect."""
-        try:
-            answers = source.fetch(keys)
-        except (FatalError, TransientError) as error:
-            raise AssertionError(
-                f"A key made the call fail with a {type(error).__name__}; it may not: a FatalError fails the task, "
-                f"and a TransientError is repeated. Return a Failure for this key: {error}"
-            ) from error
-        except PermanentError:
-            return {}
-        assert answers.keys() <= set(keys)
-        for answer in answers.values():
-            assert not (isinstance(answer, Failure) and isinstance(answer.error, TransientError | FatalError)), answer
-        return dict(answers)
+        right = source.expected(keys)
+        got = source.values({key: answer for key, answer in answers.items() if key in source.known})
+        assert right.keys() == got.keys(), (
+            f"`fetch_many` of {len(keys)} keys must answer all known keys of the group, or raise a ConnectorError; it "
+            f"returned {told(right, got)}. A known key without an answer looks like a missing key: send all keys, or "
+            "raise a PermanentError for a group that is too large, empty, or has a key twice."
+        )
+        wrong = source.wrong(answers)
+        assert not wrong, (
+            f"`fetch_many` of {short(keys)} must return no wrong value; it returned "
+            f"{told(source.expected([*wrong]), wrong)}. Do not assign answers by position: a source may answer a key "
+            "that comes twice only once."
+        )
 
     def _outcome(self, source: Source, keys: Sequence[Key]) -> Any:
-        """Return what a call comes to, so that it can be compared: each answer and the types of its key."""
+        """Return the result of a call in a comparable form: each answer with its key's types, or the error's class."""
         try:
             answers = source.fetch(keys)
-        except Exception as error:  # noqa: BLE001  # of any kind: other checks say which may be
+        except Exception as error:  # noqa: BLE001  # any exception: other checks assert which exceptions are allowed
             return type(error)
         if isinstance(answers, Answers) and isinstance(answers.found, Keys):
             in_columns, _ = encode(answers.found.columns)
-            assert in_columns == answers.found, "The columns of the keys that were found are others than their objects."
+            assert in_columns == answers.found, (
+                "`Answers.found` must hold the same keys as columns and as Python objects; its columns are "
+                f"{short([*in_columns])}, its objects {short([*answers.found])}. Take both from the same rows."
+            )
         return {
             key: (
                 *map(type, parts_of(key)),

@@ -1,4 +1,4 @@
-"""The fixtures: those that the author of a plugin writes, and those that the kit makes of them."""
+"""The fixtures: those that the author of a plugin writes, and those that the kit derives from them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import asyncio
 import contextlib
 import os
 import stat
+import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from ..proxy import fault_proxy
-from .source import Network, Source, moved
+from .source import Network, Source, with_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...connector import Connector, Key
+    from ...interface import Connector, Key
     from ..proxy import FaultProxy
 
 __all__ = ["Fixtures"]
@@ -24,58 +25,64 @@ __all__ = ["Fixtures"]
 
 class Fixtures:
     """
-    What every check is given.
+    The fixtures of all checks.
 
     Attributes:
-        patience: Seconds after which whatever must happen, and does not, has failed. Raise it for a slow source.
+        patience: Seconds that a check waits for an event before the check fails. Increase it for a slow source.
     """
 
     patience: ClassVar[float] = 10.0
 
     @pytest.fixture
     def connector(self) -> Connector[Any]:
-        """An unopened connector that points at a test server. If it cannot `describe`, its config says `returns`."""
+        """An unopened connector for a test server. If it has no `describe`, its config must have `returns`."""
         raise NotImplementedError(f"{type(self).__name__} must have a fixture `connector`: an unopened connector.")
 
     @pytest.fixture
     def known(self) -> dict[Key, Any]:
         """
-        Seeds the source and returns what it then holds: `{key: value}`, three or more, all values different.
+        The contents of the source as `{key: value}`. The fixture stores them in the source.
 
-        A value is what a user gets: a mapping for a struct. Of text keys one has a quote and one is not ASCII.
+        There are three keys or more, with different values. A value has the form in which a user gets it: a mapping for
+        a struct. If keys are text, one key has a quote and one is not ASCII.
         """
         raise NotImplementedError(f"{type(self).__name__} must have a fixture `known`: what it put into the source.")
 
     @pytest.fixture
     def missing_key(self) -> Key:
-        """A key of the right type that the source does not hold; nor does it hold keys that begin with it."""
-        raise NotImplementedError(f"{type(self).__name__} must have a fixture `missing_key`: one that is not there.")
+        """A key of the right type that the source does not hold. The source holds no key that begins with it either."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must have a fixture `missing_key`: a key that the source does not hold."
+        )
 
     @pytest.fixture
     def address(self) -> tuple[str, int] | None:
-        """Host and port of the server, as the config of `connector` has them; None for a source that is no server."""
+        """Host and port of the server, as in the config of `connector`; None if the source is not a server."""
         return None
 
     def connector_at(self, connector: Connector[Any], address: tuple[str, int], host: str, port: int) -> Connector[Any]:
         """
-        Return an unopened connector like *connector* that asks at *host* and *port* instead of at *address*.
+        Return an unopened connector like *connector* that connects to *host* and *port* instead of to *address*.
 
-        Override it when the config does not mention the address as `host:port`, or in fields of their own.
+        Override this method if the config holds the address neither as `host:port` nor in separate fields.
         """
-        return moved(connector, address, (host, port))
+        return with_address(connector, address, (host, port))
 
-    # made of these
+    # The kit derives the fixtures below from those above.
 
     @pytest.fixture
-    def source(self, connector: Connector[Any], known: dict[Key, Any], missing_key: Key) -> Iterator[Source]:
+    def source(
+        self, connector: Connector[Any], known: dict[Key, Any], missing_key: Key, address: tuple[str, int] | None
+    ) -> Iterator[Source]:
         """The connector, open."""
         with Source(connector, known, missing_key, patience=self.patience) as source:
+            source.is_server = address is not None
             source.open()
             yield source
 
     @pytest.fixture
     def proxy(self, address: tuple[str, int] | None) -> Iterator[FaultProxy | None]:
-        """What stands between the connector and its server in the checks of faults; None without a server."""
+        """The fault proxy between the connector and its server; None if the source is not a server."""
         with contextlib.ExitStack() as stack:
             yield None if address is None else stack.enter_context(fault_proxy(*address))
 
@@ -88,11 +95,16 @@ class Fixtures:
         address: tuple[str, int] | None,
         proxy: FaultProxy | None,
     ) -> Iterator[Network | None]:
-        """The connector behind the fault proxy, not open yet; None without a server, which the connector proves."""
+        """
+        The connector with the fault proxy before its server, not open yet; None if the source is not a server.
+
+        Without an address the fixture asserts that the connector opens no connections.
+        """
         if address is None or proxy is None:
-            for _ in range(3):  # other threads may open some, too, py4j's for example, but hardly each time
+            # Other threads, for example py4j's, may open sockets at the same time, but hardly in all three rounds.
+            for _ in range(3):
                 with Source(connector, known, missing_key, patience=self.patience) as source:
-                    source.run(asyncio.sleep(0))  # the loop has sockets of its own, once it runs
+                    source.run(asyncio.sleep(0))  # a running event loop has sockets of its own
                     before = sockets()
                     source.open()
                     source.look_up(source.keys)
@@ -100,23 +112,29 @@ class Fixtures:
                 if not opened:
                     break
             assert not opened, (
-                "The connector opens connections, so it has to be tested with a network that fails. Write a fixture "
-                "`address` that returns host and port of the server, as the config of `connector` has them."
+                "A connector that opens connections must be tested with a network that fails; "
+                f"{type(connector).__name__} opened {len(opened)}, and the fixture `address` returns None. Write a "
+                "fixture `address` that returns host and port of the server, as in the config of `connector`."
             )
             yield None
             return
-        behind = self.connector_at(connector, address, proxy.host, proxy.port)
-        with Network(behind, proxy, known, missing_key, patience=self.patience) as network:
+        proxied = self.connector_at(connector, address, proxy.host, proxy.port)
+        with Network(proxied, proxy, known, missing_key, patience=self.patience) as network:
             yield network
             proxy.heal()
 
 
+def files_and_threads() -> tuple[int, int]:
+    """Return the number of open files and sockets of this process, and the number of its threads."""
+    return len(os.listdir("/dev/fd")), threading.active_count()
+
+
 def sockets() -> set[int]:
-    """Return the inodes of the sockets that this process has open."""
-    found = set()
+    """Return the inodes of the open sockets of this process."""
+    inodes = set()
     for fd in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself is gone
+        with contextlib.suppress(OSError):  # the file descriptor with which listdir read the folder is closed again
             status = os.fstat(int(fd))
             if stat.S_ISSOCK(status.st_mode):
-                found.add(status.st_ino)
-    return found
+                inodes.add(status.st_ino)
+    return inodes

@@ -1,4 +1,4 @@
-"""Checks of calls at the same time, of cancelled ones and of late ones: each gets its own answer, or none."""
+"""Checks of concurrent, cancelled and late calls: each call gets its own answer, or none."""
 
 from __future__ import annotations
 
@@ -6,53 +6,64 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from ...connector import Failure
 from ...errors import TransientError
+from ...interface import Failure
 from .base import Fixtures
-from .source import on_a_network
+from .messages import raised, short, told
+from .own_process import cancels, needs_network
 
 if TYPE_CHECKING:
+    from ..proxy import Chunk
     from .source import Network, Source
 
 __all__ = ["CallChecks"]
 
-BRIEF = 0.3  # seconds for a call that is meant to run out of time
-GRACE = 1.0  # seconds after its time limit, in which a call may end by itself
+BRIEF = 0.3  # time limit in seconds of a call that is meant to run out of time
+GRACE = 1.0  # seconds after the time limit in which a call may still end by itself
 
 
 class CallChecks(Fixtures):
     """
-    The engine makes up to `capacity` calls at a time and cancels those that are far too late.
+    The engine makes up to `capacity` calls at the same time, and cancels calls that are far too late.
 
-    A connection whose answer nobody waited for is the classic way to give a key its neighbour's value.
+    If a cancelled call leaves its answer unread in a connection, the next call on this connection reads that answer,
+    and a key gets another key's value.
     """
 
     def test_calls_at_the_same_time_get_their_own_answers(self, source: Source) -> None:
-        """Look for what calls share: a cursor, a buffer, `self._keys`."""
+        """Look for state that concurrent calls share: a cursor, a buffer, `self._keys`."""
 
-        async def ask(n: int) -> None:
+        async def fetch(n: int) -> None:
             for key in itertools.islice(itertools.cycle(source.keys), n, n + 10):
                 answers = await source.connector.fetch_many((key,), source.call())
-                assert source.expected([key]) == source.values(answers)
+                right, got = source.expected([key]), source.values(answers)
+                assert right == got, (
+                    f"Each of {source.capacity} concurrent calls of `fetch_many` must return the value of its own key; "
+                    f"one returned {told(right, got)}. Keep what belongs to a call in local variables: calls share "
+                    "the attributes of the connector, and a cursor or a connection is for one call at a time."
+                )
 
-        async def all_at_once() -> None:
+        async def fetch_concurrently() -> None:
             async with asyncio.TaskGroup() as group:
                 for n in range(source.capacity):
-                    group.create_task(ask(n))
+                    group.create_task(fetch(n))
 
-        source.run(all_at_once())
+        source.run(fetch_concurrently())
 
     def test_one_call_at_a_time_is_enough(self, source: Source) -> None:
-        """Look for what needs a second connection while it holds the first: `capacity` may be 1."""
+        """Look for code that needs a second connection while it holds the first one: `capacity` may be 1."""
         source.close()
         source.connector.capacity = 1
         source.open()
-        assert source.expected(source.keys) == source.look_up_values(source.keys)
+        right, got = source.expected(source.keys), source.look_up_values(source.keys)
+        assert right == got, (
+            f"With a `capacity` of 1 the connector must return the values of all known keys; it returned "
+            f"{told(right, got)}. Use the one connection of a call for all that the call asks."
+        )
 
+    @cancels
     def test_after_a_cancelled_call_the_next_one_gets_its_own_answers(self, source: Source) -> None:
-        """Look at what a call leaves behind when it is cancelled at any of its awaits: an unread answer, a lock."""
+        """Look at the state that a call leaves when it is cancelled at one of its awaits: an unread answer, a lock."""
 
         async def cancel_after(turns: int) -> None:
             key, other = source.keys[turns % len(source.keys)], source.keys[(turns + 1) % len(source.keys)]
@@ -62,100 +73,173 @@ class CallChecks(Fixtures):
             task.cancel()
             await asyncio.wait({task})
             answers = await source.connector.fetch_many((other,), source.call())
-            assert source.expected([other]) == source.values(answers)
+            right, got = source.expected([other]), source.values(answers)
+            assert right == got, (
+                f"A call for the key {short(key)} was cancelled after {turns} iterations of the event loop. The next "
+                f"call of `fetch_many` must return the value of its own key; it returned {told(right, got)}. Close "
+                "the connection of a cancelled call unless you know that nothing was sent on it."
+            )
 
         for turns in range(20):
             source.run(cancel_after(turns))
 
-    @on_a_network
+    @needs_network
     def test_calls_overlap(self, network: Network) -> None:
-        """Look for a lock around the call, or a pool of one connection: a slow answer holds no other call back."""
+        """Look for a lock around the call, or a pool of one connection: a slow answer must not delay other calls."""
         network.open()
         network.look_up(network.keys)
         first, second = network.keys[:1], network.keys[1:2]
         with network.frozen():
-            tasks = network.asked(first, timeout=network.patience)
-            tasks += network.asked(second, timeout=network.patience)
+            tasks = network.start_all(first, timeout=network.patience)
+            tasks += network.start_all(second, timeout=network.patience)
         for task, keys in zip(tasks, (first, second), strict=True):
-            assert network.ended(task)
-            assert network.expected(keys) == network.values(task.result())
+            assert network.ended(task), (
+                "When the network works again, both concurrent calls must end; the call for "
+                f"{short(keys)} still runs after {network.patience:g} s. Look at what it waits for: a lock, or a place "
+                "in the pool that the other call holds."
+            )
+            right, got = network.expected(keys), network.values(task.result())
+            assert right == got, (
+                "Each of two concurrent calls must return the value of its own key; one returned "
+                f"{told(right, got)}. Give each call a connection of its own, or match answers to requests by a number."
+            )
 
-    @on_a_network
+    @needs_network
     def test_the_loop_goes_on_while_a_call_waits(self, network: Network) -> None:
-        """Look for a blocking driver or `time.sleep`: all lookups of the process stand still. Use `to_thread`."""
+        """Look for a blocking driver or `time.sleep`, which stop all lookups of the process. Use `to_thread`."""
         network.open()
         with network.frozen():
             try:
-                [task] = network.asked(network.group, timeout=2 * network.patience)
+                [task] = network.start_all(network.group, timeout=2 * network.patience)
                 network.run(asyncio.sleep(0))
             except AssertionError:
-                network.proxy.cut()  # so that the thread can go on
+                network.proxy.cut()  # so that the blocked thread can go on
                 raise
-        assert network.ended(task)
+        assert network.ended(task), (
+            f"When the network works again, the call must end; it still runs after {network.patience:g} s. Look at "
+            "what it waits for, and whether the event loop goes on meanwhile: use a client for asyncio, or `to_thread`."
+        )
 
-    @on_a_network
+    @needs_network
     def test_late_answers_go_to_their_own_calls(self, network: Network) -> None:
-        """Look for answers that are matched by the order in which they come."""
+        """Look for answers that are assigned to calls by the order in which the answers arrive."""
         network.open()
-        network.proxy.delay(lambda chunk: 0.02 * (3 - chunk.number % 4))
+        network.proxy.delay(later_chunks_sooner)
         keys = list(itertools.islice(itertools.cycle(network.keys), 3 * network.capacity))
         for start in range(0, len(keys), network.capacity):
             tasks = [network.start([key]) for key in keys[start : start + network.capacity]]
             for key, task in zip(keys[start:], tasks, strict=False):
-                assert network.ended(task)
-                assert network.expected([key]) == network.values(task.result())
+                assert network.ended(task), (
+                    f"Each of {len(tasks)} concurrent calls must end although answers are delayed; the call for the "
+                    f"key {short(key)} still runs after {network.patience:g} s. Look for an answer that another call "
+                    "has taken."
+                )
+                right, got = network.expected([key]), network.values(task.result())
+                assert right == got, (
+                    f"Each of {len(tasks)} concurrent calls with delayed answers must return the value of its own "
+                    f"key; one returned {told(right, got)}. Match answers to calls by connection or by number, not by "
+                    "the order in which they arrive."
+                )
 
-    @on_a_network
+    @needs_network
     def test_a_cancelled_call_ends_as_cancelled(self, network: Network) -> None:
-        """Look for `except BaseException` and `except CancelledError` without `raise`: its slot would never be free."""
+        """Look for `except BaseException` and `except CancelledError` without `raise`: they keep the call's slot."""
         network.open()
         network.look_up(network.keys)
         with network.frozen():
-            [task] = network.asked(network.keys[:1], timeout=GRACE)
+            [task] = network.start_all(network.keys[:1], timeout=GRACE)
             network.cancel(task)
-            assert task.cancelled()
+            assert task.cancelled(), (
+                f"A cancelled call of `fetch_many` must let the CancelledError through; it {_end_of(task)}. End "
+                "`except CancelledError` and `except BaseException` with `raise`: otherwise the call keeps its slot."
+            )
 
-    @on_a_network
+    @needs_network
     def test_the_answer_to_a_cancelled_call_goes_to_nobody(self, network: Network) -> None:
-        """Look at what becomes of its connection: it is closed, or read to the end, before another call gets it."""
+        """Look at the connection of a cancelled call: close it, or read its answer, before another call uses it."""
         network.open()
         for n in range(3):
             with network.frozen():
-                [task] = network.asked([network.keys[n % 2]], timeout=GRACE)
+                [task] = network.start_all([network.keys[n % 2]], timeout=GRACE)
                 network.cancel(task)
-            assert network.expected([network.keys[2]]) == network.values(network.recovered([network.keys[2]]))
+            right = network.expected([network.keys[2]])
+            got = network.values(network.fetch_until_recovered([network.keys[2]]))
+            assert right == got, (
+                f"The call after a cancelled call for the key {short(network.keys[n % 2])} must return the value of "
+                f"its own key; it returned {told(right, got)}. Close the connection of a cancelled call, or read its "
+                "answer, before another call uses it."
+            )
 
-    @on_a_network
+    @needs_network
     def test_cancelled_calls_give_their_places_back(self, network: Network) -> None:
-        """Look for a semaphore or a pool that is not given back when a call is cancelled: `finally`, `async with`."""
+        """Look for a semaphore or connection that a cancelled call does not give back: use `finally`, `async with`."""
         network.open()
         for _ in range(3):
             with network.frozen():
-                for task in network.asked(*[[key] for key in network.keys[: network.capacity]], timeout=BRIEF):
+                for task in network.start_all(*[[key] for key in network.keys[: network.capacity]], timeout=BRIEF):
                     network.cancel(task)
-            network.recovered(network.keys[:1])
+            network.fetch_until_recovered(network.keys[:1])
         tasks = [network.start([key]) for key in network.keys[: network.capacity]]
-        assert all(network.ended(task) and task.exception() is None for task in tasks)
+        for task in tasks:
+            assert network.ended(task) and not task.cancelled() and task.exception() is None, (  # noqa: PT018  # one rule
+                f"After cancelled calls, as many concurrent calls as before, {len(tasks)}, must succeed; one of them "
+                f"{_end_of(task)}. Give the place of a cancelled call in a pool or a semaphore back: use "
+                "`async with`, or `finally`."
+            )
 
-    @on_a_network
+    @needs_network
     def test_a_call_out_of_time_is_transient(self, network: Network) -> None:
-        """Look at what the driver raises for its own time limit; a call may also go on until it is cancelled."""
+        """Look at the exception of the driver for its own time limit; a call may also run until it is cancelled."""
         network.open()
         network.look_up(network.keys)
         with network.frozen():
-            [task] = network.asked(network.group, timeout=BRIEF)
+            [task] = network.start_all(network.group, timeout=BRIEF)
             if network.ended(task, BRIEF + GRACE):
-                self._is_transient(task)
+                self._assert_transient(task)
             else:
                 network.cancel(task)
-        assert network.expected(network.group) == network.values(network.recovered(network.group))
+        right, got = network.expected(network.group), network.values(network.fetch_until_recovered(network.group))
+        assert right == got, (
+            "When the network works again after a call that was out of time, `fetch_many` must return the values of "
+            f"all known keys; it returned {told(right, got)}. Close the connection of a call that is out of time: its "
+            "answer may still come."
+        )
 
-    def _is_transient(self, task: asyncio.Task[Any]) -> None:
-        if task.exception() is None:
+    def _assert_transient(self, task: asyncio.Task[Any]) -> None:
+        must = (
+            f"A call whose server does not answer within its time limit of {BRIEF:g} s must raise a TransientError, or "
+            "return a Failure with one for each key"
+        )
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or (error is not None and not isinstance(error, TransientError)):
+            raise AssertionError(
+                f"{must}; it {_end_of(task)}. Translate the exception with which the client package, or "
+                "`asyncio.timeout`, ends such a call into a TransientError."
+            ) from error
+        if error is None:
             answers = task.result()
             errors = [answer.error for answer in answers.values() if isinstance(answer, Failure)]
-            assert errors, f"A server that did not answer has given {len(answers)} answers; it is no miss either."
-            assert all(isinstance(error, TransientError) for error in errors), errors
-        else:
-            with pytest.raises(TransientError):
-                task.result()
+            assert errors, (
+                f"{must}; it returned {len(answers)} answers and no Failure. Do not return what has come until then: a "
+                "key without an answer would look like a missing key."
+            )
+            others = [raised(error) for error in errors if not isinstance(error, TransientError)]
+            assert not others, (
+                f"{must}; it returned a Failure with {others[0]}. Give these keys a TransientError: the engine then "
+                "asks for them again."
+            )
+
+
+def _end_of(task: asyncio.Task[Any]) -> str:
+    """Return how *task* ended, as the end of a sentence "the call"."""
+    if not task.done():
+        return "did not end"
+    if task.cancelled():
+        return "raised CancelledError"
+    error = task.exception()
+    return f"returned {short(task.result())}" if error is None else f"raised {raised(error)}"
+
+
+def later_chunks_sooner(chunk: Chunk) -> float:
+    """Return the seconds by which *chunk* is delayed: of four chunks the last one is delayed least."""
+    return 0.02 * (3 - chunk.number % 4)

@@ -1,4 +1,4 @@
-"""Checks of the config, which is made and checked on the driver, and of the connector before it is open."""
+"""Checks of the config, which the user creates on the driver, and of the connector before it is opened."""
 
 from __future__ import annotations
 
@@ -9,181 +9,226 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ...connector import ConnectorConfig, connector_of
 from ...errors import ConfigError
+from ...interface import ConnectorConfig, connector_of
 from .base import Fixtures, sockets
+from .messages import raised, short
 from .source import parts_of
 
 if TYPE_CHECKING:
-    from ...connector import Connector, Key
+    from ...interface import Connector, Key
 
-__all__ = ["ConfigChecks"]
-
-CANARY = "S3cret-canary"
-_SECRET_NAME = re.compile(r"passw|secret|token|credential|api_?key", re.IGNORECASE)
+__all__ = ["ConfigChecks", "own_fields"]
 
 
 class ConfigChecks(Fixtures):
-    """The config travels and is a key, so it must be a value; and nobody may read a secret in it."""
+    """A config is pickled, compared and hashed, so it must be a plain value with messages that help."""
 
     def test_known_and_missing_key_are_as_the_kit_needs_them(self, known: dict[Key, Any], missing_key: Key) -> None:
-        """Look at your fixtures: too few or too tame keys make the other checks say nothing."""
-        assert len(known) >= 3, "Put three keys or more into `known`."
-        assert missing_key not in known, "`missing_key` is in `known`."
+        """Look at your fixtures: with too few keys, or only simple ones, the other checks prove nothing."""
+        assert len(known) >= 3, f"The fixture `known` must have three keys or more; it has {len(known)}. Add some."
+        assert missing_key not in known, (
+            f"`missing_key` must be a key that is not in `known`; it is {short(missing_key)}. Return another key."
+        )
         values = list(known.values())
-        assert all(values.count(value) == 1 for value in values), "Give each key of `known` a value of its own."
+        twins = [value for value in values if values.count(value) > 1]
+        assert not twins, (
+            "Each key of `known` must have a value of its own, so that a swap of values shows; "
+            f"{len(twins)} keys have one of {short(twins)}. Store other values."
+        )
+        shapes = {tuple(part.__class__.__name__ for part in parts_of(key)) for key in (*known, missing_key)}
         assert len({tuple(map(type, parts_of(key))) for key in (*known, missing_key)}) == 1, (
-            "All keys of `known`, and `missing_key`, must have the same number of parts, of the same types."
+            "All keys of `known`, and `missing_key`, must have the same number of parts, of the same types; they are "
+            f"{sorted(shapes)}. Correct the keys that differ."
         )
         texts = [part for key in known for part in parts_of(key) if isinstance(part, str)]
         if texts:
-            assert any("'" in text or '"' in text for text in texts), "Put a key with a quote into `known`."
-            assert not all(text.isascii() for text in texts), "Put a key that is not ASCII into `known`."
+            assert any("'" in text or '"' in text for text in texts), (
+                f'A key of `known` must have a quote; the keys are {short([*known])}. Add one, such as "o\'clock".'
+            )
+            assert not all(text.isascii() for text in texts), (
+                f"A key of `known` must not be ASCII; the keys are {short([*known])}. Add one, such as '\N{SNOWMAN}'."
+            )
 
     def test_the_config_is_a_frozen_dataclass(self, connector: Connector[Any]) -> None:
         """Look at the decorator of the config: `@dataclass(frozen=True, kw_only=True)`, on a `ConnectorConfig`."""
-        assert isinstance(connector.config, ConnectorConfig)
+        name = type(connector.config).__name__
+        assert isinstance(connector.config, ConnectorConfig), (
+            f"The config must be a ConnectorConfig; it is of the class {name}. Derive this class from ConnectorConfig."
+        )
         parameters = type(connector.config).__dict__.get("__dataclass_params__")
-        assert parameters is not None, "The config's class is no dataclass of its own."
-        assert parameters.frozen
+        hint = "Put @dataclass(frozen=True, kw_only=True) before the class."
+        assert parameters is not None, f"The config must be a dataclass; {name} has no decorator of its own. {hint}"
+        assert parameters.frozen, f"The dataclass of the config must be frozen; {name} is not. {hint}"
 
     def test_the_connector_is_found_by_its_config(self, connector: Connector[Any]) -> None:
-        """Look at `config_class` and `name`: `enrich(config, ...)` has nothing else to go by."""
-        assert isinstance(connector.config, connector.config_class)
-        assert connector_of(connector.config) is type(connector)
-        assert isinstance(connector.name, str)
-        assert connector.name
+        """Look at `config_class` and `name`: with these, `enrich(config, ...)` finds the connector of a config."""
+        config, kind = type(connector.config).__name__, type(connector).__name__
+        assert isinstance(connector.config, connector.config_class), (
+            f"The config must be a `config_class` of the connector; it is a {config}, and `config_class` is "
+            f"{short(connector.config_class)}. Set `config_class = {config}` in {kind}."
+        )
+        found = connector_of(connector.config)
+        assert found is type(connector), (
+            f"The config must lead to the connector's own class, {kind}; {config} leads to {found.__name__}. Give each "
+            "connector a config class of its own."
+        )
+        assert isinstance(connector.name, str), (
+            f"The connector's `name` must be a str; it is {short(connector.name)}. Set `name = 'acme'` in {kind}."
+        )
+        assert connector.name, f"The connector's `name` must not be empty; it is ''. Set `name = 'acme'` in {kind}."
 
     def test_equal_configs_are_one_key(self, connector: Connector[Any]) -> None:
-        """Look for lists and dicts among the fields: tuples hash. Two equal configs share connections."""
+        """Look for lists and dicts among the fields: use tuples, which have a hash. Equal configs share an engine."""
         twin = dataclasses.replace(connector.config)
-        assert twin == connector.config
-        assert hash(twin) == hash(connector.config)
+        name = type(twin).__name__
+        assert twin == connector.config, (
+            f"Two configs with equal fields must be equal; two of {name} are not. Look at its `__eq__`, and for "
+            "fields whose values have none: equal configs share an engine."
+        )
+        try:
+            same = hash(twin) == hash(connector.config)
+        except TypeError as error:
+            raise AssertionError(
+                f"A config must have a hash; that of {name} fails with {error}. Use tuples instead of lists, and "
+                "tuples of pairs instead of dicts."
+            ) from error
+        assert same, (
+            f"Two configs with equal fields must have the same hash; two of {name} do not. Look at its `__hash__`, and "
+            "at those of its fields."
+        )
 
     def test_another_field_makes_another_config(self, connector: Connector[Any]) -> None:
         """Look at `__eq__` and `compare=False`: configs that differ must not share connections."""
         other = dataclasses.replace(connector.config, returns="struct<of: string, the: string, kit: string>")
-        assert other != connector.config
+        assert other != connector.config, (
+            f"Two configs that differ in one field must not be equal; two of {type(other).__name__} that differ in "
+            "`returns` are. Remove its `__eq__` and `compare=False`: equal configs share connections and answers."
+        )
 
     def test_the_config_survives_pickling(self, connector: Connector[Any]) -> None:
-        """Look for locks, clients and open files among the fields: the config is pickled into the expression."""
-        assert pickle.loads(pickle.dumps(connector.config)) == connector.config  # noqa: S301  # we have made it
-
-    def test_the_repr_of_the_config_hides_its_secrets(self, connector: Connector[Any]) -> None:
-        """Look at the fields that may hold a password, addresses included: `field(repr=False)`. Plans show the repr."""
-        assert not [name for name, twin in _with_secrets(connector.config) if CANARY in repr(twin) + str(twin)]
-
-    def test_the_repr_of_the_connector_hides_the_secrets(self, connector: Connector[Any]) -> None:
-        """Look at `__repr__` of the connector: it is in logs."""
-        connectors = [(name, type(connector)(twin)) for name, twin in _with_secrets(connector.config)]
-        assert not [name for name, each in connectors if CANARY in repr(each) + str(each)]
+        """Look for locks, clients and open files among the fields: Spark pickles the config to send it to workers."""
+        name = type(connector.config).__name__
+        try:
+            copy = pickle.loads(pickle.dumps(connector.config))  # noqa: S301  # the data is our own
+        except Exception as error:
+            raise AssertionError(
+                f"A config must survive pickling; that of {name} failed with {raised(error)}. Keep locks, clients and "
+                "open files out of its fields: make them in `open` of the connector."
+            ) from error
+        assert copy == connector.config, (
+            f"A config that was pickled and unpickled must be equal to the original; the copy of {name} is not. Look "
+            "at its `__eq__`, `__getstate__` and `__reduce__`."
+        )
 
     def test_a_field_of_a_wrong_type_is_a_config_error(self, connector: Connector[Any]) -> None:
-        """Look at `__post_init__`: each field is checked on the driver, before any row moves, with a `ConfigError`."""
+        """Look at `__post_init__`: it must check each field and raise a `ConfigError`, before any job starts."""
         accepted, other = [], []
-        for field in _fields(connector.config):
+        for field in own_fields(connector.config):
             try:
                 dataclasses.replace(connector.config, **{field.name: NotAValue()})
             except ConfigError:
                 continue
-            except Exception as error:  # noqa: BLE001  # which one it is, is what is wrong
-                other.append(f"{field.name}: {type(error).__name__}")
+            except Exception as error:  # noqa: BLE001  # the assertion below shows the class of the exception
+                other.append(f"{field.name}: {raised(error)}")
             else:
                 accepted.append(field.name)
-        assert not accepted, "These fields take anything."
-        assert not other, "These fields raise something else than a ConfigError."
+        hint = f"Check their types in `__post_init__` of {type(connector.config).__name__}, and raise a ConfigError."
+        assert not accepted, (
+            f"The config must refuse a value of a wrong type; the fields {accepted} accept any value. {hint}"
+        )
+        assert not other, (
+            "The config must refuse a value of a wrong type with a ConfigError; these fields raise something else: "
+            f"{short(other)}. {hint}"
+        )
 
     def test_the_message_of_a_wrong_field_names_it(self, connector: Connector[Any]) -> None:
-        """Look at the messages of `__post_init__`: they name class and field, as in `AcmeConfig.port is 'x'; it`."""
+        """Look at the messages of `__post_init__`: they must name class and field, as in `AcmeConfig.port is 'x'`."""
         silent = []
-        for field in _fields(connector.config):
+        for field in own_fields(connector.config):
             try:
                 dataclasses.replace(connector.config, **{field.name: NotAValue()})
             except ConfigError as error:
                 if type(connector.config).__name__ not in str(error) or not re.search(rf"\b{field.name}\b", str(error)):
                     silent.append(f"{field.name}: {error}")
-            except Exception:  # noqa: BLE001, S112  # the check before this one tells
+            except Exception:  # noqa: BLE001, S112  # the check above reports other exceptions
                 continue
-        assert not silent
-
-    def test_no_message_shows_a_secret(self, connector: Connector[Any]) -> None:
-        """Look at the messages of `__post_init__`: a field that may hold a password is not quoted."""
-        telling = []
-        for field in _secret_fields(connector.config):
-            value = getattr(connector.config, field.name)
-            for bad in (f"{CANARY}\x00\n", f":/{CANARY}@:", f"{value}\x00{CANARY}"):
-                try:
-                    dataclasses.replace(connector.config, **{field.name: bad})
-                except ConfigError as error:
-                    if CANARY in str(error):
-                        telling.append(field.name)
-        assert not telling
+        name = type(connector.config).__name__
+        assert not silent, (
+            f"The message of a ConfigError must name the config's class, {name}, and the field; these do not: "
+            f"{short(silent)}. Begin them with {name} and the field, as in `AcmeConfig.port is 'x'`."
+        )
 
     def test_the_limits_make_sense(self, connector: Connector[Any]) -> None:
-        """Look at `capacity`, `batch_size` and `max_batch_size`: whole numbers, the second not above the third."""
+        """Look at `capacity`, `batch_size` and `max_batch_size`: whole numbers from 1 on, in a sensible relation."""
         limits = connector.capacity, connector.batch_size, connector.max_batch_size
-        assert all(type(limit) is int and limit >= 1 for limit in limits), limits
-        assert connector.batch_size <= connector.max_batch_size
+        assert all(type(limit) is int and limit >= 1 for limit in limits), (
+            f"`capacity`, `batch_size` and `max_batch_size` must be whole numbers from 1 on; they are {short(limits)}. "
+            f"Correct them in {type(connector).__name__}, or where it computes them from the config."
+        )
+        assert connector.batch_size <= connector.max_batch_size, (
+            f"`batch_size` must not be above `max_batch_size`; they are {connector.batch_size} and "
+            f"{connector.max_batch_size}. Reduce `batch_size`, the usual number of keys of a call, or raise "
+            "`max_batch_size`, the most."
+        )
 
     def test_the_encoding_is_known(self, connector: Connector[Any]) -> None:
-        """Look at `encoding`: it is asked of a connector that is not open."""
-        assert connector.encoding in ("python", "json", "text")
+        """Look at `encoding`: the engine also reads it from a connector that is not open."""
+        assert connector.encoding in ("python", "json", "text"), (
+            f"`encoding` must be 'python', 'json' or 'text'; it is {short(connector.encoding)}. Take the one that says "
+            "in which form `fetch_many` returns a value; 'python' is the default."
+        )
 
     def test_what_it_requires_can_be_installed(self, connector: Connector[Any]) -> None:
-        """Look at `requires`, names of modules, and at `pip`, the line that installs them."""
+        """Look at `requires`, the names of modules, and at `pip`, the command that installs them."""
         absent = [module for module in connector.requires if importlib.util.find_spec(module) is None]
-        assert not absent
-        assert not connector.requires or (connector.pip or "").startswith("pip install ")
+        assert not absent, (
+            f"`requires` must hold names of modules that can be imported; {absent} cannot. Name modules, not packages, "
+            "and install what the tests need."
+        )
+        assert not connector.requires or (connector.pip or "").startswith("pip install "), (
+            f"A connector with `requires` must have a `pip` that starts with 'pip install '; it is "
+            f"{short(connector.pip)}. Set it to the command that installs {', '.join(connector.requires)}."
+        )
 
     def test_the_keys_are_of_the_declared_shape(self, connector: Connector[Any], known: dict[Key, Any]) -> None:
-        """Look at `key_parts` of the config and `key_types` of the connector: the driver checks columns by them."""
-        assert {len(parts_of(key)) for key in known} <= {connector.config.key_parts or len(parts_of(next(iter(known))))}
+        """Look at `key_parts` of the config and `key_types` of the connector: the driver checks key columns by them."""
+        parts = connector.config.key_parts or len(parts_of(next(iter(known))))
+        other = [key for key in known if len(parts_of(key)) != parts]
+        assert not other, (
+            f"Each key of `known` must have as many parts as `key_parts` of the config says, {parts}; these have "
+            f"others: {short(other)}. Correct `key_parts`, or the fixture `known`."
+        )
         types = connector.key_types or (object,)
-        assert all(isinstance(part, types) for key in known for part in parts_of(key))
+        odd = [part for key in known for part in parts_of(key) if not isinstance(part, types)]
+        assert not odd, (
+            f"Each part of a key of `known` must be of one of the `key_types`, "
+            f"{', '.join(each.__name__ for each in types)}; these are not: {short(odd)}. Add their types to "
+            f"`key_types` of {type(connector).__name__}, or correct the fixture `known`."
+        )
 
     def test_making_a_connector_opens_nothing(self, connector: Connector[Any]) -> None:
-        """Look at `__init__`: the driver makes connectors to ask for their limits. What costs belongs into `open`."""
+        """Look at `__init__`: the driver creates connectors to read their limits, so `open` must do all costly work."""
         before = sockets(), set(threading.enumerate())
         again = type(connector)(connector.config)
-        assert not sockets() - before[0]
-        assert not set(threading.enumerate()) - before[1]
-        assert again.config is connector.config
+        opened, started = sockets() - before[0], set(threading.enumerate()) - before[1]
+        hint = f"Do that in `open` of {type(connector).__name__}: the driver only reads the limits of a connector."
+        assert not opened, f"`__init__` of the connector must open no sockets; it opened {len(opened)}. {hint}"
+        assert not started, f"`__init__` of the connector must start no threads; it started {len(started)}. {hint}"
+        kept = getattr(again, "config", None)
+        assert kept is connector.config, (
+            "`__init__` must keep the config that it is given as `config`; `config` is of the class "
+            f"{type(kept).__name__}, and another object. Call `super().__init__(config)`."
+        )
 
 
 class NotAValue:
-    """Of a type that no field can take."""
+    """A type that no field accepts."""
 
     def __repr__(self) -> str:
         return "<not a value>"
 
 
-def _fields(config: ConnectorConfig) -> list[dataclasses.Field[Any]]:
-    """The fields of the plugin's own; `returns` is the engine's."""
+def own_fields(config: ConnectorConfig) -> list[dataclasses.Field[Any]]:
+    """Return the plugin's own fields of *config*; the field `returns` belongs to the engine."""
     return [field for field in dataclasses.fields(config) if field.init and field.name != "returns"]
-
-
-def _secret_fields(config: ConnectorConfig) -> list[dataclasses.Field[Any]]:
-    """The fields that may hold a secret: hidden, called so, or an address, which may have a password in it."""
-    return [
-        field
-        for field in _fields(config)
-        if not field.repr or _SECRET_NAME.search(field.name) or "://" in str(getattr(config, field.name))
-    ]
-
-
-def _with_secrets(config: ConnectorConfig) -> list[tuple[str, ConnectorConfig]]:
-    """Configs like *config* with a secret where one may be: in a field called so, or in front of the host of a URL."""
-    found = []
-    for field in _fields(config):
-        value = getattr(config, field.name)
-        candidates = [CANARY] if _SECRET_NAME.search(field.name) or not field.repr else []
-        if isinstance(value, str) and "://" in value:
-            scheme, _, rest = value.partition("://")
-            user, at, host = rest.rpartition("@")
-            candidates = [f"{scheme}://{user.partition(':')[0] if at else 'user'}:{CANARY}@{host}"]
-        for candidate in candidates:
-            try:
-                found.append((field.name, dataclasses.replace(config, **{field.name: candidate})))
-            except ConfigError:  # then it cannot be there
-                continue
-    return found

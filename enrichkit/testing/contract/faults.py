@@ -1,139 +1,201 @@
-"""Checks of what a connector does when server or network fail: a `TransientError`, and right values afterwards."""
+"""Checks of a connector whose server or network fails: a `TransientError` during the fault, right values afterwards."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ...errors import ConnectorError
-from ..bench import is_transient
+from ..bench import is_transient, wait_until
 from .base import Fixtures
-from .source import on_a_network, parts_of
+from .messages import short, told
+from .own_process import needs_network
+from .source import parts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...interface import Key
     from .source import Network
 
 __all__ = ["FaultChecks"]
 
-CUTS = (0, 1, 2, 5, 9, 17, 33, 65)  # bytes of an answer that still pass; the last ones may be all of it
+CLOSING = 0.5  # seconds within which the proxy has heard of the end of a connection
+CUTS = (0, 1, 2, 5, 9, 17, 33, 65)  # bytes that pass before a connection ends; the largest may be the whole answer
 
 
 class FaultChecks(Fixtures):
     """
-    Only a `TransientError` is tried again, so whatever may be over in a moment must be one.
+    The engine retries only a `TransientError`, so an error that may be over in a moment must be one.
 
-    The checks call as the engine does: after a transient error again, until the source answers.
+    As the engine does, the checks repeat a call after a transient error until the source answers.
     """
 
-    @on_a_network
+    @needs_network
     def test_through_the_proxy_it_answers(self, network: Network) -> None:
-        """Look at `address` and `connector_at`: the connector must ask the proxy, and only the proxy."""
+        """Look at `address` and `connector_at`: the connector must connect to the proxy and to no other address."""
         before = network.proxy.heard
         network.open()
-        assert network.expected(network.keys) == network.look_up_values(network.keys)
-        assert network.proxy.heard > before, "The connector did not connect to the proxy: override `connector_at`."
+        right, got = network.expected(network.keys), network.look_up_values(network.keys)
+        assert right == got, (
+            "Through the proxy, `fetch_many` must return the values of all known keys; it returned "
+            f"{told(right, got)}. Look at `address` and `connector_at`: the proxy is before the server that they name."
+        )
+        assert network.proxy.heard > before, (
+            "The connector must connect to the proxy; all keys had their values, and the proxy got no byte. Override "
+            "`connector_at`, and return a connector that connects to the given host and port and to no other address."
+        )
 
-    @on_a_network
+    @needs_network
     def test_it_opens_no_more_connections_than_calls(self, network: Network) -> None:
-        """Look at the size of the pool: `capacity` of them at most, which is what servers are dimensioned for."""
+        """Look at the size of the pool: at most `capacity` connections, the number for which servers are sized."""
         network.open()
         groups = [[key] for key in network.keys for _ in range(network.capacity)]
         for _ in range(3):
-            with network.frozen():  # so that no call ends before all are under way
-                tasks = network.asked(*groups, timeout=network.patience)
-                assert network.proxy.open <= network.capacity, network.proxy
-            assert all(network.ended(task) for task in tasks)
-        assert network.proxy.open <= network.capacity, network.proxy
+            with network.frozen():  # so that no call ends before all calls have started
+                tasks = network.start_all(*groups, timeout=network.patience)
+                self._assert_few_connections(network)
+            late = [keys for keys, task in zip(groups, tasks, strict=True) if not network.ended(task)]
+            assert not late, (
+                f"When the network works again, all {len(groups)} calls must end; those for {short(late)} still run "
+                f"after {network.patience:g} s. Look at how a call that waits for a connection gets the next free one."
+            )
+        self._assert_few_connections(network)
 
-    @on_a_network
+    def _assert_few_connections(self, network: Network) -> None:
+        # The proxy hears of a closed connection a moment later than of the new one that replaces it.
+        assert wait_until(lambda: network.proxy.open <= network.capacity, CLOSING), (
+            f"The connector must have at most {network.capacity} connections open, its `capacity`, although more calls "
+            f"are made at once here; {network.proxy} counts {network.proxy.open}. Give `capacity` to the pool of the "
+            "client package as its size, in `open`, or let calls wait at a semaphore."
+        )
+
+    @needs_network
     def test_calls_share_their_connections(self, network: Network) -> None:
-        """Look for a connection per call: it costs more than the lookup."""
+        """Look for a connection per call: to open a connection costs more than the lookup."""
         network.open()
         before = network.proxy.opened
         for _ in range(10):
             network.look_up(network.group)
-        assert network.proxy.opened - before <= network.capacity, network.proxy
+        opened = network.proxy.opened - before
+        assert opened <= network.capacity, (
+            f"Ten lookups, one after the other, must reuse connections: at most {network.capacity} may be opened, the "
+            f"`capacity`; the connector opened {opened}. Keep connections in a pool: opening one costs "
+            "more than a lookup."
+        )
 
-    @on_a_network
+    @needs_network
     def test_a_server_that_is_away_is_transient(self, network: Network) -> None:
-        """Look at what the driver raises for a lost connection and for a refused one."""
+        """Look at the driver's exceptions for a lost connection and for a refused connection."""
         network.open()
         network.look_up(network.group)
         network.proxy.refuse()
         network.proxy.cut()
         for _ in range(3):
             answers = network.attempt(network.group)
-            assert answers is None or (answers and all(map(is_transient, answers.values()))), answers
+            assert answers is None or (answers and all(map(is_transient, answers.values()))), (
+                "Without a server `fetch_many` must raise a TransientError, or return a Failure with a TransientError "
+                f"for each key; it returned {short(answers)}. Look at the client package's exceptions for a lost and "
+                "for a refused connection, and translate both."
+            )
 
-    @on_a_network
+    @needs_network
     def test_it_comes_back_with_its_server(self, network: Network) -> None:
-        """Look for broken connections that stay in the pool, and for a client that gives up for ever."""
+        """Look for broken connections that stay in the pool, and for a client that never connects again."""
         network.open()
         network.look_up(network.keys)
         network.proxy.refuse()
         network.proxy.cut()
-        for _ in range(2):  # the lost connection, and the refused one
+        for _ in range(2):  # the first attempt meets a lost connection, the second one a refused connection
             network.attempt(network.group)
         network.proxy.heal()
         for key in network.keys:
-            assert network.expected([key]) == network.values(network.recovered([key]))
+            right, got = network.expected([key]), network.values(network.fetch_until_recovered([key]))
+            assert right == got, (
+                "When the server is back, `fetch_many` must return the value of each known key; it returned "
+                f"{told(right, got)}. Take a broken connection out of the pool, and connect again."
+            )
 
-    @on_a_network
+    @needs_network
     def test_an_idle_connection_that_was_lost_is_replaced(self, network: Network) -> None:
-        """Look at what happens to a connection that the server has closed while nobody used it."""
+        """Look at an idle connection in the pool that the server has closed."""
         network.open()
         for _ in range(3):
             network.look_up(network.group)
             network.proxy.cut()
-            assert not network.wrong(network.attempt(network.group) or {})
-            assert network.expected(network.group) == network.values(network.recovered(network.group))
+            self._assert_not_wrong(network, network.group, "The idle connections were closed by the server")
+            self._assert_recovers(network, network.group, "the idle connections were closed")
 
-    @on_a_network
+    def _assert_not_wrong(self, network: Network, keys: Sequence[Key], what: str) -> None:
+        wrong = network.wrong(network.attempt(keys) or {})
+        assert not wrong, (
+            f"{what}. `fetch_many` must raise a TransientError or answer rightly; it returned "
+            f"{told(network.expected([*wrong]), wrong)}. Do not use what was read from such a connection: the end of "
+            "the connection is not the end of the answer."
+        )
+
+    def _assert_recovers(self, network: Network, keys: Sequence[Key], what: str) -> None:
+        right, got = network.expected(keys), network.values(network.fetch_until_recovered(keys))
+        assert right == got, (
+            f"After {what}, `fetch_many` must return the values of all known keys; it returned {told(right, got)}. "
+            "Close the connection that failed, and begin with a new one: nothing of the old answer may be left."
+        )
+
+    @needs_network
     def test_half_an_answer_is_no_answer(self, network: Network) -> None:
-        """Look for what takes the end of the connection for the end of the answer."""
+        """Look for code that takes the end of the connection for the end of the answer."""
         network.open()
         keys = [*network.group, network.missing][: network.connector.max_batch_size]
         network.look_up(keys)
         for size in CUTS:
             network.proxy.close_after(size, times=1)
-            assert not network.wrong(network.attempt(keys) or {}), f"The connection ended after {size} bytes."
+            self._assert_not_wrong(network, keys, f"The connection ended after {size} bytes of the answer")
             network.proxy.heal()
-            assert network.expected(keys) == network.values(network.recovered(keys))
+            self._assert_recovers(network, keys, f"the connection ended after {size} bytes of an answer")
 
-    @on_a_network
+    @needs_network
     def test_a_reset_in_an_answer_is_transient(self, network: Network) -> None:
-        """Look at `ConnectionResetError` and its kin: they are an `OSError` of the driver, and must be ours."""
+        """Look at `ConnectionResetError` and similar exceptions: translate an `OSError` into a `TransientError`."""
         network.open()
         network.look_up(network.group)
         for size in CUTS:
             network.proxy.reset_after(size, times=1)
-            assert not network.wrong(network.attempt(network.group) or {})
+            self._assert_not_wrong(network, network.group, f"The connection was reset after {size} bytes of the answer")
             network.proxy.heal()
-            assert network.expected(network.group) == network.values(network.recovered(network.group))
+            self._assert_recovers(network, network.group, f"the connection was reset after {size} bytes of an answer")
 
-    @on_a_network
+    @needs_network
     def test_a_lost_connection_is_no_miss(self, network: Network) -> None:
-        """Look for an empty result where the connection ended before the answer: a miss is an answer of the source."""
+        """Look for an empty result after a lost connection: it would say that the source does not hold the keys."""
         network.open()
         for size in CUTS[:4]:
             network.proxy.close_after(size, times=1)
             answers = network.attempt(network.group)
-            assert answers is None or answers.keys() == set(network.group), f"The connection ended after {size} bytes."
+            assert answers is None or answers.keys() == set(network.group), (
+                f"The connection ended after {size} bytes of the answer. `fetch_many` must raise a TransientError or "
+                f"answer all keys, because a key without an answer looks like a missing key; it returned "
+                f"{short(answers)} for {short(network.group)}. Look for code that takes the end of the connection for "
+                "an empty or complete answer."
+            )
             network.proxy.heal()
-            network.recovered(network.group)
+            network.fetch_until_recovered(network.group)
 
-    @on_a_network
+    @needs_network
     def test_it_does_not_try_again_by_itself(self, network: Network) -> None:
-        """Look at the retries of the driver and switch them off: the engine has a budget, and counts."""
+        """Look at the retries of the driver and turn them off: only the engine retries, within its retry budget."""
         network.open()
         network.look_up(network.group)
         network.proxy.reset_after(0, direction="to server")
-        opened = network.proxy.opened
+        before = network.proxy.opened
         network.attempt(network.group)
-        assert network.proxy.opened - opened <= 2, f"One call made {network.proxy.opened - opened} connections."
+        opened = network.proxy.opened - before
+        assert opened <= 2, (
+            f"One call whose connections are reset may open two connections; it opened {opened}. Turn the retries of "
+            "the client package off: only the engine retries, within its budget."
+        )
 
-    @on_a_network
+    @needs_network
     def test_the_message_of_a_lost_connection_holds_no_key(self, network: Network) -> None:
-        """Look at the texts of the driver's errors: some quote the request, a URL with the key for example."""
+        """Look at the messages of the driver's errors: some quote the request, for example a URL with the key."""
         network.open()
         network.look_up(network.group)
         network.proxy.refuse()
@@ -144,4 +206,8 @@ class FaultChecks(Fixtures):
                 text = " ".join(str(getattr(answer, "error", "")) for answer in answers.values())
             except ConnectorError as error:
                 text = str(error)
-            assert not [part for part in parts_of(key) if len(str(part)) > 4 and str(part) in text]
+            quoted = [part for part in parts_of(key) if len(str(part)) > 4 and str(part) in text]
+            assert not quoted, (
+                f"The message of a connection error must not hold a key; it holds {short(quoted)}: {short(text)}. "
+                "Write a text of your own: that of the client package may quote the request."
+            )

@@ -1,4 +1,4 @@
-"""Checks of open and close: as often as you like, on one loop after another, in a forked process; nothing is left."""
+"""Checks of `open` and `close`: repeatedly, on several event loops, in a forked process, and without leaks."""
 
 from __future__ import annotations
 
@@ -7,161 +7,209 @@ import contextlib
 import itertools
 import os
 import signal
-import threading
 import time
 import traceback
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from ...errors import FatalError, TransientError
 from ..bench import wait_until
-from .base import Fixtures
-from .source import Source, on_a_network
+from .base import Fixtures, files_and_threads
+from .check_process import fork
+from .messages import raised, told
+from .own_process import cancels, needs_network
+from .source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...connector import Connector, Key
+    from ...interface import Connector, Key
     from .source import Network
 
 __all__ = ["LifecycleChecks"]
 
 
 class LifecycleChecks(Fixtures):
-    """A worker process opens a source, closes it when it was idle for a while, and opens it again for a later task."""
+    """A worker process opens a connector, closes it after a while without work, and opens it again for a later task."""
 
     def test_closing_twice_is_closing_once(self, source: Source) -> None:
-        """Look at `close`: it forgets what it has closed, so that a second one finds nothing to do."""
+        """Look at `close`: a second `close` must find nothing to do and raise nothing."""
         source.fetch(source.group)
         source.close()
         source.close()
 
     def test_it_can_be_closed_before_it_is_opened(self, connector: Connector[Any], known: dict[Key, Any]) -> None:
-        """Look for attributes that only `open` sets: `close` is called after an `open` that failed at once, too."""
+        """Look for attributes that only `open` sets: the engine calls `close` even if `open` failed immediately."""
         with Source(connector, known, None, patience=self.patience) as source:
             source.close()
 
     def test_it_can_be_opened_again(self, source: Source) -> None:
-        """Look for what `close` leaves closed for ever: a flag, a client that was made in `__init__`."""
+        """Look for state that stays closed after `close`: a flag, a client that was created in `__init__`."""
         for _ in range(2):
-            assert source.expected(source.keys) == source.look_up_values(source.keys)
+            right, got = source.expected(source.keys), source.look_up_values(source.keys)
+            assert right == got, (
+                "After each `open` the connector must return the values of all known keys; it returned "
+                f"{told(right, got)}. Make in `open` all that `close` ends, and reset what `close` sets."
+            )
             source.close()
             source.open()
 
     def test_it_can_be_opened_on_another_loop(self, connector: Connector[Any], known: dict[Key, Any]) -> None:
-        """Look for locks, queues and clients that are made in `__init__` or for the class, instead of in `open`."""
+        """Look for locks, queues and clients that are created in `__init__` or in the class, instead of in `open`."""
         for _ in range(2):
             with Source(connector, known, None, patience=self.patience) as source:
                 source.open()
-                # At the same time, because what belongs to a loop says so only when it has to wait.
+                # The calls are concurrent, because asyncio's locks notice a wrong loop only when they have to wait.
                 keys = list(itertools.islice(itertools.cycle(source.keys), source.capacity))
                 for key, answers in zip(keys, source.fetch_at_once([[key] for key in keys]), strict=True):
-                    assert source.expected([key]) == source.values(answers)
+                    right, got = source.expected([key]), source.values(answers)
+                    assert right == got, (
+                        "Opened on another event loop, the connector must return the value of each known key; it "
+                        f"returned {told(right, got)}. Make locks, queues and clients in `open`."
+                    )
 
     def test_two_of_them_do_not_touch_each_other(self, source: Source) -> None:
-        """Look for clients that are kept in the class or the module: another source may close while this one works."""
+        """Look for clients in the class or the module: another connector may close while this connector works."""
         twin = Source(type(source.connector)(source.connector.config), source.known, None, patience=self.patience)
         with twin:
             twin.open()
-            assert source.expected(source.keys) == twin.look_up_values(source.keys)
-        assert source.expected(source.keys) == source.look_up_values(source.keys)
+            right, got = source.expected(source.keys), twin.look_up_values(source.keys)
+            assert right == got, (
+                "A second connector with the same config must return the values of all known keys; it returned "
+                f"{told(right, got)}. Keep clients in the instance, not in the class or the module."
+            )
+        got = source.look_up_values(source.keys)
+        assert right == got, (
+            "After a second connector with the same config was closed, the first one must still return all values; it "
+            f"returned {told(right, got)}. Keep clients in the instance, not in the class or the module."
+        )
 
     def test_a_forked_process_makes_its_own(self, source: Source) -> None:
         """
-        Look for connections, threads and caches of the module: Spark forks its workers, and both sides go on.
+        Look for connections, threads and caches of the module: Spark forks its workers, and both processes go on.
 
-        A driver that cannot be used on both sides raises a `FatalError` in the child; what it may not is hang.
+        If the driver cannot be used in both processes, the connector must raise a `FatalError` in the child. The child
+        must not hang.
         """
         source.look_up(source.keys)
 
-        def child() -> bool:
+        def child() -> str:
             twin = Source(type(source.connector)(source.connector.config), source.known, None, patience=self.patience)
             with twin:
                 try:
                     twin.open()
                 except FatalError:
-                    return True
-                return source.expected(source.keys) == twin.look_up_values(source.keys)
+                    return ""
+                right, got = source.expected(source.keys), twin.look_up_values(source.keys)
+                return "" if right == got else f"returned {told(right, got)}"
 
-        assert in_a_fork(child, 2 * self.patience)
-        assert source.expected(source.keys) == source.look_up_values(source.keys)
+        failure = failure_in_a_fork(child, 2 * self.patience)
+        assert failure is None, (
+            "In a forked process, a new connector must return the values of all known keys, or raise a FatalError; the "
+            f"process {failure}. Look for connections, threads and caches of the module, which a fork does not bring "
+            "along, or shares with its parent."
+        )
+        right, got = source.expected(source.keys), source.look_up_values(source.keys)
+        assert right == got, (
+            "After a fork, the connector of the parent process must still return the values of all known keys; it "
+            f"returned {told(right, got)}. Look for what the child ends or reads although it belongs to the parent."
+        )
 
     def test_a_closed_connector_leaves_no_task(self, source: Source) -> None:
-        """Look for `create_task` without an owner: `close` ends what the connector has started."""
+        """Look for `create_task` without an owner: `close` must end all tasks that the connector has started."""
         source.look_up(source.keys)
         source.close()
-        assert wait_until(lambda: not source.tasks(), self.patience), source.tasks()
+        assert wait_until(lambda: not source.tasks(), self.patience), (
+            f"`close` must end all tasks of the connector; after {self.patience:g} s these still run: "
+            f"{', '.join(sorted(source.tasks()))}. Keep each task that you create, and cancel and await it in `close`."
+        )
 
     def test_a_closed_connector_leaves_nothing_open(self, connector: Connector[Any], known: dict[Key, Any]) -> None:
-        """Look at what `open` and the calls make and `close` does not end: connections, files, threads."""
+        """Look for connections, files and threads that `open` or a call creates and `close` does not end."""
 
-        def used() -> None:
+        def use_once() -> None:
             again = type(connector)(connector.config)
             with Source(again, known, None, patience=self.patience) as source:
                 source.open()
                 source.fetch_at_once([[key] for key in source.keys[: source.capacity]])
                 source.close()
 
-        used()  # some things are made once per process
-        files, threads = left()
-        used()
-        assert wait_until(lambda: left()[0] <= files, self.patience), f"{files} open files became {left()[0]}."
-        assert wait_until(lambda: left()[1] <= threads, self.patience), f"{threads} threads became {left()[1]}."
+        use_once()  # some files and threads are created once per process, at the first use
+        files, threads = files_and_threads()
+        use_once()
+        assert wait_until(lambda: files_and_threads()[0] <= files, self.patience), (
+            f"After `close` this process has {files_and_threads()[0]} open files and sockets; before `open` it had "
+            f"{files}. Close in `close` each connection and file that `open` or a call has opened."
+        )
+        assert wait_until(lambda: files_and_threads()[1] <= threads, self.patience), (
+            f"After `close` this process has {files_and_threads()[1]} threads; before `open` it had {threads}. End in "
+            "`close` each thread and thread pool that `open` or a call has started."
+        )
 
-    def test_a_failed_open_can_be_closed_and_repeated(
-        self, connector: Connector[Any], known: dict[Key, Any], missing_key: Key
-    ) -> None:
-        """Look at an `open` that was cancelled on its way: `close` frees what there is, and `open` begins anew."""
-        with Source(connector, known, missing_key, patience=self.patience) as source:
+    @cancels
+    def test_a_failed_open_can_be_closed_and_repeated(self, source: Source) -> None:
+        """Look at an `open` that is cancelled: `close` must free what `open` created, and a new `open` must work."""
+        source.close()
 
-            async def cancelled_after(turns: int) -> None:
-                task = asyncio.ensure_future(source.connector.open())
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                task.cancel()
-                await asyncio.wait({task})
-                await source.connector.close()
+        async def cancel_open_after(turns: int) -> None:
+            task = asyncio.ensure_future(source.connector.open())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task})
+            await source.connector.close()
 
-            for turns in range(1, 6):  # at 0 it would not have begun
-                source.run(cancelled_after(turns))
-            source.open()
-            assert source.expected(source.keys) == source.look_up_values(source.keys)
+        for turns in range(1, 6):  # after 0 iterations `open` would not have started
+            source.run(cancel_open_after(turns))
+        source.open()
+        right, got = source.expected(source.keys), source.look_up_values(source.keys)
+        assert right == got, (
+            "After cancelled `open`s, a new `open` must succeed and all known keys must have their values; "
+            f"`fetch_many` returned {told(right, got)}. Free in `close` what a cancelled `open` has made, and reset "
+            "the flags that it has set."
+        )
 
-    @on_a_network
+    @needs_network
     def test_close_ends_its_connections(self, network: Network) -> None:
-        """Look at `close`: each connection to the server is closed, those of failed and cancelled calls too."""
+        """Look at `close`: it must close every connection to the server, also those of failed and cancelled calls."""
         network.open()
         network.look_up(network.keys)
         with network.frozen():
-            [task] = network.asked(network.keys[:1], timeout=0.3)
+            [task] = network.start_all(network.keys[:1], timeout=0.3)
             network.cancel(task)
-        del task  # its exception holds the frames of the call, and these perhaps a connection
+        del task  # the task's exception refers to the frames of the call, and these may refer to a connection
         network.close()
-        assert wait_until(lambda: network.proxy.open == 0, self.patience), network.proxy
+        assert wait_until(lambda: network.proxy.open == 0, self.patience), (
+            f"`close` must close all connections; {network.proxy} counts {network.proxy.open} after "
+            f"{self.patience:g} s. Close also those of failed and cancelled calls, which are no longer in the pool."
+        )
 
-    @on_a_network
+    @needs_network
     def test_close_waits_for_no_server(self, network: Network) -> None:
-        """Look at a `close` that says goodbye, or waits for its calls: the server may never answer."""
+        """Look at a `close` that waits for a reply to its goodbye, or for its calls: the server may never answer."""
         network.open()
         network.look_up(network.keys[:1])
         with network.frozen():
-            [task] = network.asked(network.keys[:1], timeout=0.3)
+            [task] = network.start_all(network.keys[:1], timeout=0.3)
             network.close()
             network.cancel(task)
 
-    @on_a_network
+    @needs_network
     def test_an_open_that_finds_no_server_is_transient(self, network: Network) -> None:
-        """Look at what `open` raises when nobody listens; an `open` that does not connect need not raise."""
+        """Look at the exception of `open` when the server is down; an `open` that does not connect need not raise."""
         network.proxy.refuse()
         with contextlib.suppress(TransientError):
-            self._open_afresh(network)
+            self._open_as_the_engine_does(network)
         network.proxy.accept()
         if not network.is_open:
-            network.patiently(lambda: self._open_afresh(network))
-        assert network.expected(network.group) == network.values(network.recovered(network.group))
+            network.retry(lambda: self._open_as_the_engine_does(network))
+        right, got = network.expected(network.group), network.values(network.fetch_until_recovered(network.group))
+        assert right == got, (
+            "When the server is up, the connector must open and return the values of all known keys; it returned "
+            f"{told(right, got)}. Reset in `open` all that a failed `open` has left."
+        )
 
-    def _open_afresh(self, network: Network) -> None:
-        """Open as the engine does, which closes what a failed `open` left behind."""
+    def _open_as_the_engine_does(self, network: Network) -> None:
+        """Open the connector, and close it if `open` fails."""
         try:
             network.open()
         except TransientError:
@@ -169,29 +217,34 @@ class LifecycleChecks(Fixtures):
             raise
 
 
-def left() -> tuple[int, int]:
-    """Return how many files and sockets this process has open, and how many threads it runs."""
-    return len(os.listdir("/dev/fd")), threading.active_count()
+def failure_in_a_fork(function: Callable[[], str], seconds: float) -> str | None:
+    """
+    Return what *function* returns in a forked child process, or how it failed there, as the end of a sentence.
 
-
-def in_a_fork(function: Callable[[], bool], seconds: float) -> bool:
-    """Tell whether *function* returns true in a forked child, within as many seconds."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads is what is to be tried
-        pid = os.fork()
+    None means that it returned an empty text within *seconds*.
+    """
+    ours, theirs = os.pipe()
+    pid = fork()
     if pid == 0:
         code = 1
         try:
-            code = 0 if function() else 1
-        except BaseException:  # noqa: BLE001  # nobody else would ever see it
+            os.write(theirs, function().encode())
+            code = 0
+        except BaseException as error:  # noqa: BLE001  # the child exits below, so this is its only report
             traceback.print_exc()
+            os.write(theirs, f"raised {raised(error)}".encode("utf-8", "replace"))
         finally:
-            os._exit(code)  # no clean-up of what belongs to the parent
-    ends = time.monotonic() + seconds
-    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
-        if time.monotonic() > ends:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return False
-        time.sleep(0.002)
-    return os.waitstatus_to_exitcode(ended[1]) == 0
+            os._exit(code)  # without the exit handlers, which belong to the parent process
+    os.close(theirs)
+    end = time.monotonic() + seconds
+    with open(ours, "rb", buffering=0) as pipe:
+        while (result := os.waitpid(pid, os.WNOHANG))[0] == 0:
+            if time.monotonic() > end:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return f"did not end within {seconds:g} s"
+            time.sleep(0.002)
+        os.set_blocking(ours, False)  # a process that the child has left may still have the other end
+        text = (pipe.read() or b"").decode()
+    code = os.waitstatus_to_exitcode(result[1])
+    return text or (f"ended with the exit code {code}" if code else None)

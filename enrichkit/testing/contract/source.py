@@ -1,30 +1,28 @@
-"""What a check works with: the connector under test, what its source is known to hold, and keys that it does not."""
+"""The connector under test, together with the known contents of its source and with keys that the source lacks."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ...connector import Connector, Failure, Key, Keys
-from ...keys import encode
-from ..bench import Bench, decoded
+from ...interface import Connector, Failure, Key, Keys
+from ...worker.keys import encode
+from ..bench import Bench, decoded, wait_until
 
 if TYPE_CHECKING:
     from ..proxy import FaultProxy
 
-__all__ = ["Network", "Source", "moved", "on_a_network", "parts_of", "unlike"]
+__all__ = ["Network", "Source", "keys_of_other_types", "parts_of", "with_address"]
 
-Check = TypeVar("Check", bound=Callable[..., None])
-
-# Each stands for a way in which a key may leave its place: SQL and its patterns, templates, paths and queries, the
-# protocols of Redis and HTTP, and text that cannot be encoded or that ends a C string.
+# Each key tries to be read as something else than a key: as SQL or one of its patterns, a template, a path or query, or
+# a command in the protocols of Redis and HTTP. Others cannot be encoded, or end a C string.
 _HOSTILE_TEXTS = (
     "",
     " ",
@@ -57,12 +55,16 @@ _HOSTILE_FLOATS = (0.5, 1e308, 5e-324, float("inf"), float("-inf"))
 
 class Source(Bench):
     """
-    An open connector, and what is known of its source.
+    A connector in a `Bench`, with the known contents of its source.
 
     Attributes:
-        known: What the source holds, by key.
-        missing: A key that it does not hold.
+        known: The values of the source, by key.
+        keys: The keys of *known*.
+        missing: A key that the source does not hold.
+        is_server: Whether the source is a server; False if that is not known.
     """
+
+    is_server = False
 
     def __init__(self, connector: Connector[Any], known: Mapping[Key, Any], missing: Key, **settings: Any) -> None:
         super().__init__(connector, **settings)
@@ -72,11 +74,11 @@ class Source(Bench):
 
     @property
     def group(self) -> list[Key]:
-        """Known keys, as many as one call takes."""
+        """The known keys, at most as many as one call takes."""
         return self.keys[: self.connector.max_batch_size]
 
     def expected(self, keys: Sequence[Key]) -> dict[Key, Any]:
-        """Return what the answers to *keys* must be."""
+        """Return the right values of *keys*; keys that the source does not hold are absent."""
         return {key: self.known[key] for key in keys if key in self.known}
 
     def values(self, answers: Mapping[Key, Any]) -> dict[Key, Any]:
@@ -85,54 +87,61 @@ class Source(Bench):
         return {key: decoded(answer, self.known.get(key), encoding) for key, answer in answers.items()}
 
     def look_up_values(self, keys: Sequence[Key]) -> dict[Key, Any]:
-        """Return the answers to *keys*, in groups as large as the connector takes, as Python objects."""
+        """Look up *keys* in groups as large as the connector takes, and return the values as Python objects."""
         return self.values(self.look_up(keys))
 
     def wrong(self, answers: Mapping[Key, Any]) -> dict[Key, Any]:
-        """Return those *answers* that are another value than the key's own: for a stranger, one that is known."""
-        mine = self.values({key: answer for key, answer in answers.items() if not isinstance(answer, Failure)})
-        others = list(self.known.values())
+        """
+        Return the *answers* with a wrong value.
+
+        The value of a known key is wrong if it is not the key's own. The value of an unknown key is wrong if it belongs
+        to a known key.
+        """
+        values = self.values({key: answer for key, answer in answers.items() if not isinstance(answer, Failure)})
+        known_values = list(self.known.values())
         return {
             key: value
-            for key, value in mine.items()
-            if (value != self.known[key] if key in self.known else any(value == other for other in others))
+            for key, value in values.items()
+            if (value != self.known[key] if key in self.known else any(value == other for other in known_values))
         }
 
-    def strangers(self, count: int) -> list[Key]:
-        """Return *count* keys that are not known, made after the missing one; fewer where its type has no others."""
-        made = dict.fromkeys(
+    def unknown_keys(self, count: int) -> list[Key]:
+        """Return *count* unknown keys, variants of the missing key; fewer if its type has not so many values."""
+        keys = dict.fromkeys(
             (self.missing, *(_next_to(self.missing, n) for n in range(1, count + len(self.known) + 1)))
         )
-        return [key for key in made if key not in self.known][:count]
+        return [key for key in keys if key not in self.known][:count]
 
-    def hostile(self) -> list[Key]:
-        """Return keys of the shape of the missing one with a part that is meant to do harm."""
+    def hostile_keys(self) -> list[Key]:
+        """Return keys with the types of the missing key, each with one part that is meant to do harm."""
         parts = parts_of(self.missing)
-        made = [
+        keys = [
             (*parts[:n], bad, *parts[n + 1 :]) if isinstance(self.missing, tuple) else bad
             for n, part in enumerate(parts)
             for bad in _HOSTILE_OF.get(type(part), ())
         ]
-        return [key for key in made if key not in self.known]
+        return [key for key in keys if key not in self.known]
 
-    def as_the_engine_gives(self, keys: Sequence[Key]) -> Sequence[Key]:
+    def as_the_engine_passes(self, keys: Sequence[Key]) -> Sequence[Key]:
         """
-        Return *keys* as the engine gives them: a tuple, or with `key_columns` a part of more of them in columns.
+        Return *keys* in the form in which the engine passes them to `fetch_many`.
 
-        Half a pair, which no UTF-8 has, becomes three halves in columns: there it can only be the bytes of them.
+        The form is a tuple, or, with `key_columns`, `Keys` whose columns are slices of longer arrays. A lone surrogate
+        in a text becomes three of them in columns: UTF-8 cannot encode it, so the column holds three invalid bytes, and
+        each of these bytes is read as one lone surrogate.
         """
         if not self.connector.key_columns:
             return tuple(keys)
-        others = [key for key in self.strangers(3) if key not in keys][:2]
+        others = [key for key in self.unknown_keys(3) if key not in keys][:2]
         return _in_columns([*others[:1], *keys, *others[1:]])[len(others[:1]) :][: len(keys)]
 
 
 class Network(Source):
     """
-    A source whose connector reaches it through a fault proxy.
+    A source whose connector reaches its server through a fault proxy.
 
     Attributes:
-        proxy: Between the connector and its server.
+        proxy: The fault proxy between the connector and its server.
     """
 
     def __init__(self, connector: Connector[Any], proxy: FaultProxy, *source: Any, **settings: Any) -> None:
@@ -141,51 +150,32 @@ class Network(Source):
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Let nothing pass for the block."""
+        """Let the proxy pass no bytes while the body of the `with` statement runs."""
         self.proxy.freeze()
         try:
             yield
         finally:
             self.proxy.thaw()
 
-    def asked(self, *groups: Sequence[Key], timeout: float) -> list[Any]:
-        """Begin a call for each of *groups* while nothing passes, and return their tasks once all are under way."""
+    def start_all(self, *groups: Sequence[Key], timeout: float) -> list[Any]:
+        """Begin a call for each of *groups* while the proxy is frozen; return their tasks when the proxy got bytes."""
         before = self.proxy.heard
         tasks = [self.start(keys, timeout=timeout) for keys in groups]
-        assert self.heard(before), (
-            "A call was made and the server, which answers nothing at the moment, did not get any bytes."
+        assert wait_until(lambda: self.proxy.heard > before, self.patience), (
+            f"`fetch_many` was called while the server does not answer. Within {self.patience:g} s it must connect to "
+            f"the server or send bytes to it; none of {len(tasks)} calls did. Look for what a call waits for before "
+            "that: a lock or a connection that another call holds."
         )
+        self.run(asyncio.sleep(0))  # the loop may still be in the step that sent the bytes
         return tasks
 
-    def heard(self, before: int) -> bool:
-        """Wait until the server was sent more than before; False when it was not."""
-        from ..bench import wait_until
 
-        return wait_until(lambda: self.proxy.heard > before, self.patience)
-
-
-def on_a_network(check: Check) -> Check:
+def with_address(connector: Connector[Any], address: tuple[str, int], to: tuple[str, int]) -> Connector[Any]:
     """
-    Mark a check that needs a `network`.
-
-    A source that is no server has none, and for it the check comes down to what the fixture `network` has asserted
-    then: that the connector opens no connection that could fail.
-    """
-
-    @functools.wraps(check)
-    def run(self: Any, network: Network | None, **fixtures: Any) -> None:
-        if network is not None:
-            check(self, network, **fixtures)
-
-    return run  # type: ignore[return-value]  # the same arguments, by name
-
-
-def moved(connector: Connector[Any], address: tuple[str, int], to: tuple[str, int]) -> Connector[Any]:
-    """
-    Return a connector like *connector* that asks at another address: every mention of it in the config is replaced.
+    Return a connector like *connector* whose config has the address *to* wherever it had *address*.
 
     Raises:
-        AssertionError: The config does not mention the address.
+        AssertionError: The config does not hold *address*.
     """
     host, port = address
     changes: dict[str, Any] = {}
@@ -201,8 +191,8 @@ def moved(connector: Connector[Any], address: tuple[str, int], to: tuple[str, in
         if new != value:
             changes[field.name] = new
     assert changes, (
-        f"No field of {type(connector.config).__name__} mentions {host}:{port}, which the fixture `address` returns, "
-        "so the kit cannot put its proxy in between. Correct `address`, or override `connector_at`."
+        f"No field of {type(connector.config).__name__} holds {host}:{port}, which the fixture `address` returns, so "
+        "the kit cannot put its proxy before the server. Correct `address`, or override `connector_at`."
     )
     return type(connector)(dataclasses.replace(connector.config, **changes))
 
@@ -212,8 +202,8 @@ def parts_of(key: Key) -> tuple[Any, ...]:
     return key if isinstance(key, tuple) else (key,)
 
 
-def unlike(key: Key) -> list[Key]:
-    """Return keys of the shape of *key* whose last part is of another type, as a wrong key column has."""
+def keys_of_other_types(key: Key) -> list[Key]:
+    """Return keys like *key* whose last part has another type, as from a wrong key column."""
     *rest, last = parts_of(key)
     others = [
         other for other in ("twelve", 12, 1.5, b"\x00twelve", dt.date(2020, 2, 2)) if type(other) is not type(last)
@@ -241,7 +231,7 @@ def _in_columns(keys: Sequence[Key]) -> Keys:
 
 
 def _next_to(key: Key, n: int) -> Key:
-    """Return the *n*-th key after *key*; the first part that can be counted on is changed."""
+    """Return the *n*-th variant of *key*: the key itself changes, or its first part that is not a bool."""
     if isinstance(key, tuple):
         at = next((i for i, part in enumerate(key) if not isinstance(part, bool)), 0)
         return (*key[:at], _next_to(key[at], n), *key[at + 1 :])

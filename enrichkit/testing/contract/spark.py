@@ -1,4 +1,4 @@
-"""Checks through Spark itself: the declared type holds for the values, and rows get their own."""
+"""Checks that use Spark: the values fit the declared type, and each row gets its own value."""
 
 from __future__ import annotations
 
@@ -11,36 +11,40 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .base import Fixtures
+from .messages import short
 from .source import parts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ...connector import Connector, Key
+    from ...interface import Connector, Key
     from .source import Source
 
 __all__ = ["SparkChecks"]
 
 
 class SparkChecks(Fixtures):
-    """These need the fixture `spark`, see `enrichkit.testing.fixtures`; the session is shared by all tests."""
+    """Checks that need the fixture `spark` of `enrichkit.testing.fixtures`, a session that all tests share."""
 
     @pytest.mark.spark
     def test_the_values_fit_the_declared_type(self, source: Source, spark: SparkSession) -> None:
-        """Look at `describe`, or at `returns`: a value that does not fit is an error of its key."""
-        from ...decode import decoder
-        from ...types import arrow_type_of
+        """Look at `describe`, or at `returns`: a lookup whose value does not fit the declared type fails."""
+        from ...values.decode import decoder
+        from ...values.types import arrow_type_of
 
         described = source.connector.config.returns or source.run(source.connector.describe())
         values = list(source.look_up(source.keys).values())
         _, errors = decoder(arrow_type_of(described)[1], source.connector.encoding)(values)
-        assert not errors, f"{described}: {[str(error) for error in errors.values()]}"
+        assert not errors, (
+            f"All known values must fit the declared type {described!r}; the errors are "
+            f"{short([str(error) for error in errors.values()])}. Correct `describe`, or `returns` in the config."
+        )
 
     @pytest.mark.spark
     def test_each_row_gets_its_own_value(
         self, connector: Connector[Any], known: dict[Key, Any], missing_key: Key, spark: SparkSession
     ) -> None:
-        """Look at the checks without Spark first; if they pass, at how class and config travel to the workers."""
+        """Look at failures of the checks without Spark first, then at how Spark pickles the class and the config."""
         from ... import enrich
 
         shape = parts_of(missing_key)
@@ -49,21 +53,32 @@ class SparkChecks(Fixtures):
         random.Random(1).shuffle(keys)  # noqa: S311  # the same order in each run
         names = [f"key{n}" for n in range(len(shape))]
         rows = spark.createDataFrame([(n, *key) for n, key in enumerate(keys)], ["row", *names]).repartition(2)
-        enriched = rows.select("row", enrich(connector.config, *names, details=True).alias("found")).collect()
+        enriched = rows.select("row", enrich(connector.config, *names, details=True).alias("outcome")).collect()
 
-        assert sorted(row.row for row in enriched) == list(range(len(keys)))
-        found = {row.row: row.found for row in enriched}
+        numbers = sorted(row.row for row in enriched)
+        assert numbers == list(range(len(keys))), (
+            f"Each of {len(keys)} rows must come out once; there came {len(numbers)} with the numbers "
+            f"{short(numbers)}. Look at what the connector does to the process: an engine neither drops nor "
+            "repeats a row by itself."
+        )
+        outcomes = {row.row: row.outcome for row in enriched}
         for n, key in enumerate(keys):
             whole = key if isinstance(missing_key, tuple) else key[0]
             if None in key:
                 expected: tuple[str, Any] = ("null_key", None)
             else:
                 expected = ("ok", known[whole]) if whole in known else ("missing", None)
-            assert (found[n].status, plain(found[n].value, expected[1])) == expected, found[n].error
+            outcome = outcomes[n]
+            got = outcome.status, plain(outcome.value, expected[1])
+            assert got == expected, (
+                f"Each row must have the status and value of its own key; the row with the key {short(key)} has "
+                f"{short(got)} instead of {short(expected)}, and its error is {outcome.error}. Look at failures of the "
+                "checks without Spark first, then at how Spark pickles the class and the config."
+            )
 
 
 def plain(value: Any, like: Any) -> Any:
-    """Return what Spark gives as what the fixture `known` says: a mapping for a struct."""
+    """Return *value*, which comes from Spark, in the form of *like*, a value of the fixture `known`."""
     from pyspark.sql import Row
 
     if isinstance(value, Row) and isinstance(like, Mapping):
@@ -71,7 +86,7 @@ def plain(value: Any, like: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, datetime) and isinstance(like, datetime) and like.tzinfo and not value.tzinfo:
-        return value.astimezone(like.tzinfo)  # Spark collects an instant in the zone of this machine
+        return value.astimezone(like.tzinfo)  # Spark collects a timestamp in the time zone of this machine
     if isinstance(value, list) and isinstance(like, list):
         return [plain(part, other) for part, other in itertools.zip_longest(value, like)]
     return value

@@ -1,21 +1,25 @@
-"""The http connector of enrichkit: look keys up in a web service, one by one or in bulk."""
+"""The http connector of enrichkit: lookups in a web service, one key per request or many keys in bulk."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.hookspecs import hookimpl
+from enrichkit.plugin import hookimpl
 
 from .config import HttpConfig
 from .connector import HttpConnector
+from .exchange import Exchange
+from .faults import LimitedError
+from .oauth import OAuth
+from .signing import UnsignedRequest
 
 if TYPE_CHECKING:
-    from enrichkit.connector import Connector
+    from enrichkit.plugin import Connector
 
-__all__ = ["HttpConfig", "HttpConnector"]
+__all__ = ["Exchange", "HttpConfig", "HttpConnector", "LimitedError", "OAuth", "UnsignedRequest"]
 
 
 @hookimpl
 def enrichkit_connector() -> type[Connector[Any]]:
-    """Return the connector class that this entry point offers."""
+    """Return the connector class of `enrich("http", ...)`."""
     return HttpConnector

@@ -1,57 +1,53 @@
-"""The checks behind `HttpConfig`, one function for each field that needs more than a line."""
+"""The checks of `HttpConfig`: one function for each field that needs more than one line."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, unquote_plus, urlsplit
 
 import msgspec
 
 from enrichkit.errors import ConfigError
-from enrichkit.secrets import Secret
+from enrichkit.plugin import Secret
 
-from .template import Body, Url
+from .template import Body, check_separated
+
+if TYPE_CHECKING:
+    from .fields import Named
 
 __all__ = [
-    "Header",
     "body_text",
-    "check_header_value",
     "check_path",
     "credential_in",
-    "header_pairs",
-    "holds_credential",
+    "credential_named",
     "is_local",
+    "masked",
+    "names_in",
     "split_url",
+    "statuses",
 ]
 
-Header = tuple[str, str | Secret]
-
-# RFC 9110, sections 5.6.2 and 5.5: a name is a token; a value is visible ASCII with blanks inside.
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+").fullmatch
-_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?").fullmatch
-# RFC 3986 without fragment; what is not in it, the client's URL parser would rewrite.
+# RFC 3986 without the fragment. The client's URL parser would rewrite any other character.
 _NOT_IN_URL = re.compile(r"[^A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%{}-]|%(?![0-9A-Fa-f]{2})").search
 _HOST_NAME = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?)*"
 ).fullmatch
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)").fullmatch
-_PATH = re.compile(r"[^.\[\]]+(?:\.[^.\[\]]+)*").fullmatch
-_CREDENTIAL = re.compile(r"auth|cookie|token|secret|password|key|signature|session", re.IGNORECASE).search
-# Of a query parameter; narrower, for `sort_key=name` is none.
+# msgspec, which finds the fields, takes no quote, backslash or control character in a name.
+_PATH = re.compile(r"[^.\[\]\"\\\x00-\x1f]+(?:\.[^.\[\]\"\\\x00-\x1f]+)*").fullmatch
+# For the names of query parameters and form fields; `sort_key=name` is no credential.
 _IN_QUERY = re.compile(
     r"(?:^key|api_?key|access_?key|auth|token|secret|password|signature|session)$", re.IGNORECASE
 ).search
 
-# Framing belongs to the client; a second opinion on it is how requests are smuggled.
-_FRAMING = ("connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
-
 
 def split_url(url: Any) -> SplitResult:
-    """Return the parts of an address template; raises `ConfigError` with the reason why it is none."""
+    """Return the parts of an address template; raises `ConfigError` for a text that cannot be such a template."""
     if not isinstance(url, str):
         raise ConfigError(
             f"HttpConfig.url is a {type(url).__name__}; it must be text, as in 'https://api.example/users/{{0}}'."
@@ -80,7 +76,7 @@ def split_url(url: Any) -> SplitResult:
             "query parameter, never where the request goes. Register one source for each host."
         )
     parts = _parts(url, authority)
-    Url(url)  # says what is wrong with its braces
+    check_separated(url)  # raises an error for wrong braces, too
     if any(segment.lower().replace("%2e", ".") in (".", "..") for segment in parts.path.split("/")):
         raise ConfigError(
             "HttpConfig.url has a path segment '.' or '..', which clients resolve differently. Write the path it "
@@ -96,7 +92,7 @@ def split_url(url: Any) -> SplitResult:
 
 
 def _parameters(query: str) -> Iterator[tuple[str, str, str]]:
-    """Yield name, sign and value of each parameter."""
+    """Yield the name, the equals sign and the value of each parameter."""
     return (pair.partition("=") for pair in query.split("&"))
 
 
@@ -105,7 +101,7 @@ def _parts(url: str, authority: str) -> SplitResult:
         parts = urlsplit(url)
         host = parts.hostname or ""
         parts.port  # noqa: B018  # a property that raises
-        # '127.1' and '0x7f000001' are addresses to some parsers and names to others.
+        # Some parsers take '127.1' and '0x7f000001' for addresses, others for names.
         if authority.startswith("["):
             ipaddress.IPv6Address(host)
         elif _ENDS_IN_NUMBER(host):
@@ -122,69 +118,24 @@ def _parts(url: str, authority: str) -> SplitResult:
 
 def is_local(host: str) -> bool:
     """
-    Tell whether *host* is this machine, so that nothing sent there crosses a network.
+    Return whether *host* is this machine, so that no request to it crosses a network.
 
     >>> is_local("127.0.0.9"), is_local("localhost"), is_local("10.0.0.1"), is_local("localhost.example")
     (True, True, False, False)
+    >>> is_local("::1"), is_local("::ffff:127.0.0.1"), is_local("::ffff:10.0.0.1")
+    (True, True, False)
     """
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return host.lower() == "localhost"
-
-
-def header_pairs(headers: Any) -> tuple[Header, ...]:
-    """Return *headers*, a mapping or pairs, as a tuple of checked pairs."""
-    try:
-        pairs = tuple((name, value) for name, value in (headers.items() if isinstance(headers, Mapping) else headers))
-    except (TypeError, ValueError):
-        raise ConfigError(
-            f"HttpConfig.headers is a {type(headers).__name__} that holds no pairs; it must be a mapping of names to "
-            "texts or secrets. Write {'X-Api-Key': Secret.env('API_KEY')}."
-        ) from None
-    seen = set()
-    for name, value in pairs:
-        if not isinstance(name, str) or not _TOKEN(name):
-            raise ConfigError(
-                f"HttpConfig.headers has the name {name!r}; a name consists of letters, digits and !#$%&'*+-.^_`|~, "
-                "without blanks or a colon. Write 'X-Api-Key'."
-            )
-        if name.lower() in seen:
-            raise ConfigError(
-                f"HttpConfig.headers names {name!r} twice; each header may be given once. Join the values by commas."
-            )
-        if name.lower() in _FRAMING:
-            raise ConfigError(f"HttpConfig.headers sets {name!r}, which belongs to the HTTP client. Leave it out.")
-        if isinstance(value, str):
-            check_header_value(name, value)
-        elif not isinstance(value, Secret):
-            raise ConfigError(
-                f"HttpConfig.headers gives {name!r} a {type(value).__name__}; a value is text or a Secret. Write "
-                "Secret.env('NAME')."
-            )
-        seen.add(name.lower())
-    return pairs
-
-
-def check_header_value(name: str, value: str) -> None:
-    """Refuse a value that would not arrive as it is; called again on the worker for a resolved secret."""
-    if not _VALUE(value):
-        raise ConfigError(
-            f"HttpConfig.headers gives {name!r} a value with a line break, a control or non-ASCII character, or a "
-            "blank at an end; a value is visible ASCII, blanks inside. Take the character out; the value is not shown, "
-            "it may be a secret."
-        )
-
-
-def holds_credential(header: Header) -> bool:
-    """Tell whether a header looks like one that others must not read."""
-    name, value = header
-    return isinstance(value, Secret) or _CREDENTIAL(name) is not None
+    # Only from 3.13 on Python itself looks at the IPv4 address inside an IPv6 address.
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def credential_in(query: str) -> str | None:
     """
-    Return the name of the first parameter of *query* that looks like a credential and is no key's.
+    Return the name of the first parameter of *query* that looks like a credential and does not hold a part of the key.
 
     >>> credential_in("id={0}&apiKey=abc"), credential_in("key={0}&sort_key=name")
     ('apiKey', None)
@@ -192,31 +143,65 @@ def credential_in(query: str) -> str | None:
     return next((name for name, _, value in _parameters(query) if value and "{" not in value and _IN_QUERY(name)), None)
 
 
+def credential_named(pairs: Iterable[Named]) -> str | None:
+    """Return the name of the first of *pairs*, parameters or fields, that looks like a credential, or None."""
+    for name, value in pairs:
+        if isinstance(value, Secret) or (value and "{" not in value and _IN_QUERY(name)):
+            return name
+    return None
+
+
+def names_in(query: str) -> set[str]:
+    """
+    Return the names of the parameters of *query*, decoded.
+
+    >>> sorted(names_in("id={0}&na%20me=x"))
+    ['id', 'na me']
+    """
+    return {unquote_plus(name) for name, _, _ in _parameters(query)}
+
+
 def body_text(body: Any) -> str:
-    """Return a body template, data or JSON text, as JSON text."""
+    """Return a template of a body as JSON text; *body* is data or JSON text."""
     try:
         text = body if isinstance(body, str) else json.dumps(body, allow_nan=False)
-        data = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, TypeError, RecursionError) as error:
+        data = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        Body(text)  # raises an error for wrong braces
+        return msgspec.json.encode(data).decode()
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, RecursionError) as error:  # also half of a surrogate pair, and nested too deep
         raise ConfigError(
             f"HttpConfig.body is not JSON ({error}); it must be data made of dict, list, str, int, float, bool and "
             'None, or JSON text. Write {"id": "{0}"}.'
         ) from error
-    Body(text)  # says what is wrong with its braces
-    return msgspec.json.encode(data).decode()
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON value")
 
 
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):  # its JSON would be null
+        raise ValueError("a number is out of the range of a double")
+    return number
+
+
 def check_path(field: str, path: Any, *, brackets: bool) -> None:
-    """Refuse a *path* that is not names joined by dots; with *brackets*, `[]` may stand between two of them."""
+    """
+    Raise `ConfigError` for a *path* that does not consist of names joined by dots.
+
+    Args:
+        field: Name of the config field that holds the path.
+        path: The path; None is accepted.
+        brackets: True when `[]` may separate the path to a list from the path inside each element.
+    """
     if path is None:
         return
-    envelope, found, inner = path.partition("[]") if isinstance(path, str) else ("", "", "")
+    envelope, separator, inner = path.partition("[]") if isinstance(path, str) else ("", "", "")
     if (
-        found
+        separator
         and brackets
         and (envelope == "" or _PATH(envelope))
         and (inner == "" or (inner[0] == "." and _PATH(inner[1:])))
@@ -231,7 +216,7 @@ def check_path(field: str, path: Any, *, brackets: bool) -> None:
 
 def masked(url: str) -> str:
     """
-    Return *url* without the values of its query, unless the key chooses them.
+    Return *url* with `***` for the values of its query, except values that hold a part of the key.
 
     >>> masked("https://api.example/u/{0}?in={1}&token=abc")
     'https://api.example/u/{0}?in={1}&token=***'
@@ -244,9 +229,9 @@ def masked(url: str) -> str:
 def statuses(values: Iterable[Any] | Any) -> tuple[int, ...]:
     """Return the statuses that mean a miss as a tuple."""
     if isinstance(values, Iterable):
-        found = tuple(values)
-        if all(type(status) is int and (status == 204 or 400 <= status < 500) for status in found):
-            return found
+        checked = tuple(values)
+        if all(type(status) is int and (status == 204 or 400 <= status < 500) for status in checked):
+            return checked
     raise ConfigError(
         f"HttpConfig.missing is {values!r}; it must hold statuses from 400 to 499, or 204. Write (404, 410)."
     )

@@ -1,14 +1,17 @@
 """
-The HTTP client and how its answers are received.
+The HTTP client, and the reading of its responses.
 
-pyreqwest (Rust: reqwest, hyper, rustls) does the protocol and reads answers on a thread of its own. What it does
-without being asked is switched off: proxies of the environment, redirects, cookies, the Referer header, decompression.
+pyreqwest (Rust: reqwest, hyper, rustls) speaks the protocol and reads responses on a thread of its own. The behaviours
+that it has by default are switched off: proxies of the environment, redirects, cookies, the Referer header,
+decompression.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import time
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -16,11 +19,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import enrichkit
 from enrichkit.errors import ConfigError, FatalError, PermanentError
-from enrichkit.secrets import reveal
+from enrichkit.plugin import reveal
 
-from .checks import check_header_value
 from .document import decompressed, too_large
 from .faults import CONNECT_TIMEOUT, header
+from .headers import check_header_value, fixed
+from .proxy import with_proxy
 
 if TYPE_CHECKING:
     from pyreqwest.client import Client, ClientBuilder
@@ -28,38 +32,69 @@ if TYPE_CHECKING:
 
     from .config import HttpConfig
 
-__all__ = ["Reply", "TangledAnswerError", "make_client", "receive"]
+__all__ = ["AmbiguousLengthError", "Reply", "make_client", "make_token_client", "own_headers", "receive"]
 
 SECOND = timedelta(seconds=1)
-# Below the 15 s after which common servers and load balancers close an idle connection, perhaps under a request.
+# Less than the 15 s after which common servers and load balancers close an idle connection, perhaps during a request.
 IDLE_TIMEOUT = 10 * SECOND
+LAST_WORDS = 0.1
+"""
+Seconds that the end of a program gives the thread of the client, which frees objects of Python after a request.
 
-_made_in: int | None = None
-"""The process that has made the first client, and with it the client's thread, of which there is one per process."""
+Python aborts the process if the thread does so while the interpreter ends: 7 of 40 programs that looked up one key.
+"""
+USER_AGENT = f"enrichkit/{enrichkit.__version__}"
+
+_process_id: int | None = None
+"""Process that made the first client, and with it the thread of all clients, of which a process has one."""
 
 _CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 
 
-class TangledAnswerError(PermanentError):
-    """Two parsers would disagree where the answer ends; its connection is not to be used again."""
+class AmbiguousLengthError(PermanentError):
+    """Two parsers would disagree about the end of the response; its connection must not be used again."""
 
 
 Reply: TypeAlias = tuple[bytes, str | None, bool]
-"""A successful answer: its body, decompressed, its charset, and whether its length was announced: it is whole then."""
+"""
+A successful response: its body, decompressed; its charset; and whether its length was announced, so that the body is
+known to be whole.
+"""
 
 
 def make_client(config: HttpConfig, capacity: int) -> Client:
-    """Make a client; it opens no connection yet. Raises `FatalError` for a secret or file that is absent or wrong."""
+    """
+    Return a client that has opened no connection yet.
+
+    Raises:
+        FatalError: A secret or a file is absent or wrong, or this process is a fork of one that has made a client.
+    """
+    builder = _builder(capacity).default_headers(_headers(config))
+    secure = config.url.lower().startswith("https:")
+    if config.http2:
+        builder = builder.http2(True) if secure else builder.http2_prior_knowledge()
+    return _built(builder, config, secure)
+
+
+def make_token_client(config: HttpConfig, token_url: str) -> Client:
+    """Return a client for the token endpoint at *token_url*, which gets none of the headers of *config*."""
+    headers = {"user-agent": USER_AGENT, "accept": "application/json"}
+    return _built(_builder(1).default_headers(headers), config, token_url.lower().startswith("https:"))
+
+
+def _builder(capacity: int) -> ClientBuilder:
     from pyreqwest.client import ClientBuilder
 
-    global _made_in
-    if _made_in not in (None, os.getpid()):
+    global _process_id
+    if _process_id not in (None, os.getpid()):
         raise FatalError(
             "This process was forked from one that had opened the http connector, and the thread of its client does "
             "not live on in the fork, where a request would never end. Fork before the first use, or spawn the process."
         )
-    _made_in = os.getpid()
-    builder = (
+    if _process_id is None:
+        atexit.register(time.sleep, LAST_WORDS)
+    _process_id = os.getpid()
+    return (
         ClientBuilder()
         .no_proxy()
         .follow_redirects(False)
@@ -77,16 +112,17 @@ def make_client(config: HttpConfig, capacity: int) -> Client:
         .tcp_keepalive_interval(5 * SECOND)
         .tcp_keepalive_retries(3)
         .tcp_user_timeout(30 * SECOND)
-        .default_headers(_headers(config))
     )
-    secure = config.url.lower().startswith("https:")
-    if config.http2:
-        builder = builder.http2(True) if secure else builder.http2_prior_knowledge()
+
+
+def _built(builder: ClientBuilder, config: HttpConfig, secure: bool) -> Client:
+    if config.proxy is not None:
+        builder = with_proxy(builder, config.proxy, config.proxy_auth)
     if not secure:
         return builder.build()
     try:
         return _with_tls(builder, config).build()
-    except ValueError:  # the client's words may quote the file
+    except ValueError:  # its text may quote the file
         raise FatalError(
             "The certificate and the key of HttpConfig.tls_cert and tls_key are damaged or no pair, or tls_ca is "
             "damaged; each must be a PEM file, a key without a passphrase. Look at them with: openssl x509 -noout "
@@ -94,17 +130,28 @@ def make_client(config: HttpConfig, capacity: int) -> Client:
         ) from None
 
 
-def _headers(config: HttpConfig) -> dict[str, str]:
-    headers = {"user-agent": f"enrichkit/{enrichkit.__version__}"}
-    if str(config.returns).strip().lower() != "string":
+def own_headers(config: HttpConfig) -> dict[str, str]:
+    """Return the headers of all requests that the user has not written."""
+    headers = {"user-agent": USER_AGENT}
+    if str(config.returns).strip().lower() != "string" and not config.raw:
         headers["accept"] = "application/json"
     if config.body is not None:
         headers["content-type"] = "application/json"
+    if config.form_pairs:
+        headers["content-type"] = "application/x-www-form-urlencoded"
+    return headers
+
+
+def _headers(config: HttpConfig) -> dict[str, str]:
+    headers = own_headers(config)
     try:
-        for name, given in config.pairs:
-            value = reveal(given) or ""
+        for name, configured in fixed(config.pairs):
+            value = reveal(configured) or ""
             check_header_value(name, value)
             headers[name.lower()] = value
+        if config.bearer is not None:
+            headers["authorization"] = f"Bearer {reveal(config.bearer)}"
+            check_header_value("Authorization", headers["authorization"])
     except ConfigError as error:
         raise FatalError(str(error)) from None
     return headers
@@ -129,7 +176,7 @@ def _pem(field: str, path: str, mark: bytes) -> bytes:
         raise FatalError(
             f"HttpConfig.{field} {path!r} cannot be read on this worker: {error.strerror}. Ship the file there."
         ) from None
-    if mark not in content:  # the client takes a file without any certificate for one with none to add
+    if mark not in content:  # the client accepts a file without a certificate, and adds none
         raise FatalError(
             f"HttpConfig.{field} {path!r} holds no {mark.decode()!r}; it must be a PEM file. Convert it with openssl."
         )
@@ -138,20 +185,20 @@ def _pem(field: str, path: str, mark: bytes) -> bytes:
 
 async def receive(response: Response, limit: int, *, text: bool) -> Reply:
     """
-    Read a successful answer, to its end if it is returned; after an error the response must be closed.
+    Read a successful response to its end. After an error the caller must close the response.
 
     Args:
-        response: Its head.
-        limit: Most bytes, as sent and decompressed.
-        text: Find out the charset, too.
+        response: The response, of which only the head was read.
+        limit: Most bytes of the body, both as sent and decompressed.
+        text: True to return the charset too.
 
     Raises:
-        PermanentError: It is too large, or compressed in a way that cannot be undone.
-        TangledAnswerError: It has more than one length.
+        PermanentError: The body is too large, or has a compression that is not supported.
+        AmbiguousLengthError: The response has more than one length.
     """
     length, transfer = header(response, "content-length"), header(response, "transfer-encoding")
     if transfer is not None and (length is not None or transfer.strip().lower() != "chunked"):
-        raise TangledAnswerError(
+        raise AmbiguousLengthError(
             "The answer has more than one length, or a Transfer-Encoding other than 'chunked', so where it ends "
             "depends on who reads it; it was not used. Look at the proxies in front of the service."
         )
@@ -177,7 +224,7 @@ async def receive(response: Response, limit: int, *, text: bool) -> Reply:
     return body, _charset_in(header(response, "content-type") or "") if text else None, framed
 
 
-@lru_cache(maxsize=64)  # a service says the same of all its answers
+@lru_cache(maxsize=64)  # a service sends the same Content-Type with all its responses
 def _charset_in(content_type: str) -> str | None:
-    found = _CHARSET.search(content_type)
-    return None if found is None else found[1]
+    match = _CHARSET.search(content_type)
+    return None if match is None else match[1]

@@ -1,31 +1,43 @@
-"""Where the values are: `HttpConfig`, checked on the driver before any row moves."""
+"""
+The config of an HTTP source, checked on the driver before any row moves.
+
+The file is long because the docstring of `HttpConfig` says what each of its fields means.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
-from enrichkit.connector import ConnectorConfig
 from enrichkit.errors import ConfigError
+from enrichkit.plugin import ConnectorConfig
 
 from .checks import (
-    Header,
     body_text,
     check_path,
     credential_in,
-    header_pairs,
-    holds_credential,
+    credential_named,
     is_local,
     masked,
+    names_in,
     split_url,
     statuses,
 )
+from .fields import Form, Named, named_values, with_params
+from .headers import HeaderTemplates, check_bearer, header_pairs, holds_credential
+from .oauth import OAuth, check_oauth, oauth_of
+from .paging import check_paging
+from .proxy import check_proxy
+from .raw import RAW_RETURNS, check_raw_returns
+from .redirects import check_redirects
+from .signing import check_sign
 from .template import Body, Url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from enrichkit.secrets import Secret
+    from enrichkit.plugin import Secret
 
 __all__ = ["HttpConfig"]
 
@@ -33,35 +45,79 @@ __all__ = ["HttpConfig"]
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HttpConfig(ConnectorConfig):
     """
-    Where the values are.
+    The requests for keys, and the place of the values in the responses.
 
     Attributes:
-        url: Template of the address. `{0}`, `{1}` (or `{}`) stand for the key columns, in path segments and in values
-            of the query only; they are percent-encoded.
-        method: `"GET"` or `"POST"`; always POST with `bulk`.
-        headers: A mapping, or pairs, of names to a text or a `Secret`. Credentials belong here.
-        body: JSON template of a POST, as data or as JSON text: strings that are exactly `"{0}"` are replaced by that
-            part of the key, encoded as JSON. With `bulk`, `"{0}"` is the list of keys, and the default body.
-        idempotent: A POST may be repeated after a failure. A GET and a bulk POST always may.
-        bulk: POST many keys of one column at once. The answer is a list in the order of the keys, an object by key,
-            or with `key_field` a list in any order. Null in a list without `key_field`, and a key that is absent
-            elsewhere, is a miss; null under a key is a stored null.
-        key_field: Path to the field of an answer (of an element, with `bulk`) that repeats the key. An answer to one
-            key that repeats another one is dropped, its connections too, and the key is asked again.
-        value: Path to the value inside an answer, for example `data.profile`. Absent there is a miss, null is a null.
-            With `bulk` the path is inside each element; `results[].profile` first goes to the list or object `results`.
-        missing: Statuses that mean that the service does not hold the key; 400 to 499, or 204. None: 404, and none
-            with `bulk`, where a status speaks for all keys at once.
-        max_bytes: Most bytes of one answer, as sent and when decompressed; 1 to 1 GiB. None: 1 MiB, and 8 MiB with
-            `bulk`, where an answer holds the values of all keys of a call.
-        http2: Speak HTTP/2: by ALPN over https, at once over http.
-        tls_ca: PEM file, on the workers, of authorities to trust beside the system's.
-        tls_cert: PEM file, on the workers, with the client's certificate; with the key too, or beside `tls_key`.
-        tls_key: PEM file, on the workers, with the client's private key.
-        insecure: Give up what the address promises: with https any certificate will do, with http credentials may
-            leave the machine unencrypted.
-        returns: Type of one value. `"string"` takes an answer as it is (charset applied); with `value` or `bulk` a
-            JSON string gives its text and anything else its JSON. Every other type is decoded from JSON.
+        url: Template of the address. `{0}`, `{1}` (or `{}`) stand for the key columns, which are percent-encoded. They
+            may stand only in path segments and in values of the query.
+        method: `"GET"`, `"POST"` or `"PUT"`; always POST with `bulk`.
+        params: Parameters of the query besides those of `url`, as a mapping of names to a text or a `Secret`, or pairs
+            of both. `{0}`, `{1}` in a text stand for the key columns, one in each text. All is percent-encoded.
+        headers: A mapping of header names to a text or a `Secret`, or pairs of both. Credentials belong here. `{0}`,
+            `{1}` in a text stand for the key columns, one in each text; a key with a line break, a control or non-ASCII
+            character, or a blank at an end of a value is rejected. In a header that looks like a credential a
+            placeholder stands alone.
+        bearer: `Secret` of the header `Authorization: Bearer`, without the word Bearer. Not with `oauth`.
+        sign: `"package.module:function"`, a function that the workers import and call with an `UnsignedRequest` for
+            each request: each attempt, redirect and page. It returns the headers to add, such as a signature, as a
+            mapping, and may be asynchronous; one that is not must not wait, because all requests of the process would
+            wait with it. A `TransientError` that it raises is tried again. Not with a `Secret` in `params` or `form`.
+        oauth: Credentials with which the workers fetch the tokens for the header `Authorization: Bearer`: an `OAuth`,
+            or a mapping of its fields. One token is fetched for all calls of a worker process, again before it ends,
+            and once after a 401. A POST is repeated after a 401, because the service refused it before it did anything.
+        body: JSON template of a POST, as data or as JSON text. A part of the key, encoded as JSON, replaces each string
+            that is exactly `"{0}"`. With `bulk`, `"{0}"` is the list of keys; it is also the default body.
+        form: Fields of a POST or PUT that is sent as `application/x-www-form-urlencoded`, as a mapping of names to a
+            text or a `Secret`, or pairs of both. `{0}`, `{1}` in a text stand for the key columns, one in each text.
+            Instead of `body`, and not with `bulk`.
+        idempotent: True when a POST or PUT may be repeated after a failure. A GET and a bulk POST may always be
+            repeated. A PUT needs it too: HTTP calls PUT idempotent, but the repeat of a late PUT can overwrite what
+            somebody else has written meanwhile, and not every service keeps to it.
+        idempotency_key: True to send the header `Idempotency-Key` with a POST or PUT, by which the service knows a
+            request again that is repeated, for example after a failed task: see `Call.idempotency_key`. So requests
+            are repeated after a failure as with `idempotent`. Not with `bulk`, whose requests are put together anew.
+        bulk: True to POST many keys of one column at once. The response is a list in the order of the keys, an object
+            by key, or with `key_field` a list in any order. A null in a list without `key_field` is a miss, and so is
+            an absent key in the other two forms; a null under a key is a stored null.
+        key_field: Path to the field of a response (with `bulk`: of an element) that repeats the key. If a
+            response repeats another key, the connector drops it and its connections, and the key is asked again.
+        value: Path to the value inside a response, for example `data.profile`. An absent field is a miss, a null is a
+            null; a path that none of the first responses of a task has fails the task, see the option `absent_fields`.
+            With `bulk` the path is inside each element; `results[].profile` first goes to the list or object
+            `results`.
+        missing: Statuses by which the service says that it does not hold the key; 400 to 499, or 204. None: 404, and
+            with `bulk`, where a status concerns all keys at once, no status.
+        raw: True to take each response as data: the value is a struct of the status and the body as text. Only a 429,
+            502, 503 or 504 is none: it says that the service is away, and is tried again. Not with `bulk`, `value`,
+            `key_field` or `missing`.
+        redirects: Most redirects that a GET follows, 0 to 10, and only to the same scheme, host and port; any other
+            redirect is an error of the key. With `raw` a redirect is then no value.
+        next_page: Path to the address of the next page inside a response, for example `links.next`; absent, null or
+            empty on the last page. The address may be relative and must have the same scheme, host and port. The
+            lists at `value` of all pages become one list, the value of the key. Only with method GET.
+        page_param: Parameter of the query that takes what is at `next_page`, if that is a token (text or a whole
+            number) and no address.
+        max_pages: Most pages of one key, 1 to 10,000; more of them are an error of the key. `max_bytes` and the timeout
+            hold for all pages of a key together.
+        max_bytes: Most bytes of one response, both as sent and decompressed; 1 to 1 GiB. None: 1 MiB, and 8 MiB with
+            `bulk`, where a response holds the values of all keys of a call.
+        follow_rate_headers: True to slow down to what the headers of responses say that the service still allows:
+            `RateLimit` and `RateLimit-Remaining` of the IETF draft, and `X-RateLimit-Remaining`, each with its reset.
+            The requests of a worker process are spread evenly when less than a fifth of the limit remains.
+        http2: True to speak HTTP/2: after ALPN over https, from the first byte over http.
+        proxy: Proxy for all requests, as `http://host:port` or `https://host:port`. None: no proxy, whatever variables
+            such as HTTPS_PROXY say. Through a proxy https is tunnelled, so that the proxy sees the host and port only.
+        proxy_auth: `Secret` that holds `user:password` for the proxy. To an `http://` proxy it goes unencrypted.
+        tls_ca: PEM file, on the workers, of authorities to trust in addition to those of the system.
+        tls_cert: PEM file, on the workers, with the certificate of the client, and with its private key unless
+            `tls_key` names another file.
+        tls_key: PEM file, on the workers, with the private key of the client.
+        insecure: True to accept any certificate with https, and to send credentials unencrypted to other machines with
+            http.
+        returns: Type of one value. `"string"` takes a response as it is, decoded by its charset; with `value` or `bulk`
+            a JSON string gives its text, and any other value its JSON. Values of all other types are decoded from
+            JSON. With `raw` it is `"status int, body string"`, also when it is left out, or `"status int, body string,
+            headers map<string,string>"`.
 
     Raises:
         ConfigError: A field is wrong. Raised on the driver.
@@ -73,15 +129,29 @@ class HttpConfig(ConnectorConfig):
 
     url: str
     method: str = "GET"
-    headers: Mapping[str, str | Secret] | Iterable[Header] = ()
+    params: Mapping[str, str | Secret] | Iterable[Named] = ()
+    headers: Mapping[str, str | Secret] | Iterable[Named] = ()
+    bearer: Secret | None = None
+    sign: str | None = None
+    oauth: OAuth | Mapping[str, Any] | None = None
     body: Any = None
+    form: Mapping[str, str | Secret] | Iterable[Named] = ()
     idempotent: bool = False
+    idempotency_key: bool = False
     bulk: bool = False
     key_field: str | None = None
     value: str | None = None
     missing: tuple[int, ...] | None = None
+    raw: bool = False
+    redirects: int = 0
+    next_page: str | None = None
+    page_param: str | None = None
+    max_pages: int = 100
     max_bytes: int | None = None
+    follow_rate_headers: bool = False
     http2: bool = False
+    proxy: str | None = None
+    proxy_auth: Secret | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -89,7 +159,7 @@ class HttpConfig(ConnectorConfig):
     returns: Any = "string"
 
     def __post_init__(self) -> None:
-        for name in ("idempotent", "bulk", "http2", "insecure"):
+        for name in ("idempotent", "idempotency_key", "bulk", "raw", "follow_rate_headers", "http2", "insecure"):
             if type(getattr(self, name)) is not bool:
                 raise ConfigError(f"HttpConfig.{name} is {getattr(self, name)!r}; it must be True or False.")
         for name in ("tls_ca", "tls_cert", "tls_key"):
@@ -102,45 +172,88 @@ class HttpConfig(ConnectorConfig):
                 "HttpConfig.tls_key is given without tls_cert; a private key needs its certificate. Set tls_cert."
             )
         self._set("headers", header_pairs(self.headers))
+        self._set("form", named_values("form", self.form))
+        self._set("params", named_values("params", self.params))
         parts = split_url(self.url)
+        self._check_params(parts.query)
         self._check_method()
         if self.body is not None:
             self._set("body", body_text(self.body))
+        check_proxy(self.proxy, self.proxy_auth)
+        self._set("oauth", oauth_of(self.oauth))
+        check_bearer(self)
+        if isinstance(self.oauth, OAuth):
+            check_oauth(self, self.oauth)
+        check_sign(self)
+        check_redirects(self.redirects, self.method)
+        check_paging(self, parts.query)
         self._check_placeholders()
         self._check_answer()
         if parts.scheme == "http":
             self._check_plain_http(parts.hostname or "", parts.query)
 
     def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # the dataclass is frozen, and this is its constructor
+        object.__setattr__(self, name, value)  # the dataclass is frozen, and `__post_init__` calls this
 
     def _check_method(self) -> None:
-        if self.method not in ("GET", "POST"):
-            raise ConfigError(f"HttpConfig.method is {self.method!r}; it must be 'GET' or 'POST', in capitals.")
+        if self.method not in ("GET", "POST", "PUT"):
+            raise ConfigError(f"HttpConfig.method is {self.method!r}; it must be 'GET', 'POST' or 'PUT', in capitals.")
+        if self.form and (self.bulk or self.body is not None):
+            raise ConfigError(
+                f"HttpConfig.form is given with {'bulk' if self.bulk else 'body'}; a request has one body, and that of "
+                "bulk is JSON. Leave one of them out."
+            )
+        if self.bulk and self.method == "PUT":
+            raise ConfigError(
+                "HttpConfig.method is 'PUT' with bulk; many keys are asked for by POST. Leave method out, or say "
+                "bulk=False."
+            )
+        if self.idempotency_key and (self.bulk or self.method == "GET"):
+            what, remedy = ("bulk", "bulk=False") if self.bulk else ("method 'GET'", "method='POST'")
+            raise ConfigError(
+                f"HttpConfig.idempotency_key is True with {what}; it is for a request of one key that may change "
+                f"something. Say {remedy}, or leave it out."
+            )
+        if self.idempotency_key and any(name.lower() == "idempotency-key" for name, _ in self.pairs):
+            raise ConfigError(
+                "HttpConfig.headers names 'Idempotency-Key', and idempotency_key is True; only one of them can give "
+                "the key. Leave one of them out."
+            )
         if self.bulk:
             self._set("method", "POST")
             self._set("body", '"{}"' if self.body is None else self.body)
-        elif self.body is not None and self.method == "GET":
-            raise ConfigError("HttpConfig.body is given with method 'GET'; only a POST has a body. Say method='POST'.")
+        elif self.method == "GET" and (self.body is not None or self.form):
+            raise ConfigError(
+                f"HttpConfig.{'form' if self.form else 'body'} is given with method 'GET'; only a POST or PUT has a "
+                "body. Say method='POST'."
+            )
+
+    def _check_params(self, query: str) -> None:
+        twice = [name for name, _ in self.param_pairs if name in names_in(query)]
+        if twice:
+            raise ConfigError(
+                f"HttpConfig.params names {twice[0]!r}, which the query of url has too; a parameter is given once. "
+                "Leave one of them out."
+            )
 
     def _check_placeholders(self) -> None:
-        in_url = Url(self.url).numbers
+        elsewhere = Url(self._address).numbers | HeaderTemplates(self.pairs).numbers
         in_body = Body(self.body).numbers if self.body is not None else set()
-        numbers = in_url | in_body
-        if self.bulk and (in_url or in_body != {0}):
+        numbers = self._numbers()
+        if self.bulk and (elsewhere or in_body != {0}):
             raise ConfigError(
-                "HttpConfig.bulk sends many keys of one column at once, so url holds no placeholder, and its body only "
-                '{0}, which stands for their list. Say body={"ids": "{0}"}, or bulk=False.'
+                "HttpConfig.bulk sends many keys of one column at once, so url, params and headers hold no "
+                'placeholder, and body only {0}, which stands for their list. Say body={"ids": "{0}"}, or bulk=False.'
             )
         if not numbers:
             raise ConfigError(
-                "HttpConfig.url holds no placeholder and neither does body, so every key would ask the same; one of "
-                "them must say where the key goes. Write '{0}', as in 'https://api.example/users/{0}'."
+                "HttpConfig holds no placeholder in url, params, headers, body or form, so every key would ask the "
+                "same; one of them must say where the key goes. Write '{0}', as in 'https://api.example/users/{0}'."
             )
         if numbers != set(range(len(numbers))):
             raise ConfigError(
-                f"HttpConfig.url and body use the key parts {sorted(numbers)}; each part from 0 on must be used, or "
-                f"keys that differ would ask the same. Use {{0}} to {{{len(numbers) - 1}}}."
+                f"HttpConfig uses the key parts {sorted(numbers)}; each part from 0 on must be used, or keys that "
+                f"differ would ask the same. Use {{0}} to {{{len(numbers) - 1}}}."
             )
         if self.key_field is not None and len(numbers) > 1:
             raise ConfigError(
@@ -148,12 +261,25 @@ class HttpConfig(ConnectorConfig):
                 "compared with what an answer repeats. Leave key_field out."
             )
 
+    def _check_raw(self) -> None:
+        given = [name for name in ("bulk", "value", "key_field", "missing") if getattr(self, name) not in (None, False)]
+        if given and (given != ["missing"] or self.missing != ()):
+            raise ConfigError(
+                f"HttpConfig.{given[0]} is given with raw, which takes the whole of each response as the value. Leave "
+                "one of them out."
+            )
+        if self.returns == "string":
+            self._set("returns", RAW_RETURNS)
+        check_raw_returns(self.returns)
+
     def _check_answer(self) -> None:
+        if self.raw:
+            self._check_raw()
         check_path("key_field", self.key_field, brackets=False)
         check_path("value", self.value, brackets=self.bulk)
-        for name, usual in self._usual().items():
+        for name, default in self._defaults().items():
             if getattr(self, name) is None:
-                self._set(name, usual)
+                self._set(name, default)
         self._set("missing", statuses(self.missing))
         if type(self.max_bytes) is not int or not 1 <= self.max_bytes <= 2**30:
             raise ConfigError(
@@ -165,9 +291,9 @@ class HttpConfig(ConnectorConfig):
                 "int'."
             )
 
-    def _usual(self) -> dict[str, Any]:
-        """What None stands for: an answer to many keys is larger, and its status speaks for none of them."""
-        return {"missing": (), "max_bytes": 2**23} if self.bulk else {"missing": (404,), "max_bytes": 2**20}
+    def _defaults(self) -> dict[str, Any]:
+        """Return the values that None stands for. With `bulk` a response is larger, and a status concerns all keys."""
+        return {"missing": () if self.bulk or self.raw else (404,), "max_bytes": 2**23 if self.bulk else 2**20}
 
     def _check_plain_http(self, host: str, query: str) -> None:
         if self.tls_ca or self.tls_cert:
@@ -176,9 +302,17 @@ class HttpConfig(ConnectorConfig):
                 "'https://'."
             )
         secret = [f"the header {header[0]!r}" for header in self.pairs if holds_credential(header)]
-        if parameter := credential_in(query):
+        if self.bearer is not None:
+            secret.append("the token of bearer in the header 'Authorization'")
+        if self.oauth is not None:
+            secret.append("the token of oauth in the header 'Authorization'")
+        if parameter := credential_in(query) or credential_named(self.param_pairs):
             secret.append(f"its parameter {parameter!r}")
-        if secret and not self.insecure and not is_local(host):
+        if field := credential_named(self.form_pairs):
+            secret.append(f"its field {field!r} of form")
+        # What goes to this machine through a proxy elsewhere crosses a network.
+        way = [host, urlsplit(self.proxy).hostname or ""] if self.proxy else [host]
+        if secret and not self.insecure and not all(map(is_local, way)):
             raise ConfigError(
                 f"HttpConfig.url starts with 'http://', and {secret[0]} holds a credential, which "
                 "everybody on the way could read. Write 'https://', or insecure=True if you know that the network is "
@@ -186,23 +320,50 @@ class HttpConfig(ConnectorConfig):
             )
 
     @property
-    def pairs(self) -> tuple[Header, ...]:
-        """The headers as they are stored, whatever they were given as."""
-        return cast("tuple[Header, ...]", self.headers)
+    def pairs(self) -> tuple[Named, ...]:
+        """The headers as pairs, also when the user wrote a mapping."""
+        return cast("tuple[Named, ...]", self.headers)
+
+    @property
+    def param_pairs(self) -> tuple[Named, ...]:
+        """The parameters of `params` as pairs, also when the user wrote a mapping."""
+        return cast("tuple[Named, ...]", self.params)
+
+    @property
+    def secret_params(self) -> tuple[str, ...]:
+        """The names of the parameters in `params` whose values only a worker knows."""
+        return tuple(name for name, value in self.param_pairs if not isinstance(value, str))
+
+    @property
+    def _address(self) -> str:
+        return with_params(self.url, self.param_pairs)
+
+    @property
+    def form_pairs(self) -> tuple[Named, ...]:
+        """The fields of the form as pairs, also when the user wrote a mapping."""
+        return cast("tuple[Named, ...]", self.form)
 
     @property
     def key_parts(self) -> int:
-        """How many key columns the source needs."""
+        """Number of key columns that the source needs."""
+        return len(self._numbers())
+
+    def _numbers(self) -> set[int]:
+        """Return the numbers of the key parts that the templates use."""
         in_body = Body(self.body).numbers if self.body is not None else set()
-        return len(Url(self.url).numbers | in_body)
+        in_headers, in_form = HeaderTemplates(self.pairs).numbers, Form(self.form_pairs).numbers
+        return Url(self._address).numbers | in_headers | in_body | in_form
 
     def __repr__(self) -> str:
-        usual = {each.name: each.default for each in fields(self)} | self._usual()
-        shown = {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}
+        defaults = {each.name: each.default for each in fields(self)} | self._defaults()
+        shown = {name: getattr(self, name) for name in defaults if getattr(self, name) != defaults[name]}
+        if self.raw and self.returns == RAW_RETURNS:
+            shown.pop("returns", None)
         # Header values and bodies may be secrets, and so may the fixed part of a query.
         shown["url"] = masked(self.url)
-        if "headers" in shown:
-            shown["headers"] = tuple(name for name, _ in self.pairs)
+        for name in ("params", "headers", "form"):
+            if name in shown:
+                shown[name] = tuple(each for each, _ in getattr(self, name))
         if "body" in shown:
             shown["body"] = "***"
         return f"HttpConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"

@@ -1,4 +1,4 @@
-"""Documents as bytes: undo their compression, and cut the text of one field out of JSON."""
+"""Documents as bytes: decompression, and the JSON text of one field."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType, ValidationError
 
 from enrichkit.errors import PermanentError
+from enrichkit.plugin import Absent
 
-__all__ = ["ABSENT", "Path", "decompressed", "too_large"]
+__all__ = ["ABSENT", "TOO_LARGE", "Path", "decompressed", "too_large"]
+
+TOO_LARGE = "The answer is too large"
+"""The beginning of the error for a response with more bytes than it may have."""
 
 ABSENT: Any = UNSET
-"""Stands for a value that an answer does not hold. None is a null that it does hold."""
+"""Marker for a value that a response does not hold. None stands for a null in the response."""
 
 
 def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
     """
     Return *body* without its Content-Encoding: `gzip`, `deflate` or none.
 
-    Not left to the client: clients were seen to accept half a gzip stream, and to unpack any amount.
+    The connector does this itself, because HTTP clients were seen to accept half a gzip stream, and to decompress any
+    number of bytes.
 
     Raises:
         PermanentError: The encoding is another one, the stream is not whole, or it holds more than *limit* bytes.
@@ -51,16 +56,15 @@ def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
     return plain
 
 
-def too_large(limit: int) -> PermanentError:
-    """The error for an answer of more than *limit* bytes."""
-    return PermanentError(
-        f"The answer is too large: it has more than {limit:,} bytes. Raise HttpConfig.max_bytes if it may."
-    )
+def too_large(limit: int, *, pages: bool = False) -> PermanentError:
+    """Return the error for a response of more than *limit* bytes; *pages*: for the pages of an answer together."""
+    together = "its pages have together" if pages else "it has"
+    return PermanentError(f"{TOO_LARGE}: {together} more than {limit:,} bytes. Raise HttpConfig.max_bytes if it may.")
 
 
 class Path:
     """
-    The place of one field in a JSON document.
+    The path to one field in a JSON document.
 
     >>> Path("data.profile").find(b'{"data": {"profile": {"name": "Ada"}}}')
     b'{"name": "Ada"}'
@@ -73,11 +77,11 @@ class Path:
         for name in reversed(self._names):
             step = msgspec.defstruct("Step", [("next", inner, UNSET)], rename={"next": name})
             inner = step | UnsetType | None
-        # One pass that builds nothing but the steps on the way; all other fields are skipped.
+        # One pass over the document; the decoder makes an object for each step of the path, and skips all other fields.
         self._decoder = msgspec.json.Decoder(step)
 
     def find(self, document: bytes) -> Any:
-        """Return the JSON text at the path, or `ABSENT` when a field is absent or a null stands in the way."""
+        """Return the JSON text at the path, or `ABSENT` when a field on the path is absent or null."""
         try:
             node: Any = self._decoder.decode(document)
         except ValidationError:
@@ -89,3 +93,18 @@ class Path:
             if node is None or node is UNSET:
                 return ABSENT
         return bytes(node)
+
+    def absent(self, document: bytes) -> Absent:
+        """Return the answer for a *document* in which `find` has found nothing."""
+
+        def names() -> list[str] | None:
+            node: Any = msgspec.json.decode(document)
+            for name in self._names:
+                if not isinstance(node, dict):
+                    return None
+                if name not in node:
+                    return list(node)
+                node = node[name]
+            return None
+
+        return Absent(self._path, names)

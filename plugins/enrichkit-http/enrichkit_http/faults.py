@@ -1,8 +1,9 @@
 """
-What a failed request means: try again, not this key, or nothing at all.
+The translation of failed requests into transient, permanent and fatal errors.
 
-The client's errors are judged by their causes and not by their class, because a slow answer on an open connection is
-a `ConnectTimeoutError` there; and their text never leaves this module, because it holds the address with key and query.
+The errors of the client are told apart by their causes and not by their class, because the client raises a
+`ConnectTimeoutError` also for a slow response on an open connection. Their text never leaves this module, because it
+holds the address with key and query.
 """
 
 from __future__ import annotations
@@ -12,30 +13,48 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
-from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
 
 if TYPE_CHECKING:
     from pyreqwest.exceptions import PyreqwestError
     from pyreqwest.response import Response
 
-__all__ = ["CONNECT_TIMEOUT", "SUCCESS", "header", "of_client", "of_status", "retry_after"]
+__all__ = [
+    "CONNECT_TIMEOUT",
+    "SUCCESS",
+    "UNAVAILABLE",
+    "LimitedError",
+    "client_error",
+    "header",
+    "milliseconds",
+    "moment",
+    "retry_after",
+    "status_error",
+]
 
 CONNECT_TIMEOUT = 2.0
 SUCCESS = (200, 201, 203)
 
-# Beside every 5xx: the server gave up waiting for the request, or has had too many (RFC 9110, 15.5.9; RFC 6585, 4).
+# Retried like each 5xx: the server gave up waiting for the request, or has had too many requests (RFC 9110, section
+# 15.5.9; RFC 6585, section 4).
 _RETRIED = (408, 429)
-# The request is of a kind that it does not support (RFC 9110, sections 15.6.2 and 15.6.6).
+# The service, or a gateway before it, takes no request now, whatever the key is (RFC 9110, sections 15.6.3 to 15.6.5;
+# RFC 6585, section 4).
+UNAVAILABLE = (429, 502, 503, 504)
+# The server does not support this kind of request (RFC 9110, sections 15.6.2 and 15.6.6).
 _NOT_RETRIED = (501, 505)
-_LONGEST_WAIT = 86_400.0  # the engine clamps it to what the lookup has left
+_MILLISECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?").fullmatch
+_LONGEST_WAIT = 86_400.0  # the engine clamps the wait to 60 s
 
-# Causes that the client's libraries (hyper, rustls) give; they are matched, and never shown.
+_PROXY_REFUSES = re.compile(r"proxy authorization required|proxy authentication required", re.IGNORECASE)
+# Causes in the words of the client's libraries (hyper, rustls). They are matched, and never shown.
 _NEVER_SENT = "client error (Connect)"
 _UNTRUSTED = re.compile(
     r"invalid peer certificate|received fatal alert: \w*(?:certificate|unknown_?ca|access_?denied)", re.IGNORECASE
 )
-# "Bytes remaining on stream": a connection of HTTP/2 that ends inside a frame.
+# "Bytes remaining on stream": an HTTP/2 connection that ended inside a frame.
 _CUT_OFF = re.compile(r"end of file|\beof\b|reset|closed|broken pipe|bytes remaining on stream", re.IGNORECASE)
+_UNKNOWN_NAME = re.compile(r"(?:name|node).*not known|does not resolve|no address associated", re.IGNORECASE)
 _NO_CONNECTION = {
     re.compile(r"dns error"): "its name has no address",
     re.compile(r"refused"): "refused",
@@ -46,20 +65,34 @@ _NO_CONNECTION = {
 }
 
 
-def of_status(status: int, response: Response) -> ConnectorError:
-    """Return the error for an answer whose status is neither a success nor a miss."""
-    if status in (401, 403, 407):
+class LimitedError(UnavailableError):
+    """The service answered 429: a limit refused the request, before the service did anything."""
+
+
+REFUSES = (
+    "The service answered {}: it refuses the credentials, or misses some, so no key can be looked up. Correct "
+    "HttpConfig.headers, for example {{'Authorization': Secret.env('NAME')}}."
+)
+
+
+def status_error(status: int, response: Response, limited: type[UnavailableError] = UnavailableError) -> ConnectorError:
+    """Return the error for a response whose *status* is neither a success nor a miss; for a 429 a *limited* one."""
+    if status == 407:
         return FatalError(
-            f"The service answered {status}: it refuses the credentials, or misses some, so no key can be looked up. "
-            "Correct HttpConfig.headers, for example {'Authorization': Secret.env('NAME')}."
+            "A proxy on the way to the service answered 407: it refuses the credentials, or misses some, so no key can "
+            "be looked up. Set HttpConfig.proxy_auth to a Secret that holds 'user:password'."
         )
+    if status in (401, 403):
+        return FatalError(REFUSES.format(status))
     if status in _RETRIED or (500 <= status < 600 and status not in _NOT_RETRIED):
         try:
-            asked = response.get_header_all("retry-after")
+            values = response.get_header_all("retry-after")
         except ValueError:  # not ASCII, hence malformed
-            asked = []
-        wait = retry_after(asked, header(response, "date"))
-        return TransientError(f"The service answered {status}.", retry_after=wait)
+            values = []
+        wait = milliseconds(header(response, "retry-after-ms"))
+        wait = retry_after(values, header(response, "date")) if wait is None else wait
+        kind = limited if status == 429 else UnavailableError if status in UNAVAILABLE else TransientError
+        return kind(f"The service answered {status}.", retry_after=wait)
     if 300 <= status < 400:
         return PermanentError(
             f"The service answered {status}, a redirect, which is not followed: it could lead keys and credentials "
@@ -72,7 +105,11 @@ def of_status(status: int, response: Response) -> ConnectorError:
 
 
 def header(response: Response, name: str) -> str | None:
-    """Return a header's value; what is not ASCII, which the client refuses to show, is the same as a wrong value."""
+    """
+    Return the value of a header, or None.
+
+    The client refuses to show a value that is not ASCII; the result is then a text that no caller accepts.
+    """
     try:
         return response.get_header(name)
     except ValueError:
@@ -81,9 +118,9 @@ def header(response: Response, name: str) -> str | None:
 
 def retry_after(values: list[str], date: str | None) -> float | None:
     """
-    Return the seconds that Retry-After asks for, or None: the longest if there are several, and none that is malformed.
+    Return the longest wait in seconds among the *values* of Retry-After, or None; malformed values do not count.
 
-    A moment in time is counted from the answer's own *date*, so that no clock of ours matters.
+    A wait until a moment in time begins at the *date* of the response: the clock of this machine does not count.
 
     >>> retry_after(["1", " 5 ", "-1", "nan", "1e9"], None)
     5.0
@@ -94,23 +131,34 @@ def retry_after(values: list[str], date: str | None) -> float | None:
     for value in map(str.strip, values):
         if value.isascii() and value.isdigit():
             waits.append(min(float(value[:20]), _LONGEST_WAIT))
-        elif (moment := _moment(value)) is not None:
-            began = _moment(date or "") or datetime.now(UTC)
-            waits.append(min(max((moment - began).total_seconds(), 0.0), _LONGEST_WAIT))
+        elif (end := moment(value)) is not None:
+            start = moment(date or "") or datetime.now(UTC)
+            waits.append(min(max((end - start).total_seconds(), 0.0), _LONGEST_WAIT))
     return max(waits, default=None)
 
 
-def _moment(text: str) -> datetime | None:
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):  # the parser of the standard library raises them all
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def of_client(error: PyreqwestError, origin: str, timeout: float) -> tuple[ConnectorError, bool]:
+def milliseconds(text: str | None) -> float | None:
     """
-    Return what an exception of the client means, and whether the request certainly was not sent.
+    Return the seconds of `Retry-After-Ms`, which services of models send beside Retry-After; None: it is malformed.
+
+    >>> milliseconds("250"), milliseconds("soon")
+    (0.25, None)
+    """
+    return min(float(text) / 1000, _LONGEST_WAIT) if text and _MILLISECONDS(text) else None
+
+
+def moment(text: str) -> datetime | None:
+    """Return the moment that *text* names as HTTP writes it, or None."""
+    try:
+        found = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):  # the parser of the standard library raises all four
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def client_error(error: PyreqwestError, origin: str, timeout: float) -> tuple[ConnectorError, bool]:
+    """
+    Return the `ConnectorError` for an exception of the client, and whether the request certainly was not sent.
 
     Args:
         error: The exception.
@@ -125,15 +173,26 @@ def of_client(error: PyreqwestError, origin: str, timeout: float) -> tuple[Conne
             f"The TLS handshake with {origin} failed: its certificate is not trusted here, or ours not there. "
             "Set HttpConfig.tls_ca, or tls_cert and tls_key."
         ), unsent
+    if any(map(_PROXY_REFUSES.search, causes)):
+        return FatalError(
+            f"A proxy on the way to {origin} answered 407: it refuses the credentials, or misses some, so no key can "
+            "be looked up. Set HttpConfig.proxy_auth to a Secret that holds 'user:password'."
+        ), unsent
     if unsent:
-        whys = (why for pattern, why in _NO_CONNECTION.items() if any(map(pattern.search, causes)))
-        return TransientError(f"No connection to {origin}: {next(whys, 'it failed')}."), True
+        reasons = (reason for pattern, reason in _NO_CONNECTION.items() if any(map(pattern.search, causes)))
+        message = f"No connection to {origin}: {next(reasons, 'it failed')}."
+        if any(map(_UNKNOWN_NAME.search, causes)):  # it may be misspelt, which no wait will mend
+            return TransientError(message), True
+        return UnavailableError(message, sent=False), True
     if isinstance(error, TimeoutError):
         return TransientError(f"No complete answer from {origin} within {timeout:.3g} s."), False
-    # This class name is right: it is what hyper cannot parse, or half of what it can.
+    # This class can be trusted: hyper could not parse the response, or the response was cut off.
     cut_off = bool(causes) and _CUT_OFF.search(causes[-1]) is not None
     if any(cls.__name__ == "DecodeError" for cls in type(error).__mro__) and not cut_off:
         return PermanentError(
             f"The answer from {origin} is not valid HTTP: its head, length or chunks are malformed or too long."
         ), False
-    return TransientError(f"The connection to {origin} broke before the answer was complete."), False
+    # The service is not away if it is this connector that closed the client.
+    closed = any(cls.__name__ == "ClientClosedError" for cls in type(error).__mro__)
+    kind = TransientError if closed else UnavailableError
+    return kind(f"The connection to {origin} broke before the answer was complete."), False

@@ -1,10 +1,10 @@
 """
-How a key gets into a request: the address and the JSON body are templates, and a key is only ever data in them.
+The templates of a request: the address and the JSON body, in which a key is always data and never syntax.
 
-An address is filled with percent-encoded text (RFC 3986, section 2: everything but letters, digits and `-._~` is
-encoded). That leaves one trap: `.` and `..` stand for themselves, and a URL parser resolves them, `%2e%2e` too
-(WHATWG URL, "double-dot path segment"). So a filled segment that is empty or made of dots is refused here, before
-the client sees it. A body is filled by a JSON encoder.
+A key enters an address as percent-encoded text (RFC 3986, section 2: all characters but letters, digits and `-._~` are
+encoded). One trap remains: the segments `.` and `..` are not encoded, and a URL parser resolves them, also when they
+are written `%2e%2e` (WHATWG URL, "double-dot path segment"). So this module refuses a filled segment that is empty, `.`
+or `..`, before the client sees the address. A JSON encoder writes a key into a body.
 """
 
 from __future__ import annotations
@@ -23,30 +23,42 @@ from enrichkit.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["KEY_TYPES", "MAX_KEY_BYTES", "Body", "Piece", "RejectedKeyError", "Url", "pieces_of", "text_of"]
+__all__ = [
+    "KEY_TYPES",
+    "MAX_KEY_BYTES",
+    "Body",
+    "Piece",
+    "RejectedKeyError",
+    "Url",
+    "check_separated",
+    "pieces_of",
+    "text_of",
+]
 
 Piece: TypeAlias = str | int
-"""Literal text, or the number of the key part that goes there."""
+"""Literal text, or the number of the key part that takes its place."""
 
 KEY_TYPES = (str, int, Decimal, date, datetime)
 MAX_KEY_BYTES = 4096
 
 _BRACES = re.compile(r"\{[^{}]*\}|[{}]")
-_PLACEHOLDER = re.compile(r"\{(\d{0,2})\}")
+_PLACEHOLDER = re.compile(r"\{([0-9]{0,2})\}")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
+# A filled placeholder holds the same characters; in a query the client also writes %27 for a quote.
+_SEPARATES_NOTHING = re.compile(r"[A-Za-z0-9_.~%'-]*").fullmatch
 _NO_SEGMENT = ("", ".", "..")
 
 
 class RejectedKeyError(ValueError):
-    """The key cannot be put into a request. Its text does not show the key."""
+    """The key cannot be written into a request. The text of the error does not show the key."""
 
 
 def text_of(part: Any) -> str:
     """
-    Return a key part as text: as it stands in an address, and as the name of a field in an answer.
+    Return a key part as text, the same in an address, a body and the name of a field in a response.
 
     Raises:
-        RejectedKeyError: It has no text that can be sent, or too much.
+        RejectedKeyError: The part has no text that can be sent, or its text is too long.
 
     >>> text_of(7), text_of(date(2024, 2, 29)), text_of(Decimal("1.50"))
     ('7', '2024-02-29', '1.50')
@@ -79,7 +91,7 @@ def _formatted(part: Any) -> str:
 
 def pieces_of(text: str, field: str) -> list[Piece]:
     """
-    Cut a template into literals and numbers of key parts. *field* names it in a message.
+    Return the literals and the numbers of key parts of a template; *field* is its name in a message.
 
     >>> pieces_of("/a/{}/b-{}", "HttpConfig.url")
     ['/a/', 0, '/b-', 1]
@@ -100,7 +112,7 @@ def pieces_of(text: str, field: str) -> list[Piece]:
 
 
 def _numbered(pieces: Sequence[Any], field: str) -> list[Any]:
-    """Give each None, which is a `{}`, the next number, as `str.format` does."""
+    """Return *pieces* with a number for each None, which stands for `{}`: the next number, as in `str.format`."""
     automatic = [index for index, piece in enumerate(pieces) if piece is None]
     if automatic and any(isinstance(piece, int) for piece in pieces):
         raise ConfigError(
@@ -110,12 +122,29 @@ def _numbered(pieces: Sequence[Any], field: str) -> list[Any]:
     return [numbers.get(index, piece) for index, piece in enumerate(pieces)]
 
 
+def check_separated(url: str) -> None:
+    """Raise `ConfigError` for two parts of a key between which nothing tells where the first one ends."""
+    previous: int | None = None
+    between = ""
+    for piece in pieces_of(url, "HttpConfig.url"):
+        if isinstance(piece, str):
+            between = piece
+            continue
+        if previous not in (None, piece) and _SEPARATES_NOTHING(between):
+            raise ConfigError(
+                f"HttpConfig.url has {repr(between) if between else 'nothing'} between {{{previous}}} and {{{piece}}}, "
+                "which a key may hold too, so that two keys could ask the same; there must be one of "
+                f":/?[]@!$&()*+,;= there. Write '{{{previous}}}/{{{piece}}}', or join the columns to one."
+            )
+        previous, between = piece, ""
+
+
 class Url:
     """
-    An address whose path segments and query values are filled with the parts of a key.
+    A template of an address, with parts of a key in path segments and in values of the query.
 
     Attributes:
-        numbers: The parts that it uses.
+        numbers: Numbers of the key parts that the template uses.
     """
 
     def __init__(self, template: str) -> None:
@@ -129,18 +158,18 @@ class Url:
                 first, *others = piece.split("/")
                 segments[-1].append(first)
                 segments += [[other] for other in others]
-        # Only these can change what the path means; a query cannot.
+        # Only a filled path segment can change the meaning of the address; a query cannot.
         self._segments = [segment for segment in segments if any(isinstance(piece, int) for piece in segment)]
-        # Nearly all templates have one placeholder, and filling them is a tenth of what a lookup costs in Python.
+        # Nearly all templates have one placeholder. To fill the template takes a tenth of the Python time of a lookup.
         before, _, after = _PLACEHOLDER.sub("\0", template).partition("\0")
         self._around = None if "\0" in after or self.numbers != {0} else (before, after)
 
     def fill(self, texts: Sequence[str]) -> str:
         """
-        Return the address for a key, given as the text of each of its parts.
+        Return the address for a key; *texts* are the texts of its parts.
 
         Raises:
-            RejectedKeyError: A path segment would be empty or name another one.
+            RejectedKeyError: A path segment would be empty, `.` or `..`.
 
         >>> Url("http://api.example/u/{0}?in={1}").fill(("a/../b", "x&y"))
         'http://api.example/u/a%2F..%2Fb?in=x%26y'
@@ -164,10 +193,10 @@ def _joined(pieces: Sequence[Piece], quoted: Sequence[str]) -> str:
 
 class Body:
     """
-    A JSON body in which strings that are a placeholder, and only whole strings, are replaced by the parts of a key.
+    A template of a JSON body. The parts of a key replace strings that consist of a placeholder only.
 
     Attributes:
-        numbers: The parts that it uses.
+        numbers: Numbers of the key parts that the template uses.
     """
 
     def __init__(self, template: str) -> None:
@@ -176,8 +205,8 @@ class Body:
 
     def fill(self, parts: Sequence[Any]) -> bytes:
         """
-        Return the body for a key, given as its parts; all of them must have passed `text_of`. With `bulk` the only part
-        is a list of keys.
+        Return the body for the *parts* of a key, each of which `text_of` has accepted. With `bulk` the only part is a
+        list of keys.
 
         >>> Body('{"id": "{}", "deep": [true]}').fill(['"}, "admin": true'])
         b'{"id":"\\\\"}, \\\\"admin\\\\": true","deep":[true]}'
@@ -190,33 +219,38 @@ class Body:
 
 
 def _as_json(part: Any) -> Any:
-    """Return a key part as what it is in a body: text, or a number. A date, say, has one text, wherever it stands."""
+    """Return a key part as it is in a body: a str or an int as it is, a part of another type as its text."""
     return part if type(part) is str or type(part) is int else text_of(part)
 
 
 def _pieces_of_json(node: Any) -> Iterator[bytes | int | None]:
-    """Write *node* as JSON with a number, or None for `{}`, wherever a part of the key belongs."""
+    """Yield *node* as JSON text, with a number, or None for `{}`, in the place of each part of the key."""
     if isinstance(node, dict):
-        for index, (name, value) in enumerate(node.items()):
-            if _PLACEHOLDER.search(name):
-                raise ConfigError(
-                    f"HttpConfig.body has a field named {name!r}; a key may be a value, not a name. "
-                    'Write {"id": "{0}"}, with the placeholder after the colon.'
-                )
-            yield (b"," if index else b"{") + msgspec.json.encode(name) + b":"
-            yield from _pieces_of_json(value)
-        yield b"}" if node else b"{}"
+        yield from _pieces_of_object(node)
     elif isinstance(node, list):
         for index, value in enumerate(node):
             yield b"," if index else b"["
             yield from _pieces_of_json(value)
         yield b"]" if node else b"[]"
-    elif isinstance(node, str) and (found := _PLACEHOLDER.search(node)):
-        if found[0] != node:
+    elif isinstance(node, str) and (placeholder := _PLACEHOLDER.search(node)):
+        if placeholder[0] != node:
             raise ConfigError(
-                f"HttpConfig.body holds {found[0]} inside a longer string; a placeholder must be a whole JSON string, "
-                'so that the key is encoded and not pasted. Write {"id": "{0}"} and build longer texts in the key.'
+                f"HttpConfig.body holds {placeholder[0]} inside a longer string; a placeholder must be a whole JSON "
+                'string, so that the key is encoded and not pasted. Write {"id": "{0}"} and build longer texts in the '
+                "key."
             )
-        yield int(found[1]) if found[1] else None
+        yield int(placeholder[1]) if placeholder[1] else None
     else:
         yield msgspec.json.encode(node)
+
+
+def _pieces_of_object(node: dict[str, Any]) -> Iterator[bytes | int | None]:
+    for index, (name, value) in enumerate(node.items()):
+        if _PLACEHOLDER.search(name):
+            raise ConfigError(
+                f"HttpConfig.body has a field named {name!r}; a key may be a value, not a name. "
+                'Write {"id": "{0}"}, with the placeholder after the colon.'
+            )
+        yield (b"," if index else b"{") + msgspec.json.encode(name) + b":"
+        yield from _pieces_of_json(value)
+    yield b"}" if node else b"{}"

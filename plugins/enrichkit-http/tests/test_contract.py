@@ -1,4 +1,4 @@
-"""The contract kit over HTTP/1.1 and HTTP/2, one request for each key and one for many."""
+"""The contract kit over HTTP/1.1 and HTTP/2, with one request for each key and with one request for many keys."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ HELD = {key: {"name": f"name of {key}", "tier": n} for n, key in enumerate(TEXTS
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Hypercorn, which speaks both versions on one port and shares no code with the client."""
+    """The port of Hypercorn, which speaks both versions on one port and shares no code with the client."""
     log = tmp_path_factory.mktemp("hypercorn") / "log"
-    holder = Path(__file__).with_name("holder.py")
+    application = Path(__file__).with_name("values_app.py")
 
     def launch(port: int) -> subprocess.Popen[bytes]:
         command: list[str | Path] = [sys.executable, "-m", "hypercorn", "--bind", f"127.0.0.1:{port}"]
         return start(
-            [*command, "--workers", "0", f"{holder}:app"], log=log, env={**os.environ, "HELD": json.dumps(HELD)}
+            [*command, "--workers", "0", f"{application}:app"], log=log, env={**os.environ, "HELD": json.dumps(HELD)}
         )
 
     def ready(process: subprocess.Popen[bytes], port: int) -> bool:

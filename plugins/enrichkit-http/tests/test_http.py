@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import platform
 import socket
 import time
 from datetime import UTC, date, datetime
@@ -12,33 +15,35 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from enrichkit_http import client
+from enrichkit_http import sender as sender_module
 
-from enrichkit.connector import Call, Failure
 from enrichkit.errors import (
     ConnectorError,
     ContractError,
     FatalError,
     PermanentError,
     TransientError,
+    UnavailableError,
 )
 from enrichkit.local import Fault, HttpService, value_of
-from enrichkit.secrets import Secret
+from enrichkit.plugin import Absent, Call, Failure, Secret
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 Lookup = "Callable[..., dict[Any, Any]]"
 
 
 def failure(call: Callable[[], Any]) -> ConnectorError:
-    """Return what *call* raises."""
+    """Return the error that *call* raises."""
     with pytest.raises(ConnectorError) as caught:
         call()
     return caught.value
 
 
 def told(outcome: Any) -> tuple[type, str, bool]:
-    """Return class, text and fate of a `Failure`."""
+    """Return the class and the text of the error of a `Failure`, and whether the key was rejected."""
     assert isinstance(outcome, Failure)
     return type(outcome.error), str(outcome.error), outcome.rejected
 
@@ -58,9 +63,16 @@ def test_a_value_is_the_json_of_the_answer(http_service: HttpService, lookup: Lo
     assert json.loads(found["u'1 \u00e9"]) == value_of("u'1 \u00e9")
 
 
-def test_a_plain_string_is_the_answer_as_it_is(http_service: HttpService, lookup: Lookup) -> None:
+def test_a_plain_string_is_the_unchanged_answer(http_service: HttpService, lookup: Lookup) -> None:
     found = lookup(http_service.url + "/users/{0}", "u1")
     assert found == {"u1": json.dumps(value_of("u1"))}
+
+
+def test_an_ipv4_address_inside_an_ipv6_address_leads_to_the_ipv4_address(
+    http_service: HttpService, lookup: Lookup
+) -> None:
+    url = http_service.url.replace("127.0.0.1", "[::ffff:127.0.0.1]")
+    assert lookup(url + "/{}", "k", value="key") == {"k": "k"}
 
 
 def test_a_404_is_a_miss(http_service: HttpService, lookup: Lookup) -> None:
@@ -85,13 +97,14 @@ def test_a_stored_null_is_a_value_and_not_a_miss(http_service: HttpService, look
     assert lookup(http_service.url + "/{}", "deep", returns="name string", value="data.value") == {"deep": expected}
 
 
-def test_a_field_that_is_absent_or_behind_a_null_is_a_miss(http_service: HttpService, lookup: Lookup) -> None:
+def test_a_field_that_is_absent_or_inside_a_null_is_a_miss(http_service: HttpService, lookup: Lookup) -> None:
     http_service.seed({"absent": {"data": {}}, "null": {"data": None}, "empty": {}})
-    for key in ("absent", "null", "empty"):
-        assert lookup(http_service.url + "/{}", key, value="data.value", returns="int") == {}
+    for key, names in {"absent": [], "null": None, "empty": []}.items():
+        answer = lookup(http_service.url + "/{}", key, value="data.value", returns="int")[key]
+        assert (type(answer), answer.path, answer.names()) == (Absent, "data.value", names)
 
 
-def test_a_string_inside_an_answer_gives_its_text_and_anything_else_its_json(
+def test_a_string_inside_an_answer_gives_its_text_and_other_values_their_json(
     http_service: HttpService, lookup: Lookup
 ) -> None:
     values = {"text": '"quoted" \u00e9', "number": 1.50, "object": {"a": [1, None]}, "null": None}
@@ -100,9 +113,7 @@ def test_a_string_inside_an_answer_gives_its_text_and_anything_else_its_json(
     assert found == {"text": '"quoted" \u00e9', "number": "1.5", "object": '{"a": [1, null]}', "null": None}
 
 
-def test_a_path_that_meets_something_else_than_an_object_fails_the_key(
-    http_service: HttpService, lookup: Lookup
-) -> None:
+def test_a_path_through_a_value_that_is_no_object_fails_the_key(http_service: HttpService, lookup: Lookup) -> None:
     http_service.seed({"k": {"data": [1]}})
     error = failure(lambda: lookup(http_service.url + "/{}", "k", value="data.value"))
     assert (PermanentError, "The answer has no object on the way to 'data.value', but something else.") == (
@@ -125,7 +136,9 @@ def test_several_matches_are_a_list(http_service: HttpService, lookup: Lookup) -
     )
 
 
-def test_the_only_place_in_the_address_may_be_of_any_key_column(http_service: HttpService, lookup: Lookup) -> None:
+def test_the_only_placeholder_in_the_address_may_be_for_any_key_column(
+    http_service: HttpService, lookup: Lookup
+) -> None:
     url, post = http_service.url + "/{1}/find", {"method": "POST", "body": {"id": "{0}"}}
     http_service.script(Fault(body=b'"x"'))
     assert lookup(url, ("..", "b"), **post) == {("..", "b"): '"x"'}
@@ -134,7 +147,7 @@ def test_the_only_place_in_the_address_may_be_of_any_key_column(http_service: Ht
     assert lookup(url, ("a", ".."), **post)["a", ".."].rejected
 
 
-def test_two_key_columns_fill_two_places(http_service: HttpService, lookup: Lookup) -> None:
+def test_two_key_columns_fill_two_placeholders(http_service: HttpService, lookup: Lookup) -> None:
     found = lookup(http_service.url + "/{1}?of={0}/{0}", ("a&b", "c/d"), value="key")
     assert found == {("a&b", "c/d"): "c/d"}
     assert http_service.log()[0]["path"] == "/c%2Fd?of=a%26b/a%26b"
@@ -144,8 +157,8 @@ def test_a_key_with_the_wrong_number_of_parts_fails_the_task(http_service: HttpS
     error = failure(lambda: lookup(http_service.url + "/{0}/{1}", "only one"))
     assert isinstance(error, FatalError)
     assert (
-        str(error) == "The key has 1 part(s), and HttpConfig.url and body use 2; there must be one key column for each "
-        "placeholder number. Name as many columns in enrich() as the templates use."
+        str(error) == "The key has 1 part(s), and the templates of HttpConfig use 2; there must be one key column for "
+        "each placeholder number. Name as many columns in enrich() as the templates use."
     )
     assert http_service.stats().calls == 0
 
@@ -192,7 +205,7 @@ def test_a_hostile_key_arrives_as_data(http_service: HttpService, lookup: Lookup
 # --- requests
 
 
-def test_headers_are_sent_and_nothing_unasked(
+def test_only_the_headers_of_the_config_are_sent(
     http_service: HttpService, lookup: Lookup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("API_KEY", "S3cret")
@@ -214,7 +227,10 @@ def test_a_secret_that_is_absent_or_no_header_fails_the_task_without_showing_it(
     ask: Any = lambda: lookup(http_service.url + "/{}", "k", headers={"X-Api-Key": Secret.env("API_KEY")})  # noqa: E731  # short
     error = failure(ask)
     assert isinstance(error, FatalError)
-    assert str(error) == "The environment variable API_KEY is not set on this worker; a Secret names it."
+    assert (
+        str(error)
+        == f"The environment variable API_KEY is not set on this machine ({platform.node()}); a Secret names it."
+    )
     monkeypatch.setenv("API_KEY", "S3cret\r\nX-Admin: 1")
     error = failure(ask)
     assert isinstance(error, FatalError)
@@ -268,6 +284,14 @@ def test_a_redirect_is_not_followed(http_service: HttpService, lookup: Lookup, s
     assert http_service.stats().calls == 1
 
 
+@pytest.mark.parametrize("status", [307, 308])
+def test_a_request_with_a_body_is_not_sent_on_either(http_service: HttpService, lookup: Lookup, status: int) -> None:
+    http_service.script(Fault(status=status, headers={"Location": http_service.url + "/elsewhere"}))
+    with pytest.raises(PermanentError, match=f"The service answered {status}, a redirect, which is not followed"):
+        lookup(http_service.url + "/bulk", "k", bulk=True)
+    assert http_service.stats().calls == 1
+
+
 def test_a_cookie_is_not_sent_back(http_service: HttpService, connected: Callable[..., Any]) -> None:
     async def scenario() -> None:
         async with connected(http_service.url + "/{}") as connector:
@@ -282,15 +306,27 @@ def test_a_cookie_is_not_sent_back(http_service: HttpService, connected: Callabl
 # --- statuses
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 520, 599])
+@pytest.mark.parametrize("status", [408, 500, 506, 520, 599])
 def test_a_busy_or_broken_service_is_asked_again(http_service: HttpService, lookup: Lookup, status: int) -> None:
     http_service.script(Fault(status=status))
     error = failure(lambda: lookup(http_service.url + "/{}", "k"))
-    assert isinstance(error, TransientError)
+    assert type(error) is TransientError
     assert (f"The service answered {status}.", None) == (str(error), error.retry_after)
 
 
-@pytest.mark.parametrize("status", [401, 403, 407])
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+@pytest.mark.parametrize("fields", [{}, {"bulk": True}], ids=["one", "bulk"])
+def test_a_service_that_takes_no_requests_is_unavailable(
+    http_service: HttpService, lookup: Lookup, status: int, fields: dict[str, bool]
+) -> None:
+    http_service.script(Fault(status=status))
+    error = failure(lambda: lookup(http_service.url + ("/" if fields else "/{}"), "k", **fields))
+    assert type(error) is UnavailableError
+    assert (f"The service answered {status}.", None) == (str(error), error.retry_after)
+    assert (error.sent, error.node) == (True, None)
+
+
+@pytest.mark.parametrize("status", [401, 403])
 def test_refused_credentials_fail_the_task(http_service: HttpService, lookup: Lookup, status: int) -> None:
     http_service.script(Fault(status=status))
     error = failure(lambda: lookup(http_service.url + "/{}", "k"))
@@ -347,25 +383,33 @@ def test_retry_after_is_read_strictly(
     answered: Callable[..., Any], http: Callable[..., bytes], headers: dict[str, str], seconds: Any
 ) -> None:
     lines = [f"{name}: {value}" for name, value in headers.items()]
-    error = failure(lambda: answered(http(b"", *lines, status="503 Busy")))
-    assert isinstance(error, TransientError)
-    assert error.retry_after == seconds or (seconds is ... and error.retry_after is not None)
+    for status, kind in (("503 Busy", UnavailableError), ("500 Broken", TransientError)):
+        error = failure(lambda status=status: answered(http(b"", *lines, status=status)))  # type: ignore[misc]
+        assert type(error) is kind
+        assert error.retry_after == seconds or (seconds is ... and error.retry_after is not None)
 
 
-def test_a_failed_post_is_not_repeated_unless_it_may_be(http_service: HttpService, lookup: Lookup) -> None:
+def test_a_failed_post_is_not_repeated_unless_it_is_idempotent(http_service: HttpService, lookup: Lookup) -> None:
     post = {"method": "POST", "body": {"id": "{0}"}}
-    http_service.script(Fault(status=503, match="busy"), Fault(status=429, match="throttled"), Fault(reset=True))
+    http_service.script(
+        Fault(status=503, match="busy"),
+        Fault(status=500, match="broken"),
+        Fault(status=429, match="throttled"),
+        Fault(reset=True),
+    )
     error = failure(lambda: lookup(http_service.url + "/", "busy", **post))
     assert type(error) is PermanentError
     assert (
         str(error) == "The service answered 503. The POST may have been carried out, so it is not repeated. Say "
         "idempotent=True if it only reads."
     )
+    assert type(failure(lambda: lookup(http_service.url + "/", "broken", **post))) is PermanentError
     assert type(failure(lambda: lookup(http_service.url + "/", "k", **post))) is PermanentError
-    assert type(failure(lambda: lookup(http_service.url + "/", "busy", idempotent=True, **post))) is TransientError
-    assert type(failure(lambda: lookup(http_service.url + "/", "k", idempotent=True, **post))) is TransientError
-    # Refused before anything was done.
-    assert type(failure(lambda: lookup(http_service.url + "/", "throttled", **post))) is TransientError
+    assert type(failure(lambda: lookup(http_service.url + "/", "busy", idempotent=True, **post))) is UnavailableError
+    assert type(failure(lambda: lookup(http_service.url + "/", "broken", idempotent=True, **post))) is TransientError
+    assert type(failure(lambda: lookup(http_service.url + "/", "k", idempotent=True, **post))) is UnavailableError
+    # The service refused the request before it did anything.
+    assert type(failure(lambda: lookup(http_service.url + "/", "throttled", **post))) is UnavailableError
 
 
 def test_a_post_that_was_never_sent_may_be_repeated(lookup: Lookup) -> None:
@@ -373,7 +417,8 @@ def test_a_post_that_was_never_sent_may_be_repeated(lookup: Lookup) -> None:
         closed.bind(("127.0.0.1", 0))
         origin = f"http://127.0.0.1:{closed.getsockname()[1]}"
         error = failure(lambda: lookup(origin + "/", "k", method="POST", body=["{}"]))
-    assert (TransientError, f"No connection to {origin}: refused.") == (type(error), str(error))
+    assert type(error) is UnavailableError
+    assert (str(error), error.sent, error.node) == (f"No connection to {origin}: refused.", False, None)
 
 
 # --- bulk
@@ -431,7 +476,9 @@ def test_a_match_that_cannot_be_read_is_an_error_of_its_key(http_service: HttpSe
     ],
     ids=str,
 )
-def test_a_key_has_one_text_wherever_it_stands(http_service: HttpService, lookup: Lookup, key: Any, text: str) -> None:
+def test_a_key_has_the_same_text_in_address_body_and_answer(
+    http_service: HttpService, lookup: Lookup, key: Any, text: str
+) -> None:
     answer = json.dumps([{"k": text, "v": "found"}]).encode()
     http_service.script(Fault(body=answer))
     assert lookup(http_service.url + "/", key, bulk=True, key_field="k", value="v") == {key: "found"}
@@ -475,7 +522,7 @@ def test_a_key_twice_in_a_bulk_answer_fails_that_key(http_service: HttpService, 
     assert told(found["a"]) == (PermanentError, text, False)
 
 
-def test_keys_that_cannot_be_sent_do_not_hold_back_the_others(http_service: HttpService, lookup: Lookup) -> None:
+def test_keys_that_cannot_be_sent_do_not_fail_the_others(http_service: HttpService, lookup: Lookup) -> None:
     found = lookup(http_service.url + "/", "a", "\ud800", 1.5, "", bulk=True, value="key")
     assert (found["a"], found[""]) == ("a", "")
     assert [told(found[key])[2] for key in ("\ud800", 1.5)] == [True, True]
@@ -540,7 +587,7 @@ def test_a_bulk_answer_that_does_not_fit_its_keys_fails_the_task(
     assert (ContractError, message) == (type(error), str(error))
 
 
-def test_a_status_of_a_bulk_call_is_not_a_miss_unless_told(http_service: HttpService, lookup: Lookup) -> None:
+def test_a_status_of_a_bulk_call_is_not_a_miss_by_default(http_service: HttpService, lookup: Lookup) -> None:
     http_service.script(Fault(status=404))
     error = failure(lambda: lookup(http_service.url + "/", "a", "b", bulk=True))
     assert type(error) is PermanentError
@@ -562,7 +609,7 @@ def test_one_request_holds_one_key(http_service: HttpService, lookup: Lookup) ->
     )
 
 
-def test_composite_keys_do_not_go_in_bulk(http_service: HttpService, lookup: Lookup) -> None:
+def test_a_bulk_source_refuses_keys_of_several_columns(http_service: HttpService, lookup: Lookup) -> None:
     error = failure(lambda: lookup(http_service.url + "/", ("a", "b"), bulk=True))
     assert type(error) is FatalError
 
@@ -578,6 +625,7 @@ def test_an_answer_to_another_key_is_dropped_with_its_connections(
             first = await connector.fetch_many(["a"], Call(timeout=5.0))
             with pytest.raises(TransientError) as caught:
                 await connector.fetch_many(["b"], Call(timeout=5.0))
+            assert type(caught.value) is TransientError
             return first, caught.value, await connector.fetch_many(["c"], Call(timeout=5.0))
 
     http_service.script(Fault(match="/b", body=json.dumps(value_of("a")).encode()))
@@ -606,7 +654,9 @@ def test_a_repeated_number_is_compared_as_text(http_service: HttpService, lookup
     assert lookup(http_service.url + "/{}", "x", key_field="id") == {"x": '{"id": "x"}'}
 
 
-def test_a_mixed_up_post_is_not_repeated_unless_it_may_be(http_service: HttpService, lookup: Lookup) -> None:
+def test_a_post_with_the_answer_to_another_key_is_not_repeated_unless_it_is_idempotent(
+    http_service: HttpService, lookup: Lookup
+) -> None:
     http_service.script(Fault(body=b'{"id": "other"}'))
     post = {"method": "POST", "body": {"id": "{0}"}, "key_field": "id"}
     assert type(failure(lambda: lookup(http_service.url + "/", "k", **post))) is PermanentError
@@ -616,7 +666,7 @@ def test_a_mixed_up_post_is_not_repeated_unless_it_may_be(http_service: HttpServ
 # --- time and connections
 
 
-def test_a_service_that_hangs_or_drips_is_given_up_at_the_limit_of_the_call(
+def test_a_service_that_hangs_or_drips_is_abandoned_at_the_timeout_of_the_call(
     http_service: HttpService, lookup: Lookup
 ) -> None:
     http_service.script(Fault(match="hang", hang=True), Fault(match="drip", drip=0.02))
@@ -629,7 +679,7 @@ def test_a_service_that_hangs_or_drips_is_given_up_at_the_limit_of_the_call(
 
 
 def test_a_service_whose_name_has_no_address_may_be_tried_again(lookup: Lookup) -> None:
-    url = f"http://{'a' * 64}.invalid"  # longer than a label may be, so that no name server is asked
+    url = f"http://{'a' * 64}.invalid"  # longer than a label may be, so that the resolver asks no name server
     error = failure(lambda: lookup(url + "/{}", "k"))
     assert (TransientError, f"No connection to {url}: its name has no address.") == (type(error), str(error))
 
@@ -652,11 +702,11 @@ def test_connections_are_reused_and_no_more_than_the_capacity(
     stats = http_service.stats()
     assert stats.calls == 200
     assert stats.peak == 4
-    # One more may be dialled while a free one is on its way back to the pool.
+    # The client may open one more connection while a free one is on its way back to the pool.
     assert stats.connections <= 2 * 4
 
 
-def test_a_cancelled_request_keeps_its_place_until_its_time_limit(
+def test_a_cancelled_request_keeps_its_permit_until_its_time_limit(
     http_service: HttpService, connected: Callable[..., Any]
 ) -> None:
     async def scenario() -> float:
@@ -672,7 +722,7 @@ def test_a_cancelled_request_keeps_its_place_until_its_time_limit(
                 for result in await asyncio.gather(*calls, return_exceptions=True)
             ] == [True, True]
             assert loop.time() - began < 5.0
-            # Both places are still taken at the service, so this one waits; it is not cancelled, and gets its answer.
+            # Both permits belong to cancelled requests, so this call waits; nobody cancels it, and it gets its answer.
             await connector.fetch_many(["k"], Call(timeout=10.0))
             return loop.time() - began
 
@@ -684,7 +734,7 @@ def test_a_cancelled_request_keeps_its_place_until_its_time_limit(
         time.sleep(0.005)
 
 
-def test_a_call_that_is_cancelled_while_it_waits_is_never_sent(
+def test_a_call_that_is_cancelled_while_it_waits_sends_no_request(
     http_service: HttpService, connected: Callable[..., Any]
 ) -> None:
     async def scenario() -> None:
@@ -704,7 +754,7 @@ def test_a_call_that_is_cancelled_while_it_waits_is_never_sent(
     assert [request["keys"] for request in http_service.log()] == [["hang"], ["last"]]
 
 
-def test_a_call_that_waits_too_long_for_a_place_times_out(
+def test_a_call_that_waits_too_long_for_a_permit_times_out(
     serving: Callable[..., Any], connected: Callable[..., Any]
 ) -> None:
     async def scenario() -> tuple[ConnectorError, list[bytes]]:
@@ -715,6 +765,7 @@ def test_a_call_that_waits_too_long_for_a_place_times_out(
             abandoned.cancel()
             with pytest.raises(TransientError) as caught:
                 await connector.fetch_many(["late"], Call(timeout=0.05))
+            assert type(caught.value) is TransientError
             return caught.value, server.heads
 
     error, heads = asyncio.run(scenario())
@@ -750,6 +801,8 @@ def test_a_closed_connector_closes_its_connections_and_can_be_opened_again(
 
 
 def test_closing_ends_the_calls_that_still_wait(http_service: HttpService, connected: Callable[..., Any]) -> None:
+    """Such a call does not say that the service is unavailable: the connector itself gave up the connection."""
+
     async def scenario() -> BaseException | Any:
         async with connected(http_service.url + "/{}") as connector:
             call = asyncio.create_task(connector.fetch_many(["hang"], Call(timeout=1.0)))
@@ -767,17 +820,111 @@ def test_a_service_that_is_restarted_is_found_again(http_service: HttpService, c
     async def scenario() -> None:
         async with connected(http_service.url + "/{}", value="key") as connector:
             assert await connector.fetch_many(["a"], Call(timeout=5.0)) == {"a": "a"}
-            with pytest.raises(TransientError) as caught:
+            with pytest.raises(UnavailableError) as caught:
                 await connector.fetch_many(["reset"], Call(timeout=5.0))
             assert str(caught.value) == f"The connection to {http_service.url} broke before the answer was complete."
+            assert caught.value.sent
             assert await connector.fetch_many(["b"], Call(timeout=5.0)) == {"b": "b"}
 
     http_service.script(Fault(match="reset", reset=True))
     asyncio.run(scenario())
 
 
+def sockets_to(port: int) -> Iterator[socket.socket]:
+    """The sockets of this process that are connected to *port* of this machine, whoever made them."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(descriptor))) as sock:
+                    if sock.getpeername() == ("127.0.0.1", port):
+                        yield sock
+
+
+def test_keepalive_is_set_on_the_socket(http_service: HttpService, connected: Callable[..., Any]) -> None:
+    """The kernel notices within 45 s that the other end is gone."""
+
+    async def scenario() -> list[tuple[int, ...]]:
+        async with connected(http_service.url + "/{}") as connector:
+            await connector.fetch_many(["a"], Call(timeout=5.0))
+            return [
+                (
+                    sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                    sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+                    sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
+                    sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT),
+                    sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+                )
+                for sock in sockets_to(http_service.port)
+            ]
+
+    assert set(asyncio.run(scenario())) == {(1, 30, 5, 3, 30_000)}  # also those that other tests have left
+
+
+def test_an_old_connection_is_replaced_and_ends_with_its_last_request(
+    serving: Callable[..., Any],
+    http: Callable[..., bytes],
+    connected: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection that is used all the time would never follow a host name that moved to another server."""
+    now = 1000.0
+    monkeypatch.setattr(sender_module, "monotonic", lambda: now)
+
+    async def scenario() -> None:
+        nonlocal now
+        async with serving(http(b"v")) as server, connected(server.url + "/{}") as connector:
+            for seconds, connections in ((0, 1), (239, 1), (361, 2), (361 + 239, 2), (2 * 361 + 1, 3)):
+                now = 1000.0 + seconds
+                assert await connector.fetch_many(["k"], Call(timeout=5.0)) == {"k": "v"}
+                assert server.connections == connections
+            while len(server.transports) > 1:  # the old ones are closed
+                server.closed.clear()
+                await server.closed.wait()
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_is_under_way_when_its_client_is_replaced_is_answered(
+    http_service: HttpService, connected: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender_module, "LIFETIME", 0.0)
+    keys = [f"u{number}" for number in range(20)]
+
+    async def scenario() -> list[Any]:
+        async with connected(http_service.url + "/{}", value="key", capacity=20) as connector:
+            return await asyncio.gather(*(connector.fetch_many([key], Call(timeout=5.0)) for key in keys))
+
+    http_service.script(latency=0.2)
+    assert asyncio.run(scenario()) == [{key: key} for key in keys]
+    assert http_service.stats().connections == 20
+
+
+def test_a_secret_that_is_absent_while_it_is_rotated_ends_no_client_that_works(
+    http_service: HttpService, connected: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sender_module, "LIFETIME", 0.0)
+    token = tmp_path / "token"
+    token.write_text("first")
+    sent = []
+
+    async def scenario() -> None:
+        headers = {"X-Api-Key": Secret.file(str(token))}
+        async with connected(http_service.url + "/{}", value="key", headers=headers) as connector:
+            token.unlink()
+            for key in ("a", "b"):
+                assert await connector.fetch_many([key], Call(timeout=5.0)) == {key: key}
+            token.write_text("second")
+            connector._sender._expires = 0.0
+            assert await connector.fetch_many(["c"], Call(timeout=5.0)) == {"c": "c"}
+        sent.extend(dict(request["headers"])["x-api-key"] for request in http_service.log())
+
+    http_service.script(log=True)
+    asyncio.run(scenario())
+    assert sent == ["first", "first", "second"]
+
+
 def test_no_error_holds_the_key_or_the_query(http_service: HttpService, lookup: Lookup) -> None:
-    """The client's own texts hold the whole address."""
+    """The texts of the client's errors hold the whole address."""
     faults = [
         Fault(match="reset", reset=True),
         Fault(match="hang", hang=True),
@@ -805,11 +952,47 @@ def test_no_error_holds_the_key_or_the_query(http_service: HttpService, lookup: 
 def test_after_a_fork_a_client_that_was_used_before_is_refused(
     http_service: HttpService, lookup: Lookup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The contract forks for real; this reads what it is told."""
-    monkeypatch.setattr(client, "_made_in", -1)
+    """The contract test forks a process; this test reads the message."""
+    monkeypatch.setattr(client, "_process_id", -1)
     error = failure(lambda: lookup(http_service.url + "/{}", "a"))
     assert type(error) is FatalError
     assert str(error) == (
         "This process was forked from one that had opened the http connector, and the thread of its client does not "
         "live on in the fork, where a request would never end. Fork before the first use, or spawn the process."
     )
+
+
+# --- what the service says of an error
+
+
+def test_an_error_has_the_beginning_of_the_response(http_service: HttpService, lookup: Lookup) -> None:
+    body = b'{"error":\n"no such\x07tenant\xff"}' + b"x" * 1000
+    http_service.script(Fault(match="bad", status=400, body=body), Fault(match="empty", status=410, body=b""))
+    said = failure(lambda: lookup(http_service.url + "/{}", "bad")).said
+    assert said == ('{"error": "no such tenant\ufffd"}' + "x" * 300)[:300]
+    assert str(failure(lambda: lookup(http_service.url + "/{}", "bad"))) == (
+        "The service answered 400; a value comes with 200, 201 or 203. If 400 says that the service does not hold the "
+        "key, add it to HttpConfig.missing."
+    )
+    assert failure(lambda: lookup(http_service.url + "/{}", "empty")).said == ""
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500, 503])
+def test_what_the_service_says_holds_no_secret(
+    http_service: HttpService, lookup: Lookup, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setenv("API_TOKEN", "Bearer s3cret-token")
+    monkeypatch.setenv("API_KEY", "k3y-of-the-query")
+    told = b"denied: Bearer s3cret-token, s3cret-token, k3y-of-the-query, password=hunter2, plain-credential"
+    http_service.script(Fault(status=status, body=told))
+    error = failure(
+        lambda: lookup(
+            http_service.url + "/{}",
+            "u1",
+            headers={"Authorization": Secret.env("API_TOKEN"), "X-Api-Key": "plain-credential"},
+            params={"key": Secret.env("API_KEY")},
+            insecure=True,
+        )
+    )
+    assert error.said == "denied: ***, ***, ***, password=***, ***"
+    assert "denied" not in str(error)

@@ -1,4 +1,4 @@
-"""Answers whose bytes are wrong: cut off, compressed, doubled, malformed, too large. None of them becomes a value."""
+"""Answers with wrong bytes: cut off, compressed, doubled, malformed, too large. No such answer becomes a value."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from enrichkit_http.faults import of_client
+from enrichkit_http.faults import client_error
 
-from enrichkit.connector import Call
-from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
 from enrichkit.local import Fault, HttpService
+from enrichkit.plugin import Call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ UNFRAMED = (
 
 
 def error_of(call: Callable[[], Any]) -> tuple[type, str]:
-    """Return class and text of what *call* raises, without the address."""
+    """Return the class and the text, without the address, of the error that *call* raises."""
     with pytest.raises(ConnectorError) as caught:
         call()
     text = str(caught.value)
@@ -58,15 +58,15 @@ def error_of(call: Callable[[], Any]) -> tuple[type, str]:
     ],
 )
 @pytest.mark.parametrize("returns", ["string", "name string"])
-def test_an_answer_that_is_cut_off_is_asked_for_again(
+def test_an_answer_that_is_cut_off_is_none_and_says_that_the_service_is_unavailable(
     answered: Callable[..., Any], data: bytes, then: str, returns: str
 ) -> None:
-    assert error_of(lambda: answered(data, then=then, returns=returns)) == (TransientError, BROKE)
+    assert error_of(lambda: answered(data, then=then, returns=returns)) == (UnavailableError, BROKE)
 
 
 @pytest.mark.parametrize("body", [b'{"a": 1}', b"[1]", b'"text"', b' \n{"a": 1} '])
 @pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
-def test_an_answer_that_ends_with_its_connection_must_show_its_own_end(
+def test_an_answer_that_ends_with_its_connection_must_be_visibly_whole(
     answered: Callable[..., Any], version: bytes, body: bytes
 ) -> None:
     data = version + b" 200 OK\r\n\r\n" + body
@@ -75,7 +75,9 @@ def test_an_answer_that_ends_with_its_connection_must_show_its_own_end(
 
 
 @pytest.mark.parametrize("body", [b"12", b"true", b"null", b"-0.5"])
-def test_half_a_number_is_a_number_so_that_its_end_must_be_announced(answered: Callable[..., Any], body: bytes) -> None:
+def test_a_number_needs_an_announced_length_because_half_a_number_is_a_number(
+    answered: Callable[..., Any], body: bytes
+) -> None:
     for returns in ("string", "int"):
         call = lambda returns=returns: answered(OK + b"\r\n" + body, then="close", returns=returns)  # noqa: E731  # short
         assert error_of(call) == (PermanentError, UNFRAMED)
@@ -145,7 +147,7 @@ def test_an_answer_of_two_lengths_is_not_used_and_neither_is_its_connection(
         OK + b"X: " + b"a" * 1_000_000 + b"\r\nContent-Length: 2\r\n\r\n{}",
     ],
 )
-def test_what_is_not_http_fails_the_key(answered: Callable[..., Any], data: bytes) -> None:
+def test_an_answer_that_is_not_http_fails_the_key(answered: Callable[..., Any], data: bytes) -> None:
     assert error_of(lambda: answered(data)) == (PermanentError, NOT_HTTP)
 
 
@@ -160,13 +162,11 @@ def test_what_is_not_http_fails_the_key(answered: Callable[..., Any], data: byte
         OK + b"Content-Type: \xe4\r\nContent-Length: 2\r\n\r\n{}",
     ],
 )
-def test_what_is_odd_but_clear_is_a_value(answered: Callable[..., Any], data: bytes) -> None:
+def test_an_unusual_but_unambiguous_answer_is_a_value(answered: Callable[..., Any], data: bytes) -> None:
     assert answered(data) == {"k": "{}"}
 
 
-def test_an_answer_that_nobody_asked_for_reaches_nobody(
-    http_service: HttpService, connected: Callable[..., Any]
-) -> None:
+def test_an_answer_without_a_request_reaches_no_key(http_service: HttpService, connected: Callable[..., Any]) -> None:
     async def scenario() -> list[Any]:
         async with connected(http_service.url + "/{}", capacity=1, value="key") as connector:
             return [await connector.fetch_many([key], Call(timeout=5.0)) for key in ("a", "b", "c", "d", "e")]
@@ -175,7 +175,7 @@ def test_an_answer_that_nobody_asked_for_reaches_nobody(
     assert asyncio.run(scenario()) == [{key: key} for key in "abcde"]
 
 
-def test_a_late_extra_answer_on_an_idle_connection_reaches_nobody(
+def test_a_late_extra_answer_on_an_idle_connection_reaches_no_key(
     serving: Callable[..., Any], connected: Callable[..., Any], http: Callable[..., bytes]
 ) -> None:
     async def scenario() -> None:
@@ -228,12 +228,12 @@ def test_the_limit_is_exact(answered: Callable[..., Any], http: Callable[..., by
 
 
 def peak() -> int:
-    """The most memory that this process has had since `forget_peak`, in KiB; ru_maxrss forgets nothing."""
+    """Return the peak memory of this process since `forget_peak`, in KiB; ru_maxrss cannot be reset."""
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 
 
 def forget_peak() -> int:
-    """Let the peak be what this process has now; see https://man7.org/linux/man-pages/man5/proc_pid_clear_refs.5.html."""
+    """Reset the peak memory of this process; see https://man7.org/linux/man-pages/man5/proc_pid_clear_refs.5.html."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak()
 
@@ -243,7 +243,7 @@ POURED = 64 * 2**20
 
 @contextlib.asynccontextmanager
 async def pouring(*, chunked: bool) -> AsyncIterator[str]:
-    """The URL of a service whose answers have POURED bytes, of which it holds a few at a time."""
+    """The URL of a service whose answers have POURED bytes; the service holds a few of the bytes at a time."""
     head = b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"Content-Length: %d\r\n\r\n" % POURED
     piece, end = b"x" * 2**16, b""
     pieces = POURED // len(piece)
@@ -276,7 +276,7 @@ def test_an_endless_answer_takes_no_more_memory_than_the_limit(connected: Callab
                     await connector.fetch_many(["k"], Call(timeout=5.0))
                 assert str(caught.value) == LARGE
                 assert peak() - before < POURED // 2048
-        # Last, because memory that was used and is free again hides what is used next: all of it is seen.
+        # Last, because memory that an earlier answer freed would be used again, and would not raise the peak.
         async with pouring(chunked=True) as url, connected(url + "/{}", max_bytes=2 * POURED) as connector:
             before = forget_peak()
             await connector.fetch_many(["k"], Call(timeout=10.0))
@@ -286,7 +286,9 @@ def test_an_endless_answer_takes_no_more_memory_than_the_limit(connected: Callab
 
 
 @pytest.mark.parametrize("returns", ["string", "key string"])
-def test_a_compressed_answer_is_undone(answered: Callable[..., Any], http: Callable[..., bytes], returns: str) -> None:
+def test_a_compressed_answer_is_decompressed(
+    answered: Callable[..., Any], http: Callable[..., bytes], returns: str
+) -> None:
     plain = json.dumps({"key": "k" * 1000})
     expected = plain if returns == "string" else plain.encode()
     for coding, body in (
@@ -314,7 +316,7 @@ UNKNOWN = (
     "The answer has another Content-Encoding than gzip, deflate and identity, which are those that can be undone. "
     "Leave Accept-Encoding out of HttpConfig.headers, or make it 'gzip'."
 )
-GZIP = gzip.compress(b'{"a": 1}', mtime=0)  # ids of tests are made of it
+GZIP = gzip.compress(b'{"a": 1}', mtime=0)  # the ids of the tests contain it
 
 
 @pytest.mark.parametrize(
@@ -336,10 +338,12 @@ GZIP = gzip.compress(b'{"a": 1}', mtime=0)  # ids of tests are made of it
         ("\u00e4", b"{}", UNKNOWN),
     ],
 )
-def test_what_cannot_be_decompressed_is_no_value(
+def test_an_answer_that_cannot_be_decompressed_is_no_value(
     answered: Callable[..., Any], http: Callable[..., bytes], coding: str, body: bytes, message: str
 ) -> None:
-    assert error_of(lambda: answered(http(body, f"Content-Encoding: {coding}"))) == (PermanentError, message)
+    kind, text = error_of(lambda: answered(http(body, f"Content-Encoding: {coding}")))
+    assert issubclass(kind, PermanentError)
+    assert message == text
 
 
 def test_a_gzip_stream_inside_a_gzip_stream_is_not_json(
@@ -402,7 +406,7 @@ def test_text_that_is_not_in_its_charset_is_no_value(
     ],
 )
 @pytest.mark.parametrize("fields", [{}, {"value": "a"}, {"key_field": "a"}, {"bulk": True}])
-def test_what_is_not_json_fails_the_key(
+def test_an_answer_that_is_not_json_fails_the_key(
     answered: Callable[..., Any], http: Callable[..., bytes], body: bytes, fields: dict[str, Any]
 ) -> None:
     path = "/" if "bulk" in fields else "/{}"
@@ -416,7 +420,7 @@ def test_what_is_not_json_fails_the_key(
 
 
 @pytest.mark.parametrize("body", [b'{"a": "\xff"}', b'{"a": {"b": "\xff"}}'])
-def test_text_inside_json_that_is_no_text_fails_the_key(
+def test_an_invalid_string_inside_json_fails_the_key(
     answered: Callable[..., Any], http: Callable[..., bytes], body: bytes
 ) -> None:
     kind, _ = error_of(lambda: answered(http(body), value="a"))
@@ -444,17 +448,46 @@ def test_doubled_names_and_long_numbers_are_left_to_the_declared_type(
         ("CertificateRequired", FatalError),
         ("CertificateUnknown", FatalError),
         ("AccessDenied", FatalError),
-        ("InternalError", TransientError),
-        ("HandshakeFailure", TransientError),
-        ("UserCanceled", TransientError),
+        ("InternalError", UnavailableError),
+        ("HandshakeFailure", UnavailableError),
+        ("UserCanceled", UnavailableError),
     ],
 )
-def test_only_an_alert_about_certificates_is_about_certificates(alert: str, kind: type[Exception]) -> None:
+def test_only_an_alert_about_certificates_is_reported_as_one(alert: str, kind: type[Exception]) -> None:
     class Broken(Exception):
         details: ClassVar = {
             "causes": [{"message": "client error (Connect)"}, {"message": f"received fatal alert: {alert}"}]
         }
 
-    error, unsent = of_client(Broken(), "https://api.example", 1.0)
+    error, unsent = client_error(Broken(), "https://api.example", 1.0)
     assert (type(error), unsent) == (kind, True)
     assert ("tls_ca" in str(error)) == (kind is FatalError)
+    assert not getattr(error, "sent", False)
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("Name or service not known", TransientError),  # glibc
+        ("nodename nor servname provided, or not known", TransientError),  # macOS
+        ("No address associated with hostname", TransientError),
+        ("Temporary failure in name resolution", UnavailableError),
+    ],
+)
+def test_only_a_name_server_that_is_away_makes_a_name_unavailable(cause: str, kind: type[Exception]) -> None:
+    class Broken(Exception):
+        details: ClassVar = {
+            "causes": [
+                {"message": "client error (Connect)"},
+                {"message": "dns error"},
+                {"message": f"failed to lookup address information: {cause}"},
+            ]
+        }
+
+    error, unsent = client_error(Broken(), "https://api.example", 1.0)
+    assert (type(error), unsent) == (kind, True)
+    assert str(error) == "No connection to https://api.example: its name has no address."
+    assert not getattr(error, "sent", False)

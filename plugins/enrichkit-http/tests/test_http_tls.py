@@ -1,4 +1,4 @@
-"""Https with authorities of our own, and HTTP/2."""
+"""HTTPS with the tests' own authorities, and HTTP/2."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enrichkit.connector import Call
-from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, UnavailableError
+from enrichkit.plugin import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,23 +74,23 @@ def test_a_service_that_cannot_prove_its_name_gets_no_request(
     assert cases == [refused] * len(cases)
 
 
-def test_any_certificate_will_do_when_told(asked: Callable[..., Any], trusted: Any) -> None:
+def test_insecure_accepts_any_certificate(asked: Callable[..., Any], trusted: Any) -> None:
     found, _ = asked(context(trusted.issue("expired", days=-1)), insecure=True)
     assert found == {"S3cret": "v"}
 
 
 def test_a_service_without_tls_gets_no_request(asked: Callable[..., Any]) -> None:
     found, heads = asked(None)
-    assert found == (TransientError, "No connection to https://host: none within 2 s.")
+    assert found == (UnavailableError, "No connection to https://host: none within 2 s.")
     assert heads == []
 
 
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")  # it is refused because it is deprecated
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")  # a deprecated version is the point
 def test_tls_below_1_2_is_refused(asked: Callable[..., Any], trusted: Any) -> None:
     old = context(trusted.issue("good"))
     old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     old.set_ciphers("ALL:@SECLEVEL=0")
-    assert asked(old, tls_ca=trusted.file) == ((TransientError, f"No connection to https://host: {BROKE_OFF}"), [])
+    assert asked(old, tls_ca=trusted.file) == ((UnavailableError, f"No connection to https://host: {BROKE_OFF}"), [])
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     assert asked(old, tls_ca=trusted.file)[0] == {"S3cret": "v"}
 
@@ -108,7 +108,7 @@ def test_a_client_certificate_is_shown(asked: Callable[..., Any], trusted: Any, 
 
 @contextlib.contextmanager
 def one_handshake(tls: ssl.SSLContext) -> Iterator[int]:
-    """The port of a service that says why it refuses a handshake; asyncio's hangs up without an alert."""
+    """The port of a service that sends an alert when it refuses a handshake; an asyncio server sends none."""
 
     def serve() -> None:
         plain, _ = listener.accept()
@@ -118,7 +118,7 @@ def one_handshake(tls: ssl.SSLContext) -> Iterator[int]:
             secured.do_handshake()
         with socket.socket(fileno=secured.detach()) as raw:
             raw.settimeout(10)
-            while raw.recv(65536):  # a socket that is closed before would reset the connection, and lose the alert
+            while raw.recv(65536):  # an earlier close would reset the connection, and lose the alert
                 pass
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
@@ -132,12 +132,12 @@ def one_handshake(tls: ssl.SSLContext) -> Iterator[int]:
     ("version", "error", "said"),
     [
         (ssl.TLSVersion.TLSv1_3, FatalError, f"The TLS handshake with https://host {UNTRUSTED}"),
-        # Its alert is the one for every handshake that fails.
-        (ssl.TLSVersion.TLSv1_2, TransientError, f"No connection to https://host: {BROKE_OFF}"),
+        # This service sends the same alert for every handshake that fails.
+        (ssl.TLSVersion.TLSv1_2, UnavailableError, f"No connection to https://host: {BROKE_OFF}"),
     ],
     ids=["1.3", "1.2"],
 )
-def test_a_service_that_misses_a_client_certificate_gets_no_request(
+def test_a_service_that_requires_a_client_certificate_gets_no_request_without_one(
     lookup: Callable[..., Any], trusted: Any, version: ssl.TLSVersion, error: type[ConnectorError], said: str
 ) -> None:
     strict = context(trusted.issue("good"))
@@ -146,6 +146,7 @@ def test_a_service_that_misses_a_client_certificate_gets_no_request(
     with one_handshake(strict) as port, pytest.raises(ConnectorError) as caught:
         lookup(f"https://127.0.0.1:{port}/{{}}", "S3cret", tls_ca=trusted.file)
     assert (error, said) == (type(caught.value), str(caught.value).replace(f"//127.0.0.1:{port}", "//host"))
+    assert not getattr(caught.value, "sent", False)
 
 
 def test_a_file_that_is_absent_or_wrong_fails_the_task(
@@ -196,7 +197,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 class Http2(asyncio.Protocol):
-    """Answers each request with status 200 and `v`, as the RFC's shortest frames do."""
+    """A server that answers each request with status 200 and `v`, in the shortest frames of the RFC."""
 
     seen: bytes
     streams: int
@@ -229,7 +230,7 @@ class Http2(asyncio.Protocol):
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_http2_is_spoken_when_told(connected: Callable[..., Any], trusted: Any, secure: bool) -> None:
+def test_http2_is_spoken_when_the_config_says_so(connected: Callable[..., Any], trusted: Any, secure: bool) -> None:
     async def scenario() -> None:
         tls = context(trusted.issue("good")) if secure else None
         made: list[Http2] = []
@@ -249,7 +250,7 @@ def test_http2_is_spoken_when_told(connected: Callable[..., Any], trusted: Any, 
                 await connector.fetch_many(["first"], Call(timeout=5.0))
                 keys = [f"k{n}" for n in range(8)]
                 found = await asyncio.gather(*[connector.fetch_many([key], Call(timeout=5.0)) for key in keys])
-                # Text without a Content-Length: a frame says where it ends.
+                # Text without a Content-Length: a frame marks its end.
                 assert found == [{key: "v"} for key in keys]
                 assert len(made) == 1, "requests at a time do not share a connection"
         finally:
@@ -261,13 +262,13 @@ def test_http2_is_spoken_when_told(connected: Callable[..., Any], trusted: Any, 
     asyncio.run(scenario())
 
 
-def test_http2_is_not_offered_unless_told(asked: Callable[..., Any], trusted: Any) -> None:
+def test_http2_is_not_offered_by_default(asked: Callable[..., Any], trusted: Any) -> None:
     both = context(trusted.issue("good"))
     both.set_alpn_protocols(["h2", "http/1.1"])
     assert asked(both, tls_ca=trusted.file) == ({"S3cret": "v"}, [b"GET /S3cret HTTP/1.1"])
 
 
-def test_a_service_that_speaks_only_http2_is_not_understood_unless_told(
+def test_a_service_that_speaks_only_http2_is_not_understood_by_default(
     serving: Callable[..., Any], connected: Callable[..., Any]
 ) -> None:
     async def scenario() -> None:

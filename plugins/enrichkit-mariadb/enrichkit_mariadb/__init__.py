@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.hookspecs import hookimpl
+from enrichkit.plugin import hookimpl
 
 from .config import MariadbConfig
 from .connector import MariadbConnector
 
 if TYPE_CHECKING:
-    from enrichkit.connector import Connector
+    from enrichkit.plugin import Connector
 
 __all__ = ["MariadbConfig", "MariadbConnector"]
 
 
 @hookimpl
 def enrichkit_connector() -> type[Connector[Any]]:
-    """Offer the connector to `enrich("mariadb", ...)`."""
+    """Return the connector class of `enrich("mariadb", ...)`."""
     return MariadbConnector

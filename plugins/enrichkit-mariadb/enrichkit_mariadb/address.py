@@ -1,7 +1,8 @@
 """
-Take the URL apart ourselves: one parser decides what is local and where we dial.
+The parser of a URL; asyncmy gets host, port and user from it, and never the URL.
 
-Messages never quote the URL: whatever part of it looks wrong may be half of a password.
+So one parser decides both whether the server is local and which server is connected to. Messages never quote the URL,
+because any part of it that looks wrong may be half of a password.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _EXAMPLE = "for example 'mariadb://app@localhost:3306/shop'"
 @dataclass(frozen=True, slots=True)
 class Address:
     """
-    What a URL says.
+    The parts of a URL.
 
     Attributes:
-        host: A host name or an IP address.
-        port: Its port.
-        user: None: the user of the worker process.
-        password: None: `MariadbConfig.password`, or none.
-        database: None: `MariadbConfig.table` names it.
+        host: Host name or IP address.
+        port: Port.
+        user: User; None: the user of the worker process.
+        password: Password; None: `MariadbConfig.password`, or no password.
+        database: Database; None: `MariadbConfig.table` names the database.
     """
 
     host: str
@@ -40,7 +41,7 @@ class Address:
 
     @property
     def local(self) -> bool:
-        """True when no byte leaves this machine."""
+        """True when no byte leaves this machine: the host is on the loopback interface."""
         address = _ip(self.host)
         return self.host.lower() == "localhost" or (address is not None and address.is_loopback)
 
@@ -49,7 +50,7 @@ class Address:
 
 
 def parse_url(url: object) -> Address:
-    """Return what *url* says; raises `ConfigError` for anything that two readers could read differently."""
+    """Return the parts of *url*; raises `ConfigError` for a URL that two parsers could read differently."""
     if not isinstance(url, str):
         raise ConfigError(f"MariadbConfig.url has the type {type(url).__name__}; it must be a str, {_EXAMPLE}.")
     if not url.startswith(("mariadb://", "mysql://")):
@@ -59,14 +60,14 @@ def parse_url(url: object) -> Address:
         port = parts.port
     except ValueError:
         raise _unreadable() from None
-    # A '/', '?', '#' or '@' of the password that is not encoded ends the host too early or moves it. urlsplit drops
-    # tabs and newlines.
+    # If the password holds a '/', '?', '#' or '@' that is not encoded, the host ends too early or begins too late.
+    # Checked in the URL itself, because urlsplit drops tabs and newlines.
     if "#" in url or "@" in parts.path or parts.netloc.count("@") > 1 or re.search(r"[\x00-\x20\x7f\\]", url):
         raise _unreadable()
     if "?" in url:
         raise ConfigError(
-            "MariadbConfig.url holds settings behind a '?'; it must end with the database. Give them as fields of "
-            "MariadbConfig, for example tls_ca='/etc/ssl/ca.pem'; a '?' of the password is %3F."
+            "MariadbConfig.url holds settings after a '?'; the URL must end with the database. Give the settings as "
+            "fields of MariadbConfig, for example tls_ca='/etc/ssl/ca.pem'; write a '?' of the password as %3F."
         )
     if not parts.hostname:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What the server's catalog says about a table, and messages for what it does not say."""
+"""The statement of a source, from the columns of its table in the catalog of the server."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 from enrichkit.sql import Source, no_table
 
 from .columns import Column, quote
-from .lookup import Lookup
+from .statement import Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from .config import MariadbConfig
 
-    Ask = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
+    Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
 
 __all__ = ["prepare"]
 
-# Compared as bytes: the catalog's own collation finds `Users` and `users` equal, which are two tables on Linux.
+# Names are compared as bytes: the collation of the catalog finds `Users` and `users` equal, which are two tables on
+# Linux.
 _COLUMNS = """
 SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, NUMERIC_PRECISION, NUMERIC_SCALE
 FROM information_schema.COLUMNS
@@ -29,26 +30,40 @@ ORDER BY ORDINAL_POSITION
 _TABLES = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s ORDER BY TABLE_NAME LIMIT 2000"
 
 
-async def prepare(ask: Ask, config: MariadbConfig) -> Lookup:
+async def prepare(fetch: Fetch, config: MariadbConfig) -> Statement:
     """
-    Return the lookup that *config* means, checked against the server; raises `FatalError`.
+    Return the statement for *config*, checked against the server's catalog; raises `FatalError`.
 
     Args:
-        ask: Takes a statement and its arguments, returns rows.
-        config: What the user said.
+        fetch: Takes the text of a statement and its arguments, and returns rows.
+        config: Config of the source.
     """
     database, table = config.database_and_table()
-    rows = await ask(_COLUMNS, database, table, database, table)
+    rows = await fetch(_COLUMNS, database, table, database, table)
     if not rows:
-        tables = [name for (name,) in await ask(_TABLES, database)]
-        if table in tables:  # a view that is broken has no columns; the server says why
-            await ask(f"SELECT * FROM {quote(database)}.{quote(table)} LIMIT 0")  # noqa: S608 - quoted names
+        tables = [name for (name,) in await fetch(_TABLES, database)]
+        if table in tables:  # a broken view has no columns; a SELECT raises the error with the reason
+            await fetch(f"SELECT * FROM {quote(database)}.{quote(table)} LIMIT 0")  # noqa: S608 - quoted names
         raise no_table(config, table, f"the database {database!r}", tables)
     source = Source(config, f"the table {database}.{table}")
-    keys, values = source.choose({row[0]: Column(*row) for row in rows})
+    columns = {row[0]: Column(*row) for row in rows}
+    keys, values = source.choose(columns)
     source.check_fields([value.name for value in values])
-    [(max_packet,)] = await ask("SELECT @@max_allowed_packet")
-    lookup = Lookup(source, f"{quote(database)}.{quote(table)}", keys, values, max_packet)
-    # Without keys it returns nothing, but finds what only execution finds: a broken view, missing privileges.
-    await ask(lookup.sql, 5.0, 0, "[]")
-    return lookup
+    [(max_packet,)] = await fetch("SELECT @@max_allowed_packet")
+    statement = Statement(
+        source, f"{quote(database)}.{quote(table)}", keys, values, max_packet, _serves(source, columns)
+    )
+    # Without keys the statement returns nothing, but raises the errors that only the execution finds: a broken view,
+    # missing privileges.
+    await fetch(statement.sql, 5.0, 0, "[]")
+    return statement
+
+
+def _serves(source: Source, columns: Mapping[str, Column]) -> str:
+    """Return the SQL of the further condition that the time of a row is not over; empty: rows serve for ever."""
+    expiry = source.expiry(columns)
+    if expiry is None:
+        return ""
+    if expiry.type not in ("timestamp", "datetime"):
+        raise source.not_a_time(expiry.full, "timestamp(6), or datetime(6) in UTC")
+    return f" AND ({expiry.sql} IS NULL OR {expiry.sql} > UTC_TIMESTAMP(6))"

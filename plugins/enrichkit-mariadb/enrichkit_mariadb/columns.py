@@ -1,9 +1,9 @@
 """
-MariaDB's types: which Spark type a value gets, how it is selected, and which keys a key column takes.
+MariaDB's types: the Spark type and the SQL of a value column, and the keys that a key column takes.
 
-Each value is selected as a type that the text protocol carries without loss and the driver reads without guessing:
-as it is, a FLOAT is sent with six digits (16777216 arrives as 16777200), a zero date is read as text beside dates, and
-a BIT as bytes.
+The statement selects each value as a type that the text protocol carries without loss, and that asyncmy always reads as
+the same Python type. Without this conversion the server sends a FLOAT with six digits (16777216 arrives as 16777200),
+and asyncmy reads a zero date as text where other dates are dates, and a BIT as bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Column", "KeyType", "ValueType", "key_type", "quote", "value_type"]
 
 def quote(name: str) -> str:
     """
-    Return *name* as a quoted SQL identifier, in a statement that takes parameters as `%s`.
+    Return *name* as a quoted SQL identifier, for a statement whose parameters are `%s`.
 
     >>> quote("we`ird 100%")
     '`we``ird 100%%`'
@@ -37,13 +37,13 @@ class Column:
     A column as the server describes it.
 
     Attributes:
-        name: As the server spells it.
-        type: For example `int`.
-        full: For example `int(10) unsigned`.
-        charset: Of texts; None for other types.
-        collation: Likewise.
-        precision: Digits of a number, bits of a BIT.
-        scale: Digits after the point.
+        name: Name as the server spells it.
+        type: Name of the type, for example `int`.
+        full: Type with length and sign, for example `int(10) unsigned`.
+        charset: Character set of a column of texts; None for other types.
+        collation: Collation of a column of texts; None for other types.
+        precision: Number of digits of a number, or of bits of a BIT.
+        scale: Number of digits after the point.
     """
 
     name: str
@@ -56,23 +56,25 @@ class Column:
 
     @property
     def unsigned(self) -> bool:
+        """True for an unsigned number."""
         return "unsigned" in self.full
 
     @property
     def sql(self) -> str:
-        """Its name in our statement."""
+        """SQL of the column in the statement."""
         return f"t.{quote(self.name)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
     """
-    How a column is read.
+    The Spark type of a value column, and its SQL.
 
     Attributes:
-        ddl: Its Spark type.
+        ddl: Spark type.
         select: SQL of the value.
-        decode: Makes the value of what the driver returns, or raises ValueError; None: it is the value.
+        decode: Takes an object of asyncmy and returns the value, or raises ValueError; None when the object is the
+            value.
     """
 
     ddl: str
@@ -83,19 +85,21 @@ class ValueType:
 @dataclass(frozen=True, slots=True)
 class KeyType:
     """
-    What a key column takes.
+    The keys that a type of key column takes, and their encoding.
 
-    The server's `=` only narrows the rows down: it finds 'A' equal to 'a' and to 'a ', as the collation says, and may
-    round what we send. Whether a row has the key is decided by Python's `==` on the key column that comes back.
+    The server's `=` only selects candidates: with some collations it finds 'A' equal to 'a' and to 'a ', and it may
+    round a key. Python's `==` then decides whether the key column of a returned row equals the key.
 
     Attributes:
-        types: The Python types of its keys.
-        allowed: In words, for messages.
-        column: SQL type of the column of our keys.
-        equals: SQL of the key, `{}` standing for that column, so that an index on the key column can be used.
-        holds: True when the column can hold each of these keys, all of *types*. Asked once for a whole group.
-        encode: The key as JSON; None: as it is.
-        same: The key as the column returns it; None: as it is.
+        types: Python types of the keys.
+        allowed: The allowed keys in words, for messages.
+        column: SQL type of the column of keys in `JSON_TABLE`.
+        equals: SQL of a key, with `{}` for that column, in a form that can use an index on the key column.
+        holds: Takes a list of keys of these types, and returns True when the column can hold all of them. Called once
+            for a whole group.
+        encode: Takes a key and returns its value in JSON; None when the key itself is that value.
+        returned_as: Takes a key and returns the value that the key column returns for it, after decoding; None when
+            that value is the key itself.
     """
 
     types: tuple[type, ...]
@@ -104,7 +108,7 @@ class KeyType:
     equals: str = "{}"
     holds: Callable[[Sequence[Any]], bool] = lambda keys: True
     encode: Callable[[Any], Any] | None = None
-    same: Callable[[Any], Any] | None = None
+    returned_as: Callable[[Any], Any] | None = None
 
 
 # Values -----------------------------------------------------------------------------------------------------------
@@ -116,7 +120,7 @@ _AS_TEXT = ("time", "uuid", "inet4", "inet6")
 
 
 def value_type(column: Column) -> ValueType | None:
-    """Return how to read *column*, or None when Spark has no type for it."""
+    """Return the Spark type and the SQL of *column*, or None when Spark has no such type."""
     name, sql = column.type, column.sql
     if name in _BITS:
         return ValueType(_integer(_BITS[name], column.unsigned), sql)
@@ -142,7 +146,7 @@ def value_type(column: Column) -> ValueType | None:
 
 
 def _integer(bits: int, unsigned: bool) -> str:
-    """The smallest signed type of Spark that holds them all."""
+    """Return the smallest signed type of Spark that holds all integers of *bits* bits."""
     needed = bits + unsigned
     return next((ddl for size, ddl in _INTEGERS.items() if needed <= size), "decimal(20,0)")
 
@@ -150,15 +154,15 @@ def _integer(bits: int, unsigned: bool) -> str:
 _INTEGERS = {8: "tinyint", 16: "smallint", 32: "int", 64: "bigint"}
 
 
-def _utc(text: str) -> dt.datetime:
+def _utc_datetime(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)  # the session's time zone is UTC
 
 
-# These decoders are what refuses 0000-00-00 and the 31st of February, which a lax server stores.
+# These decoders refuse 0000-00-00 and the 31st of February, which a server with a lax `sql_mode` stores.
 _TIMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "date": ("date", dt.date.fromisoformat),
     "datetime": ("timestamp_ntz", dt.datetime.fromisoformat),
-    "timestamp": ("timestamp_ltz", _utc),
+    "timestamp": ("timestamp_ltz", _utc_datetime),
 }
 
 
@@ -166,7 +170,7 @@ _TIMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 def key_type(column: Column) -> KeyType | None:
-    """Return what a key column takes, or None when nothing can be looked up in it."""
+    """Return the keys that *column* takes, or None when it cannot be a key column."""
     name = column.type
     if name in _BITS:
         bits = _BITS[name]
@@ -196,7 +200,9 @@ def _are_finite(keys: Sequence[Decimal | int]) -> bool:
 
 def _are_texts(keys: Sequence[str]) -> bool:
     try:
-        "".join(keys).encode()  # one scan in C for the whole group; two halves of a pair do not make one
+        "".join(
+            keys
+        ).encode()  # one scan in C for the whole group; half pairs of two texts do not join to one character
     except UnicodeEncodeError:
         return False
     return True
@@ -206,7 +212,7 @@ def _are_uuids(keys: Sequence[str]) -> bool:
     return all(map(_UUID.fullmatch, keys))
 
 
-def _uuid(key: str) -> str:
+def _uuid_text(key: str) -> str:
     digits = key.replace("-", "").lower()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
@@ -233,11 +239,22 @@ _KEYS = {
     ),
     "date": KeyType((dt.date,), "date", "DATE", encode=str),
     "datetime": KeyType((dt.datetime,), "datetime without a time zone", "DATETIME(6)", holds=_are_local, encode=str),
-    # Looked up in UTC: within the hour that clocks repeat, Python finds equal times of two zones unequal (PEP 495).
+    # Compared in UTC: within the hour that clocks repeat, Python finds equal times of two zones unequal (PEP 495).
     "timestamp": KeyType(
-        (dt.datetime,), "datetime with a time zone", "DATETIME(6)", holds=_are_instants, encode=_utc_text, same=_in_utc
+        (dt.datetime,),
+        "datetime with a time zone",
+        "DATETIME(6)",
+        holds=_are_instants,
+        encode=_utc_text,
+        returned_as=_in_utc,
     ),
     "uuid": KeyType(
-        (str,), "str of 32 hexadecimal digits", _TEXT, "CAST({} AS UUID)", holds=_are_uuids, encode=_uuid, same=_uuid
+        (str,),
+        "str of 32 hexadecimal digits",
+        _TEXT,
+        "CAST({} AS UUID)",
+        holds=_are_uuids,
+        encode=_uuid_text,
+        returned_as=_uuid_text,
     ),
 }

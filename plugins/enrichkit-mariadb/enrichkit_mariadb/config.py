@@ -1,11 +1,11 @@
-"""What a user says about a MariaDB source."""
+"""The config of a MariaDB source."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from enrichkit.errors import ConfigError
-from enrichkit.secrets import Secret  # noqa: TC001 - who lints a file of sources reads the hints
+from enrichkit.plugin import Secret  # noqa: TC001 - `enrichkit lint` resolves these type hints
 from enrichkit.sql import SqlServerConfig
 
 from .address import Address, parse_url
@@ -21,31 +21,38 @@ _SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
 @dataclass(frozen=True, kw_only=True)
 class MariadbConfig(SqlServerConfig):
     """
-    Where the values are: rows of a table or view, found by their key.
+    The server, and the table or view with the values.
 
-    One value column gives its value, several give a struct. A name is taken as the server spells it: case counts.
+    One value column gives its value, several give a struct. Names are spelt as on the server: case counts.
 
     Attributes:
         url: `mariadb://user@host:port/database`. Hidden from repr: it may hold a password.
         table: `"table"` (of the database in *url*), `"database.table"`, or `(database, table)` when a name holds a
-            dot. A view is a table: that is how to look up in what a query of yours returns.
-        key: The key column, or a tuple of them in the order of the key columns in Spark. An index must lead with them.
-        columns: The value columns; empty: all columns of the table but the key's.
-        password: A literal or, better, a `Secret`. None: the one in *url*.
-        tls: True for TLS, False for none. None: TLS, unless the server is on this machine and no certificate is named.
+            dot. The table may be a view: to look up keys in the result of a query, make a view of the query.
+        key: Name of the key column, or a tuple of names in the order of the key columns in Spark. An index must begin
+            with these columns.
+        columns: Names of the value columns; empty: all columns of the table but the key columns.
+        max_bytes: Most bytes that the server may send for one call, with the values of all its keys; 64 KiB to 1 GiB.
+        expires: Name of the `timestamp` or `datetime` column, in UTC, with the time until which a row serves; NULL: for
+            ever. A row whose time is over counts as absent. None: all rows serve for ever.
+        writable: True allows `tiers(write_back=True)` to insert and update rows, in sessions of their own. A unique
+            index must hold exactly the key columns.
+        password: A literal or, better, a `Secret`. None: the password in *url*.
+        tls: True for a connection with TLS, False for a connection without. None: TLS, unless the server is on this
+            machine and no certificate is named.
         tls_ca: Path, on the worker, of the certificates to trust; None: those of the system.
         tls_cert: Path, on the worker, of a client certificate.
-        tls_key: Path, on the worker, of its private key; None: it is in *tls_cert*.
-        insecure: True allows a server that is not verified: TLS without a look at the certificate, and ``tls=False``
-            for a server on another machine.
-        returns: DDL of one value, when it shall be another type than the server describes.
+        tls_key: Path, on the worker, of the private key of the client; None: the key is in *tls_cert*.
+        insecure: True allows a connection to a server that is not verified: TLS without a check of the certificate,
+            and ``tls=False`` for a server on another machine.
+        returns: DDL of one value, if it is to have another type than the server describes.
 
     Raises:
         ConfigError: On the driver, when a field is wrong.
 
     >>> MariadbConfig(url="mariadb://app:S3cret@localhost/shop", table="users", columns=("name", "tier"))
-    MariadbConfig(returns=None, table='users', key='id', columns=('name', 'tier'), tls=None, tls_ca=None, \
-tls_cert=None, tls_key=None, insecure=False)
+    MariadbConfig(returns=None, table='users', key='id', columns=('name', 'tier'), max_bytes=67108864, \
+expires=None, writable=False, tls=None, tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
     """
 
     url: str = field(default="mariadb://localhost:3306", repr=False)
@@ -66,7 +73,7 @@ tls_cert=None, tls_key=None, insecure=False)
         self._check_tls()
 
     def check_name(self, field: str, name: object, what: str) -> str:
-        """Return *name* if MariaDB can have a *what* of that name; raises `ConfigError` that speaks of *field*."""
+        """Return *name* if MariaDB can have a *what* of that name; raises `ConfigError` with the name of *field*."""
         name = super().check_name(field, name, what)
         if len(name) > MAX_LENGTH:
             raise ConfigError(
@@ -98,14 +105,14 @@ tls_cert=None, tls_key=None, insecure=False)
         database, table = self.split_table("database", default or "")
         if database.lower() in _SYSTEM:
             raise ConfigError(
-                f"MariadbConfig.table is in the system database {database!r}; it must be a table of your own. Make a "
-                "view in a database of yours to read it."
+                f"MariadbConfig.table is in the system database {database!r}; it must be a table of your own. To "
+                "read a system table, make a view of that table in a database of your own."
             )
         return database, table
 
     @property
     def address(self) -> Address:
-        """What the URL says."""
+        """The parts of the URL."""
         return parse_url(self.url)
 
     @property
@@ -116,15 +123,17 @@ tls_cert=None, tls_key=None, insecure=False)
     def _check_tls(self) -> None:
         if not (self.encrypted or self.insecure or self.address.local):
             raise ConfigError(
-                "MariadbConfig.tls is False, which lets everybody on the way read and answer; off the local host it "
-                "must be True. Leave tls out and name the certificates to trust with tls_ca=..., or accept the risk "
-                "with insecure=True."
+                "MariadbConfig.tls is False, so that anybody on the network path can read the traffic and answer in "
+                "place of the server; for a server on another machine tls must be True. Leave tls out and name the "
+                "certificates to trust with tls_ca=..., or accept the risk with insecure=True."
             )
         if self.names_certificates and not self.encrypted:
             raise ConfigError(
-                "MariadbConfig names certificates, but tls is False; remove it, or tls_ca, tls_cert and tls_key."
+                "MariadbConfig names certificates, but tls is False; remove tls=False, or remove tls_ca, tls_cert and "
+                "tls_key."
             )
         if self.tls_ca is not None and self.insecure:
             raise ConfigError(
-                "MariadbConfig names certificates to trust in tls_ca, which insecure=True ignores; remove one of them."
+                "MariadbConfig.tls_ca names certificates to trust, which insecure=True ignores; remove tls_ca or "
+                "insecure=True."
             )

@@ -1,9 +1,9 @@
 """
-How to connect to MariaDB, and when a connection may be used again.
+The connections to MariaDB: how they are made, and when a connection may be used again.
 
 Why not `asyncmy.Pool`: it waits without bound for a frozen server, when it connects and when it closes, and it keeps a
-connection after any error. Here only a call that ended cleanly, or that the server stopped at its time limit, gives its
-connection back; every other one closes it, so that no reply is left for the next call to read.
+connection after any error. This pool uses a connection again only after a call that ended cleanly, or that the server
+stopped at its time limit. Any other call closes its connection, so that no reply is left that the next call would read.
 """
 
 from __future__ import annotations
@@ -28,14 +28,21 @@ if TYPE_CHECKING:
 
 __all__ = ["MariadbPool", "MariadbSession"]
 
-CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and login together
+CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and authentication together
 
-# Fixed, so that no setting of the server changes what a text, a date or a quote means. max_error_count: the driver asks
-# for warnings and logs them, and a warning quotes keys.
+# Fixed, so that no setting of the server changes the meaning of a text, a date or a quote. With max_error_count = 0
+# there are no warnings: asyncmy would fetch and log them, and a warning quotes keys.
 SETTINGS = (
     "SET NAMES utf8mb4",
     "SET sql_mode = '', time_zone = '+00:00', max_error_count = 0, sql_select_limit = 18446744073709551615",
     "SET SESSION TRANSACTION READ ONLY",
+)
+# Strict: a value that does not fit its column is an error. READ COMMITTED: no locks of the gaps between rows, at which
+# two writers would meet.
+WRITING = (
+    *SETTINGS[:-1],
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+    "SET sql_mode = 'STRICT_ALL_TABLES'",
 )
 
 
@@ -45,17 +52,17 @@ class MariadbSession(Session):
     __slots__ = ()
 
     def __init__(self, connection: Any) -> None:
-        super().__init__(connection, connection._transport)  # no public way to end it, nor to see that it has ended
+        super().__init__(connection, connection._transport)  # asyncmy has no public way to the transport
 
-    async def ask(self, sql: str, *arguments: Any) -> Sequence[Sequence[Any]]:
-        """Return the rows of a statement."""
+    async def fetch(self, sql: str, *arguments: Any) -> Sequence[Sequence[Any]]:
+        """Execute the statement *sql* with *arguments*, and return its rows."""
         async with self.connection.cursor() as cursor:
             await cursor.execute(sql, arguments)
             rows: Sequence[Sequence[Any]] = await cursor.fetchall()
             return rows
 
     def end(self) -> None:
-        """Close it now; the driver's own close waits until all that was written is sent."""
+        """Abort the transport and close the connection; asyncmy's `close` alone would wait until all data is sent."""
         super().end()
         self.connection.close()
 
@@ -65,9 +72,10 @@ class MariadbPool(Pool[MariadbSession]):
     The connections to one server.
 
     Args:
-        config: Where it is.
+        config: Config with the address of the server and the login.
         size: Most connections at a time.
-        driver: The module asyncmy.
+        asyncmy: The module asyncmy, which the connector imports only when it opens.
+        writes: True for sessions that may write, and whose calls are transactions. All others are read-only.
     """
 
     product: ClassVar[str] = "MariaDB"
@@ -75,36 +83,43 @@ class MariadbPool(Pool[MariadbSession]):
     config: MariadbConfig
     address: Address
 
-    def __init__(self, config: MariadbConfig, size: int, driver: ModuleType) -> None:
+    def __init__(self, config: MariadbConfig, size: int, asyncmy: ModuleType, *, writes: bool = False) -> None:
         super().__init__(config, size)
-        self._driver = driver
+        self._writes = writes
+        self._asyncmy = asyncmy
 
     def survives(self, session: MariadbSession, error: BaseException) -> bool:
-        """After it stopped a statement at its time limit the server has nothing more to say."""
-        return isinstance(error, self._driver.errors.MySQLError) and error.args[:1] == (STOPPED,)
+        """Return True after the server stopped a statement at its time limit, because the server then sends no more."""
+        # The transaction of a write is undone with its connection.
+        stopped = isinstance(error, self._asyncmy.errors.MySQLError) and error.args[:1] == (STOPPED,)
+        return stopped and not self._writes
 
     def translate(self, error: Exception) -> ConnectorError:
-        """Return *error* in our words."""
-        return translate(error, self._driver.errors, str(self.address), *self.secrets)
+        """Return the `ConnectorError` for *error*."""
+        return translate(error, self._asyncmy.errors, str(self.address), *self.secrets)
 
     async def connect(self, timeout: float) -> MariadbSession:
-        """Return a new session, in nine tenths of *timeout* at most: a server that is frozen is not dialled at once."""
+        """
+        Return a new session; raises `TimeoutError` after 2 s, or after nine tenths of *timeout* if that is less.
+
+        The call ends only at *timeout*, so the pool notices a failed connect to a frozen server before the end of the
+        call, and fails with it the callers that wait for a connect.
+        """
         address = self.address
         async with asyncio.timeout(min(CONNECT_TIMEOUT, 0.9 * timeout)):
             password = self.password() or ""
-            connection = await self._driver.connect(
+            connection = await self._asyncmy.connect(
                 host=address.host,
                 port=address.port,
                 user=address.user,
-                password=password.encode(),  # of a str the driver sends Latin-1
+                password=password.encode(),  # asyncmy would send a str as Latin-1
                 ssl=self._context if self.config.encrypted else None,
                 autocommit=True,
                 program_name="enrichkit",
             )
             session = MariadbSession(connection)
             try:
-                for statement in SETTINGS:
-                    await session.ask(statement)
+                await session.fetch("; ".join(WRITING if self._writes else SETTINGS))  # in one round trip
             except BaseException:
                 session.end()
                 raise

@@ -1,4 +1,4 @@
-"""A MariaDB server for all tests here, and a database of their own for each."""
+"""Fixtures: a MariaDB server for all tests of this folder, and an empty database for each test."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from enrichkit_mariadb import MariadbConfig, MariadbConnector
 
 from enrichkit import local
-from enrichkit.connector import Call
 from enrichkit.errors import ConnectorError
+from enrichkit.plugin import Call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ def url(mariadb_server: local.MariadbServer) -> Iterator[str]:
 
 @pytest.fixture
 def sql(mariadb_server: local.MariadbServer, url: str) -> Callable[[str], str]:
-    """Runs statements in the database of this test."""
+    """The function that runs statements in the database of this test."""
     return lambda text: mariadb_server.execute(text, database=url.rpartition("/")[2])
 
 
@@ -46,12 +46,12 @@ def users(sql: Callable[[str], str], url: str) -> str:
 
 
 class Ask:
-    """Ways to ask a connector, each on a loop of its own."""
+    """Functions that open a connector and use it, each call on a new event loop."""
 
     @contextlib.asynccontextmanager
     async def opened(self, url: str, *, capacity: int = 4, **config: Any) -> AsyncIterator[MariadbConnector]:
         connector = MariadbConnector(MariadbConfig(url=url, **config))
-        connector.capacity = capacity  # as the engine does before open
+        connector.capacity = capacity  # as the engine sets it before `open`
         try:
             await connector.open()
             yield connector

@@ -69,3 +69,33 @@ class TestTwoColumns(Contract):
     @pytest.fixture
     def missing_key(self) -> tuple[str, int]:
         return "nobody", 7
+
+
+class TestWritable(Contract):
+    @pytest.fixture
+    def connector(self, url: str) -> MariadbConnector:
+        config = MariadbConfig(url=url, table="kept", key=("tenant", "number"), expires="until", writable=True)
+        return MariadbConnector(config)
+
+    @pytest.fixture
+    def known(self, sql: Sql) -> dict[Any, Any]:
+        sql(
+            "CREATE TABLE kept (tenant varchar(20), number int, city text, size double, `until` datetime(6), "
+            "PRIMARY KEY (number, tenant))"
+        )
+        sql(
+            "INSERT INTO kept (tenant, number, city, size) VALUES ('it''s', 1, 'Rome', 0.1), ('it''s', 2, 'Bari', 2), "
+            "('é', 1, 'Oslo', 3)"
+        )
+        rows = {("it's", 1): ("Rome", 0.1), ("it's", 2): ("Bari", 2.0), ("é", 1): ("Oslo", 3.0)}
+        return {key: {"city": city, "size": size} for key, (city, size) in rows.items()}
+
+    @pytest.fixture
+    def missing_key(self) -> tuple[str, int]:
+        return "nobody", 7
+
+
+class TestWritableTexts(TestTexts):
+    @pytest.fixture
+    def connector(self, url: str) -> MariadbConnector:
+        return MariadbConnector(MariadbConfig(url=url, table="users", key="login", columns=("name",), writable=True))

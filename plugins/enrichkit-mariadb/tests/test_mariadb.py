@@ -1,4 +1,4 @@
-"""Against a real server: right answers, keys that MariaDB finds equal and Spark does not, types, hostile names."""
+"""Tests on a real server: right answers, keys that MariaDB finds equal and Spark does not, types, hostile names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import asyncmy
 import pytest
 from enrichkit_mariadb import MariadbConfig, MariadbConnector, enrichkit_connector
 
-from enrichkit.connector import Failure, connector_of
 from enrichkit.errors import FatalError
+from enrichkit.interface import connector_of
+from enrichkit.plugin import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     Sql = Callable[[str], str]
 
-# The first test starts the server, which takes its time on a busy machine.
+# The first test starts the server, which takes long on a busy machine.
 pytestmark = [pytest.mark.service, pytest.mark.apt]
 
 UTC = dt.UTC
@@ -84,7 +85,7 @@ def test_several_key_columns_form_one_key(sql: Sql, url: str, ask: Ask) -> None:
 
 def test_a_key_of_another_shape_than_the_config_fails_the_task(users: str, ask: Ask) -> None:
     expected = (
-        "A key came with another number of parts than MariadbConfig.key names columns: 'id'. "
+        "The number of parts of a key is not the number of columns in MariadbConfig.key: 'id'. "
         "Name as many key columns in enrich(...) as in MariadbConfig.key."
     )
     with pytest.raises(FatalError) as caught:
@@ -102,7 +103,7 @@ def test_two_rows_for_one_key_are_an_error_of_that_key_or_a_list(sql: Sql, url: 
     answers = ask.lookup(url, ["a", "b", "B", "c"], **config)
     source = f"the table {url.rpartition('/')[2]}.visits"
     assert error_of(answers.pop("b")) == (
-        f"PermanentError: 3 rows of {source} have one key, and one is allowed: 'who' is not unique. "
+        f"PermanentError: 3 rows of {source} have the same key, and only one row is allowed: 'who' is not unique. "
         "Use enrich_frame(..., many=True) to get them all, or a key that is unique."
     )
     assert answers == {"a": "x", "B": "w"}
@@ -118,17 +119,17 @@ def test_ten_thousand_keys_in_one_call(sql: Sql, users: str, ask: Ask) -> None:
 
 
 def test_the_index_of_the_key_is_used(sql: Sql, users: str, ask: Ask) -> None:
-    """A scan of the table for each call would be right and useless."""
+    """A scan of the whole table for each call would give the right answers, but far too slowly."""
     sql("CREATE TABLE others (name varchar(50) CHARACTER SET latin1 PRIMARY KEY, u uuid UNIQUE, b varbinary(9) UNIQUE)")
     sql("INSERT INTO others SELECT name, uuid(), id FROM users")
     sql("INSERT INTO others SELECT concat('x', name), uuid(), id + 1000 FROM users")
 
-    async def plan(key: str, table: str, asked: Any) -> str:
-        async with ask.opened(users, table=table, key=key) as connector:
-            assert connector._lookup is not None
-            sent = connector._lookup.ask([asked])
-            statement = connector._lookup.sql.partition(" FOR ")[2]
-            row = (await connector._pool._idle[0].ask(f"EXPLAIN {statement}", sent.offset, sent.document))[1]
+    async def plan(column: str, table: str, key: Any) -> str:
+        async with ask.opened(users, table=table, key=column) as connector:
+            assert connector._statement is not None
+            request = connector._statement.request([key])
+            select = connector._statement.sql.partition(" FOR ")[2]
+            row = (await connector._pool._idle[0].fetch(f"EXPLAIN {select}", request.offset, request.document))[1]
             return f"{row[2]} {row[3]} {row[5]}"
 
     assert asyncio.run(plan("id", "users", 1)) == "t eq_ref PRIMARY"
@@ -154,7 +155,7 @@ def test_the_index_of_the_key_is_used(sql: Sql, users: str, ask: Ask) -> None:
         "text",
     ],
 )
-def test_a_text_finds_the_row_that_holds_exactly_it(sql: Sql, url: str, ask: Ask, column: str) -> None:
+def test_a_text_finds_the_row_that_holds_exactly_this_text(sql: Sql, url: str, ask: Ask, column: str) -> None:
     sql(f"CREATE TABLE t (k {column}, v int, KEY (k(20)))")
     sql("INSERT INTO t VALUES ('a', 1), ('B ', 2), ('e', 3), ('?', 4), ('', 5), ('1', 6), ('0', 7)")
     near = ["A", "a ", "B", "b ", "b", "é", "\N{GRINNING FACE}", "\ufffd", " ", "01", "1e0", "a\0", "a" * 21, "\u0131"]
@@ -162,22 +163,22 @@ def test_a_text_finds_the_row_that_holds_exactly_it(sql: Sql, url: str, ask: Ask
     assert expected == ask.lookup(url, [*expected, *near], table="t", key="k")
 
 
-def test_two_texts_that_a_collation_finds_equal_get_each_its_own_value(sql: Sql, url: str, ask: Ask) -> None:
+def test_texts_that_a_collation_finds_equal_each_get_their_own_value(sql: Sql, url: str, ask: Ask) -> None:
     sql("CREATE TABLE t (k varchar(20) COLLATE utf8mb4_unicode_ci, v int, KEY (k))")
     sql("INSERT INTO t VALUES ('straße', 1), ('strasse', 2), ('STRASSE', 3), ('cafe\u0301', 4), ('café', 5)")
     expected = {"straße": 1, "strasse": 2, "STRASSE": 3, "cafe\u0301": 4, "café": 5}
     assert expected == ask.lookup(url, [*expected, "Strasse", "cafe"], table="t", key="k")
 
 
-def test_char_drops_the_spaces_that_it_was_given(sql: Sql, url: str, ask: Ask) -> None:
+def test_a_char_column_drops_trailing_spaces(sql: Sql, url: str, ask: Ask) -> None:
     sql("CREATE TABLE t (k char(5), v int)")
     sql("INSERT INTO t VALUES ('a ', 1), ('b', 2)")
     assert ask.lookup(url, ["a", "a ", "a    ", "b"], table="t", key="k") == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize("key", ["abc", "", "1", "1 ", "0x1", "1e0", b"1", True, 1.0, Decimal(1)])
-def test_what_is_no_integer_never_finds_the_row_of_an_integer_column(users: str, ask: Ask, key: Any) -> None:
-    """MariaDB itself finds 'abc' equal to 0 and '1 x' equal to 1."""
+def test_a_key_that_is_no_integer_never_finds_a_row_of_an_integer_column(users: str, ask: Ask, key: Any) -> None:
+    """MariaDB's own `=` finds 'abc' equal to 0 and '1 x' equal to 1."""
     (answer,) = ask.lookup(users, [key], table="users").values()
     assert error_of(answer) == (
         f"PermanentError, rejected: The key was not sent: the key column 'id' of the table "
@@ -342,12 +343,12 @@ def test_an_instant_is_looked_up_whatever_its_time_zone(sql: Sql, url: str, ask:
     assert ask.lookup(url, [first], table="t", key="k") == {first: 1}
 
 
-def test_a_uuid_is_found_under_every_way_to_write_it(sql: Sql, url: str, ask: Ask) -> None:
+def test_a_uuid_is_found_in_each_of_its_spellings(sql: Sql, url: str, ask: Ask) -> None:
     sql("CREATE TABLE t (k uuid PRIMARY KEY, v int); INSERT INTO t VALUES ('6ccd780c-baba-1026-9564-5b8c656024db', 1)")
-    ways = ["6ccd780c-baba-1026-9564-5b8c656024db", "6CCD780CBABA102695645B8C656024DB"]
-    answers = ask.lookup(url, [*ways, "6ccd780c-baba-1026-9564-5b8c656024dc", "no uuid"], table="t", key="k")
+    spellings = ["6ccd780c-baba-1026-9564-5b8c656024db", "6CCD780CBABA102695645B8C656024DB"]
+    answers = ask.lookup(url, [*spellings, "6ccd780c-baba-1026-9564-5b8c656024dc", "no uuid"], table="t", key="k")
     assert error_of(answers.pop("no uuid")).startswith("PermanentError, rejected: ")
-    assert answers == dict.fromkeys(ways, 1)
+    assert answers == dict.fromkeys(spellings, 1)
 
 
 @pytest.mark.parametrize(
@@ -397,8 +398,9 @@ def test_a_column_that_cannot_be_a_value_is_named(sql: Sql, url: str, ask: Ask) 
     error = ask.failure(url, table="t")
     assert isinstance(error, FatalError)
     assert str(error) == (
-        f"The column 'p' of the table {url.rpartition('/')[2]}.t has the type point, for which Spark has none. Name "
-        "the columns to read in MariadbConfig.columns, or make a view that converts it, for example with ST_AsText."
+        f"The column 'p' of the table {url.rpartition('/')[2]}.t has the type point, which Spark does not have. Name "
+        "the columns to read in MariadbConfig.columns, or make a view that converts this column, for example with "
+        "ST_AsText."
     )
     assert ask.lookup(url, [1], table="t", columns=("v",)) == {1: 3}
 
@@ -409,7 +411,7 @@ def test_a_column_that_cannot_be_a_value_is_named(sql: Sql, url: str, ask: Ask) 
 @pytest.mark.parametrize(
     "name", ["we`ird", "100%", "%s", "a'b", 'a"b', "select", "日本", "; DROP TABLE t; --", "x?", "{}"]
 )
-def test_a_name_is_a_name_whatever_it_holds(sql: Sql, url: str, ask: Ask, name: str) -> None:
+def test_a_name_may_hold_any_characters(sql: Sql, url: str, ask: Ask, name: str) -> None:
     quoted = "`" + name.replace("`", "``") + "`"
     sql(f"CREATE TABLE {quoted} ({quoted} int PRIMARY KEY, v int, w int)")
     sql(f"INSERT INTO {quoted} VALUES (1, 2, 3)")
@@ -418,11 +420,11 @@ def test_a_name_is_a_name_whatever_it_holds(sql: Sql, url: str, ask: Ask, name: 
     assert ask.describe(url, table=table, key=name, columns=(name, "v")) == f"{quoted} int, `v` int"
 
 
-def test_a_table_or_column_that_is_not_there_gets_a_hint(users: str, ask: Ask) -> None:
+def test_a_table_or_column_that_does_not_exist_gets_a_hint(users: str, ask: Ask) -> None:
     database = users.rpartition("/")[2]
     columns = "Its columns: 'id', 'name', 'tier'."
     there = f"which the table {database}.users does not have"
-    told: list[tuple[dict[str, Any], str]] = [
+    cases: list[tuple[dict[str, Any], str]] = [
         (
             {"table": "Users"},
             (
@@ -451,13 +453,13 @@ def test_a_table_or_column_that_is_not_there_gets_a_hint(users: str, ask: Ask) -
             ),
         ),
     ]
-    for config, expected in told:
+    for config, expected in cases:
         error = ask.failure(users, **config)
         assert isinstance(error, FatalError)
         assert f"MariadbConfig.{expected}" == str(error)
 
 
-# The outside ------------------------------------------------------------------------------------------------------
+# The plugin -------------------------------------------------------------------------------------------------------
 
 
 def test_the_plugin_offers_its_connector_and_the_config_finds_it() -> None:

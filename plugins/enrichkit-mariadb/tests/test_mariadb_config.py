@@ -1,4 +1,4 @@
-"""MariadbConfig: what it takes, what it refuses and in which words, and that it travels without showing a secret."""
+"""MariadbConfig: the fields that it accepts, the messages about the others, and a pickle and a repr without secrets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from enrichkit_mariadb import MariadbConfig
 from enrichkit_mariadb.address import parse_url
 from enrichkit_mariadb.columns import quote
 
-from enrichkit.config import find_source
 from enrichkit.errors import ConfigError
-from enrichkit.secrets import Secret
+from enrichkit.plugin import Secret
+from enrichkit.sources.config import find_source
 
 UNREADABLE = (
     "MariadbConfig.url cannot be read as a URL; user, password and database must be percent-encoded ('@' is %40, "
@@ -49,13 +49,13 @@ def test_no_secret_is_in_the_repr(secrets: dict[str, Any]) -> None:
     assert "S3cret" not in f"{config!r} {config.address!r} {config.address}"
 
 
-def test_the_config_is_built_without_the_driver() -> None:
+def test_the_config_is_built_without_the_client_package() -> None:
     code = "import sys, enrichkit_mariadb as m; m.MariadbConfig(table='a.b'); "
     code += "assert not {'asyncmy', 'pyspark'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_environment_configures_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_configures_a_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENRICHKIT_MARIADB_URL", "mysql://app@db.example/shop")
     monkeypatch.setenv("ENRICHKIT_MARIADB_TABLE", "users")
     monkeypatch.setenv("ENRICHKIT_MARIADB_KEY", "tenant, id")
@@ -82,7 +82,7 @@ def test_a_table_is_a_name_or_a_database_and_a_name(table: Any, expected: tuple[
     assert expected == MariadbConfig(url="mariadb://h/shop", table=table, insecure=True).database_and_table()
 
 
-def test_a_quoted_name_stays_one_name_and_survives_the_parameters() -> None:
+def test_no_character_of_a_name_ends_the_quotes_or_is_taken_for_a_parameter() -> None:
     assert ["`a`", "```; --`", "`100%%`"] == [quote("a"), quote("`; --"), quote("100%")]
 
 
@@ -120,8 +120,8 @@ def test_a_quoted_name_stays_one_name_and_survives_the_parameters() -> None:
         (
             {"table": "MySQL.user"},
             (
-                "MariadbConfig.table is in the system database 'MySQL'; it must be a table of your own. Make a view in "
-                "a database of yours to read it."
+                "MariadbConfig.table is in the system database 'MySQL'; it must be a table of your own. To read a "
+                "system table, make a view of that table in a database of your own."
             ),
         ),
         (
@@ -133,14 +133,14 @@ def test_a_quoted_name_stays_one_name_and_survives_the_parameters() -> None:
         ),
     ],
 )
-def test_a_name_that_cannot_be_is_refused(config: dict[str, Any], expected: str) -> None:
+def test_a_name_that_mariadb_cannot_have_is_refused(config: dict[str, Any], expected: str) -> None:
     assert expected == message(**config)
 
 
 # The URL ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_url_is_taken_apart() -> None:
+def test_a_url_is_parsed_into_its_parts() -> None:
     address = parse_url("mariadb://an%40app:p%2Fa%3Fs%23s%3A@db.example:3307/my%20shop")
     assert ("db.example", 3307) == (address.host, address.port)
     assert ("an@app", "p/a?s#s:", "my shop") == (address.user, address.password, address.database)
@@ -175,8 +175,8 @@ def test_a_url_is_taken_apart() -> None:
         ),
         (
             "mariadb://app@db/shop?password=S3cret",
-            ("MariadbConfig.url holds settings behind a '?'; it must end with the database. Give them as fields of "
-            "MariadbConfig, for example tls_ca='/etc/ssl/ca.pem'; a '?' of the password is %3F."),
+            ("MariadbConfig.url holds settings after a '?'; the URL must end with the database. Give the settings as "
+            "fields of MariadbConfig, for example tls_ca='/etc/ssl/ca.pem'; write a '?' of the password as %3F."),
         ),
         *(
             (url, UNREADABLE)
@@ -220,18 +220,24 @@ def test_tls_is_on_and_verified_unless_the_server_is_on_this_machine() -> None:
         (
             {"url": "mariadb://db.example", "tls": False},
             (
-                "MariadbConfig.tls is False, which lets everybody on the way read and answer; off the local host it "
-                "must be True. Leave tls out and name the certificates to trust with tls_ca=..., or accept the risk "
-                "with insecure=True."
+                "MariadbConfig.tls is False, so that anybody on the network path can read the traffic and answer in "
+                "place of the server; for a server on another machine tls must be True. Leave tls out and name the "
+                "certificates to trust with tls_ca=..., or accept the risk with insecure=True."
             ),
         ),
         (
             {"tls": False, "tls_ca": "/ca.pem"},
-            "MariadbConfig names certificates, but tls is False; remove it, or tls_ca, tls_cert and tls_key.",
+            (
+                "MariadbConfig names certificates, but tls is False; remove tls=False, or remove tls_ca, tls_cert and "
+                "tls_key."
+            ),
         ),
         (
             {"tls_ca": "/ca.pem", "insecure": True},
-            "MariadbConfig names certificates to trust in tls_ca, which insecure=True ignores; remove one of them.",
+            (
+                "MariadbConfig.tls_ca names certificates to trust, which insecure=True ignores; remove tls_ca or "
+                "insecure=True."
+            ),
         ),
         ({"tls": "yes"}, "MariadbConfig.tls is 'yes'; it must be True, False or None."),
         ({"tls": 1}, "MariadbConfig.tls is 1; it must be True, False or None."),
@@ -241,5 +247,5 @@ def test_tls_is_on_and_verified_unless_the_server_is_on_this_machine() -> None:
         ),
     ],
 )
-def test_what_would_be_unsafe_or_means_nothing_is_refused(config: dict[str, Any], expected: str) -> None:
+def test_fields_that_are_unsafe_or_have_no_effect_are_refused(config: dict[str, Any], expected: str) -> None:
     assert expected == message(**config)

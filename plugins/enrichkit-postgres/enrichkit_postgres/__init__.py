@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.hookspecs import hookimpl
+from enrichkit.plugin import hookimpl
 
 from .config import PostgresConfig
 from .connector import PostgresConnector
 
 if TYPE_CHECKING:
-    from enrichkit.connector import Connector
+    from enrichkit.plugin import Connector
 
 __all__ = ["PostgresConfig", "PostgresConnector"]
 
 
 @hookimpl
 def enrichkit_connector() -> type[Connector[Any]]:
-    """Offer the connector to `enrich("postgres", ...)`."""
+    """Return the connector class of `enrich("postgres", ...)`."""
     return PostgresConnector

@@ -1,29 +1,29 @@
 """
-Read a DSN ourselves, and tell the driver host, port and user: one parser decides what is local and where we dial.
+The parser of a DSN; the driver gets host, port and user from it, and never the DSN.
 
-With two parsers a DSN that we take for local could lead the driver elsewhere, without TLS. Messages never quote the
-DSN: whatever part of it looks wrong may be half of a password.
+So one parser decides both whether the server is local and which server is connected to. With two parsers, the driver
+could connect to another machine without TLS because this parser takes the DSN for local. Messages never quote the DSN,
+because any part of it that looks wrong may be half of a password.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
 from enrichkit.errors import ConfigError
-from enrichkit.options import did_you_mean
+from enrichkit.plugin import did_you_mean
+from enrichkit.sql import is_host, is_local, unreadable_url
 
 __all__ = ["SSL_MODES", "Address", "parse_dsn"]
 
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 SESSION_ATTRS = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
 
-# Userinfo and hosts, path, query. urlsplit is no help: with the security patches of 2023 it refuses a list of hosts in
-# which an IPv6 address is not the first.
+# Userinfo and hosts, path, query. urlsplit cannot be used: since the security patches of 2023 it refuses a list of
+# hosts in which an IPv6 address is not the first.
 _PARTS = re.compile(r"postgres(?:ql)?://(?P<netloc>[^/?]*)(?P<path>[^?]*)\??(?P<query>.*)", re.DOTALL)
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?")
 _SETTINGS = (
     "host",
     "port",
@@ -42,18 +42,18 @@ _EXAMPLE = "for example 'postgresql://app@localhost:5432/shop'"
 @dataclass(frozen=True, slots=True)
 class Address:
     """
-    What a DSN says.
+    The parts of a DSN.
 
     Attributes:
         hosts: Host names, IP addresses, or absolute paths of the folder of a Unix socket; tried in this order.
         ports: One port per host.
-        user: None: `PGUSER` or the user of the worker process.
-        password: None: `PostgresConfig.password`, `PGPASSWORD` or `~/.pgpass` on the worker.
-        database: None: `PGDATABASE` or the name of the user.
+        user: User; None: `PGUSER` or the user of the worker process.
+        password: Password; None: `PostgresConfig.password`, `PGPASSWORD` or `~/.pgpass` on the worker.
+        database: Database; None: `PGDATABASE` or the name of the user.
         sslmode: One of `SSL_MODES`, or None.
-        target_session_attrs: Which of several hosts will do, for example `prefer-standby`. As lookups only read,
-            `read-write` is a primary and `read-only` a standby.
-        application_name: What `pg_stat_activity` shows.
+        target_session_attrs: Kind of server to choose among several hosts, for example `prefer-standby`. Lookups only
+            read, so `read-write` chooses a primary and `read-only` a standby.
+        application_name: Name of the client in `pg_stat_activity`.
     """
 
     hosts: tuple[str, ...]
@@ -68,25 +68,25 @@ class Address:
     @property
     def local(self) -> bool:
         """True when no byte leaves this machine: a Unix socket or the loopback interface, for every host."""
-        return all(map(_is_local, self.hosts))
+        return all(map(is_local, self.hosts))
 
     def __str__(self) -> str:
         return ", ".join(f"{host}:{port}" for host, port in zip(self.hosts, self.ports, strict=True))
 
 
 def parse_dsn(dsn: str) -> Address:
-    """Return what *dsn* says; raises `ConfigError` for anything that two readers could read differently."""
+    """Return the parts of *dsn*; raises `ConfigError` for a DSN that two parsers could read differently."""
     netloc, path, settings = _split(dsn)
     userinfo, _, hostlist = netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
-    named = hostlist or settings.get("host", "")
-    if not named:
+    hosts = hostlist or settings.get("host", "")
+    if not hosts:
         raise ConfigError(
             "PostgresConfig.dsn names no host; it must name one, so that it means the same server on every worker. "
             "Write 'postgresql://localhost:5432/shop', or 'postgresql:///shop?host=/var/run/postgresql' for a Unix "
             "socket."
         )
-    pairs = [_host_and_port(item, settings.get("port", "5432")) for item in named.split(",")]
+    pairs = [_host_and_port(item, settings.get("port", "5432")) for item in hosts.split(",")]
     return Address(
         hosts=tuple(host for host, _ in pairs),
         ports=tuple(port for _, port in pairs),
@@ -107,7 +107,7 @@ def _split(dsn: str) -> tuple[str, str, dict[str, str]]:
     if parts is None:
         raise ConfigError(f"PostgresConfig.dsn must start with 'postgresql://' or 'postgres://', {_EXAMPLE}.")
     netloc, path, query = parts.groups()
-    # A '/', '?', '#' or '@' of the password that is not encoded ends the host too early or moves it.
+    # If the password holds a '/', '?', '#' or '@' that is not encoded, the host ends too early or begins too late.
     if "@" in path + query or netloc.count("@") > 1 or re.search(r"[\x00-\x20\x7f\\#]|[][].*@", dsn):
         raise _unreadable()
     try:
@@ -121,11 +121,7 @@ def _split(dsn: str) -> tuple[str, str, dict[str, str]]:
 
 
 def _unreadable() -> ConfigError:
-    return ConfigError(
-        "PostgresConfig.dsn cannot be read as a URL; user, password and database must be percent-encoded "
-        "('@' is %40, '/' is %2F, ':' is %3A, '#' is %23, '%' is %25). "
-        "Or leave the password out and give password=Secret.env('NAME')."
-    )
+    return unreadable_url("PostgresConfig.dsn")
 
 
 def _unknown_setting(name: str) -> ConfigError:
@@ -159,20 +155,8 @@ def _host_and_port(item: str, default_port: str) -> tuple[str, int]:
     else:
         host, _, port = item.partition(":")
         port = port or default_port
-    if not (item.startswith("/") or _HOST.fullmatch(host) or _ip(host)):
+    if not (item.startswith("/") or is_host(host)):
         raise _unreadable()
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+    if not (re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 65536):
         raise _unreadable()
     return host, int(port)
-
-
-def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
-def _is_local(host: str) -> bool:
-    address = _ip(host)
-    return host.startswith("/") or host.lower() == "localhost" or (address is not None and address.is_loopback)

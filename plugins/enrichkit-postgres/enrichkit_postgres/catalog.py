@@ -1,4 +1,4 @@
-"""What the server's catalog says about a table or a query, and messages for what it does not say."""
+"""The columns of a table or a query, from the catalog of the server."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ class Column:
     A column of a table or query.
 
     Attributes:
-        name: As the catalog spells it.
-        type: Its type.
-        exact: False when its collation finds different texts equal.
-        indexed: True when a B-tree of all rows begins with it.
+        name: Name as the catalog spells it.
+        type: Type of the column.
+        exact: False when the collation of the column finds different texts equal.
+        indexed: True when a B-tree index of all rows begins with the column.
+        sql: SQL of the type, with its length or precision, and of a domain its name.
     """
 
     name: str
     type: PgType
     exact: bool = True
     indexed: bool = False
+    sql: str = ""
 
 
 _TABLE = """
@@ -51,12 +53,12 @@ SELECT a.attname::text, a.atttypid, a.atttypmod, coalesce(c.collisdeterministic,
     JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid JOIN pg_catalog.pg_am m ON m.oid = x.relam
     WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum AND i.indisvalid AND i.indpred IS NULL
         AND m.amname = 'btree'
-)
+), pg_catalog.format_type(a.atttypid, a.atttypmod)
 FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 
-# A domain is followed down to its base type, whose typmod is the domain's.
+# A domain is replaced by its base type, with the typmod of the domain.
 _TYPES = """
 WITH RECURSIVE step (n, oid, typmod) AS (
     SELECT u.n, u.oid, u.typmod
@@ -81,29 +83,29 @@ WHERE t.typtype <> 'd' ORDER BY s.n
 
 
 async def columns_of_table(connection: Any, config: PostgresConfig) -> dict[str, Column]:
-    """Return the columns of a table, view or foreign table; raises `FatalError` when there is none of that name."""
+    """Return the columns of a table, view or foreign table by name; raises `FatalError` when the table is missing."""
     schema, table = config.schema_and_table()
-    found = await connection.fetch(_TABLE, schema, table)
-    if not found:
+    tables = await connection.fetch(_TABLE, schema, table)
+    if not tables:
         names = await connection.fetch(_TABLES, schema)
         elsewhere = sorted(where for where, name in names if name == table)
         hint = f" The schema {elsewhere[0]!r} has one: write table='{elsewhere[0]}.{table}'." if elsewhere else ""
         here = [name for where, name in names if where == schema]
         raise no_table(config, table, f"the schema {schema!r}", here, hint)
-    rows = await connection.fetch(_COLUMNS, found[0][0])
+    rows = await connection.fetch(_COLUMNS, tables[0][0])
     types = await _types(connection, [(oid, typmod) for _, oid, typmod, *_ in rows])
-    return {name: Column(name, type_, *told) for (name, _, _, *told), type_ in zip(rows, types, strict=True)}
+    return {name: Column(name, type_, *flags) for (name, _, _, *flags), type_ in zip(rows, types, strict=True)}
 
 
 async def columns_of_query(connection: Any, query: str) -> tuple[list[Column], list[PgType | None]]:
-    """Return the columns of *query*, and the type of one key of each parameter (None: it takes no array)."""
+    """Return the columns of *query*, and the type of an element of each parameter (None: the parameter is no array)."""
     statement = await connection.prepare(query)
     attributes, parameters = statement.get_attributes(), statement.get_parameters()
     types = await _types(connection, [(part.oid, -1) for part in (*(a.type for a in attributes), *parameters)])
     columns = [Column(a.name, type_) for a, type_ in zip(attributes, types[: len(attributes)], strict=True)]
     elements = [type_.element_oid for type_ in types[len(attributes) :]]
-    known = iter(await _types(connection, [(oid, -1) for oid in elements if oid is not None]))
-    return columns, [None if oid is None else next(known) for oid in elements]
+    element_types = iter(await _types(connection, [(oid, -1) for oid in elements if oid is not None]))
+    return columns, [None if oid is None else next(element_types) for oid in elements]
 
 
 async def _types(connection: Any, types: list[tuple[int, int]]) -> list[PgType]:

@@ -1,23 +1,26 @@
-"""What a user says about a PostgreSQL source."""
+"""The config of a PostgreSQL source."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from enrichkit.errors import ConfigError
-from enrichkit.secrets import Secret  # noqa: TC001 - who lints a file of sources reads the hints
+from enrichkit.plugin import Secret  # noqa: TC001 - `enrichkit lint` resolves these type hints
 from enrichkit.sql import SqlServerConfig
 
 from .address import Address, parse_dsn
 
 __all__ = ["PostgresConfig"]
 
-# NAMEDATALEN - 1. The server silently cuts longer names, and the shorter one may belong to another table:
+# NAMEDATALEN - 1. The server silently cuts longer names, and the shorter name may belong to another table:
 # https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS
 MAX_BYTES = 63
 
 _SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pg_toast")
 _VERIFIED = "verify-full"
+# Functions whose effect outlives the statement, and which a read-only session allows.
+_LASTING = re.compile(r'\b(set_config|pg_(?:try_)?advisory_lock(?:_shared)?)"?\s*\(', re.IGNORECASE).search
 _EXAMPLES = (
     "PostgresConfig(table='users', key='id') or "
     "PostgresConfig(query='SELECT id, name FROM users WHERE id = ANY($1)', key='id')"
@@ -27,35 +30,41 @@ _EXAMPLES = (
 @dataclass(frozen=True, kw_only=True)
 class PostgresConfig(SqlServerConfig):
     """
-    Where the values are: rows of a table, or of a query, found by their key.
+    The server, and the table or query with the values.
 
-    One value column gives its value, several give a struct. A name is taken as the catalog spells it: case counts.
+    One value column gives its value, several give a struct. Names are spelt as in the catalog: case counts.
 
     Attributes:
         dsn: `postgresql://user@host:port/database`, with several hosts separated by commas. The settings `sslmode`,
             `target_session_attrs` and `application_name` may follow as `?name=value`. Hidden from repr: it may hold a
             password.
         table: `"table"` (of the schema `public`), `"schema.table"`, or `(schema, table)` when a name holds a dot.
-        key: The key column, or a tuple of them in the order of the key columns in Spark. An index must lead with them.
-        columns: The value columns; empty: all columns of the table but the key's.
-        query: Instead of *table*, one SELECT that takes an array of keys as `$1` (and one per further key column as
-            `$2`, ...) and returns the key columns first, named as in *key*, then the value columns.
+        key: Name of the key column, or a tuple of names in the order of the key columns in Spark. An index must begin
+            with these columns.
+        columns: Names of the value columns; empty: all columns of the table but the key columns.
+        max_bytes: Most bytes that the server may send for one call, with the values of all its keys; 64 KiB to 1 GiB.
+        expires: Name of the `timestamptz` column with the time until which a row serves; NULL: for ever. A row whose
+            time is over counts as absent. None: all rows serve for ever.
+        writable: True allows `tiers(write_back=True)` to insert and update rows, in sessions of their own. A unique
+            index must hold exactly the key columns.
+        query: Instead of *table*, one SELECT that takes an array of keys as `$1` (and as `$2`, ... an array for each
+            further key column). It returns the key columns first, named as in *key*, then the value columns.
         password: A literal or, better, a `Secret`. None: from the DSN, `PGPASSWORD` or `~/.pgpass` on the worker.
-        pgbouncer: True behind PgBouncer in transaction mode: no prepared statements, and settings per transaction.
-            Costs three more round trips per call.
+        pgbouncer: True behind PgBouncer in transaction mode. The connector then uses no prepared statements, and makes
+            its settings in each transaction, which costs three more round trips per call.
         tls_ca: Path, on the worker, of the certificates to trust; None: those of the system.
         tls_cert: Path, on the worker, of a client certificate.
-        tls_key: Path, on the worker, of its private key; None: it is in *tls_cert*.
-        insecure: True allows a connection whose other end is not verified: the `sslmode` of the DSN holds, `prefer`
-            when it says none. False: `verify-full`, and nothing less unless the server is on this machine.
-        returns: DDL of one value, when it shall be another type than the server describes.
+        tls_key: Path, on the worker, of the private key of the client; None: the key is in *tls_cert*.
+        insecure: True allows a connection to a server that is not verified: the `sslmode` of the DSN applies, or
+            `prefer` without one. False requires `verify-full`, except for a server on this machine.
+        returns: DDL of one value, if it is to have another type than the server describes.
 
     Raises:
         ConfigError: On the driver, when a field is wrong.
 
     >>> PostgresConfig(dsn="postgresql://app:S3cret@localhost/shop", table="users", columns=("name", "tier"))
-    PostgresConfig(returns=None, table='users', key='id', columns=('name', 'tier'), query=None, pgbouncer=False, \
-tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
+    PostgresConfig(returns=None, table='users', key='id', columns=('name', 'tier'), max_bytes=67108864, expires=None, \
+writable=False, query=None, pgbouncer=False, tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
     """
 
     dsn: str = field(default="postgresql://localhost:5432/postgres", repr=False)
@@ -73,13 +82,19 @@ tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
         if not isinstance(self.pgbouncer, bool):
             raise ConfigError(f"PostgresConfig.pgbouncer is {self.pgbouncer!r}; it must be True or False.")
         self.check_query(self.query, mark="$", takes="one array of keys", condition="{} = ANY({})", examples=_EXAMPLES)
+        if (lasting := _LASTING(self.query or "")) is not None:
+            raise ConfigError(
+                f"PostgresConfig.query calls {lasting[1]}(), whose effect would stay in the connection, for later "
+                "calls too. Leave it out: give a setting to the role (ALTER ROLE ... SET) or to a function (CREATE "
+                "FUNCTION ... SET), and take a lock with pg_advisory_xact_lock()."
+            )
         if self.table is not None:
             self.schema_and_table()
         self.check_server("dsn")
         self._check_tls()
 
     def check_name(self, field: str, name: object, what: str) -> str:
-        """Return *name* if PostgreSQL can have a *what* of that name; raises `ConfigError` that speaks of *field*."""
+        """Return *name* if PostgreSQL can have a *what* of that name; raises `ConfigError` with the name of *field*."""
         name = super().check_name(field, name, what)
         size = len(name.encode())
         if size > MAX_BYTES:
@@ -108,12 +123,12 @@ tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
 
     @property
     def address(self) -> Address:
-        """What the DSN says."""
+        """The parts of the DSN."""
         return parse_dsn(self.dsn)
 
     @property
     def sslmode(self) -> str:
-        """The mode that holds: `disable`, `allow`, `prefer`, `require`, `verify-ca` or `verify-full`."""
+        """The effective mode: `disable`, `allow`, `prefer`, `require`, `verify-ca` or `verify-full`."""
         address = self.address
         if address.sslmode is not None:
             return address.sslmode

@@ -1,40 +1,54 @@
-"""Keys to the rows of a PostgreSQL table or query, a group of keys per statement."""
+"""The connector of PostgreSQL: a call looks up its keys in a table or query with one statement."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from enrichkit.errors import FatalError
 from enrichkit.sql import SqlConnector
 
 from .config import PostgresConfig
-from .lookup import Lookup
 from .pool import PostgresPool
-from .statements import prepare
+from .prepare import prepare
+from .statement import Statement
+from .writer import Writer, make_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from enrichkit.connector import Call, ConnectorConfig, Failure, Key, Value
+    from enrichkit.plugin import Call, ConnectorConfig, Failure, Key, Value
+
+    from .leases import PostgresLeases
 
 __all__ = ["PostgresConnector"]
 
+# What is left to ordinary users, of the server, of this user and of this database.
+_MAX_CONNECTIONS = """
+SELECT least(
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+        - coalesce(nullif(current_setting('reserved_connections', true), '')::int, 0),
+    (SELECT nullif(rolconnlimit, -1) FROM pg_catalog.pg_roles WHERE rolname = current_user),
+    (SELECT nullif(datconnlimit, -1) FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+)
+"""
 
-class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Lookup]):
+
+class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
     """
-    Look keys up with `key = ANY($1)`, through asyncpg.
+    Lookups with `key = ANY($1)`, through asyncpg.
 
-    One value column gives its value, several a mapping; a stored NULL is None. A key that the column cannot hold is
-    rejected without being sent. Sessions are read-only, and the server itself stops a statement a tenth before
-    ``call.timeout``.
+    One value column gives its value, several give a mapping; a stored NULL is None. A key that the column cannot hold
+    is rejected without being sent. Sessions are read-only, but for those of `store_many`, and the server itself stops a
+    statement when nine tenths of ``call.timeout`` have passed.
 
     CPU per key through Spark, a million int keys, one column of texts, 4 calls in flight, worker and server: 0.4 +
-    0.5 to 0.6 us with 4,000 keys a call; before texts came as bytes the server took 0.60 with 2,000, 0.46 with 4,000.
-    Without Spark the worker takes 0.35 to 0.37, and bare `connection.fetch` of 1,000 keys a call 0.57. The server takes
-    2 to 3 us for a key whose call has others from all over a table of a million rows, and half a microsecond for one
-    among its neighbours, as in a long job: see docs/decisions/0036-calls-of-neighbours.md. How columns come without
-    objects: `gathered.py`.
-    A call of 4,000 keys stays within `timeout` where each has to be read from a disk that takes 2 ms.
+    0.5 to 0.6 us with 4,000 keys a call. Before texts came as bytes, the server took 0.60 us with 2,000 keys a call and
+    0.46 us with 4,000. Without Spark the worker takes 0.35 to 0.37 us, and bare `connection.fetch` of 1,000 keys a call
+    0.57 us. The server takes 2 to 3 us for a key when the keys of a call are spread over a table of a million rows, and
+    half a microsecond for a key among its neighbours, as in a long job: see docs/decisions/0036-calls-of-neighbours.md.
+    `aggregates.py` describes how columns come without an object for each value.
+    A call of 4,000 keys stays within `timeout` when the server has to read each row from a disk that takes 2 ms.
     """
 
     name: ClassVar[str] = "postgres"
@@ -45,28 +59,87 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Lookup]):
     key_columns = True
     requires: ClassVar[tuple[str, ...]] = ("asyncpg",)
     pip: ClassVar[str | None] = "pip install 'enrichkit[postgres]'"
+    _writer: Writer | None = None
 
     def make_pool(self) -> PostgresPool:
-        import asyncpg  # here, so that a driver program without it can still build the config
+        import asyncpg  # here, so that a driver program without asyncpg can still build the config
 
         return PostgresPool(self.config, self.capacity, asyncpg)
 
-    async def prepare(self, pool: PostgresPool) -> Lookup:
-        async def check(connection: Any, timeout: float) -> Lookup:
+    def make_writers(self) -> PostgresPool:
+        import asyncpg
+
+        return PostgresPool(self.config, self.write_capacity, asyncpg, writes=True)
+
+    @classmethod
+    def lease_store(cls, config: PostgresConfig) -> PostgresLeases:
+        """Return a connection to the server of *config* as a store of limits; see `Connector.lease_store`."""
+        from .leases import PostgresLeases
+
+        return PostgresLeases(config)
+
+    async def prepare(self, pool: PostgresPool) -> Statement:
+        async def check(connection: Any, timeout: float) -> Statement:
             async with asyncio.timeout(timeout):
                 return await prepare(connection, self.config)
 
         return await pool.run(check, self.open_timeout)
 
+    async def max_connections(self) -> int | None:
+        """Return the least limit, see `Connector.max_connections`; None behind PgBouncer, which has one of its own."""
+        if self.config.pgbouncer:
+            return None
+
+        async def fetch(connection: Any, timeout: float) -> int | None:
+            found: int | None = await connection.fetchval(_MAX_CONNECTIONS, timeout=timeout)
+            return found
+
+        return await self.opened()[0].run(fetch, self.open_timeout)
+
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Value | Failure]:
-        """Look *keys* up in one statement, see `Connector.fetch_many`."""
-        pool, lookup = self.opened()
-        asked = lookup.ask(keys)
-        if not asked.keys:
-            return asked.answers
+        """Look up *keys* with one statement, see `Connector.fetch_many`."""
+        pool, statement = self.opened()
+        request = statement.request(keys)
+        if not request.keys:
+            return request.answers
 
         async def fetch(connection: Any, timeout: float) -> Mapping[Key, Value | Failure]:
-            rows = await connection.fetch(lookup.sql, *asked.arguments, timeout=timeout)
-            return lookup.read(rows, asked, call.many)
+            rows = await statement.fetch(connection, request, timeout)
+            return statement.read(rows, request, call.many)
 
-        return await pool.run(fetch, call.timeout)
+        return await pool.run(fetch, call.timeout, self.config.max_bytes)
+
+    async def store_many(self, values: Mapping[Key, Value], ttl: float | None) -> None:
+        """Insert or replace the rows of *values* in one transaction, see `Connector.store_many`."""
+        pool, statement = self.opened_to_write(ttl)
+        if not values:
+            return
+
+        async def write(connection: Any, timeout: float) -> None:
+            async with asyncio.timeout(timeout):
+                if self._writer is None or self._writer.statement is not statement:
+                    self._writer = await make_writer(connection, self.config, statement)
+                await self._writer.write(connection, values, ttl)
+
+        await pool.run(write, self.write_timeout, self.config.max_bytes)
+
+    async def scan(self, kinds: Sequence[type], size: int) -> AsyncIterator[Sequence[Key]]:
+        """Iterate over the keys in their order, see `Connector.scan`; each page is a statement of its own."""
+        pool, statement = self.opened()
+        listing, last = statement.listing, None
+        if listing is None:
+            raise FatalError(self.cannot_scan)
+
+        async def fetch(connection: Any, timeout: float) -> tuple[list[Key], Sequence[str] | None]:
+            return await listing.after(connection, last, size, timeout)
+
+        while True:
+            keys, last = await pool.run(fetch, self.page_timeout, self.config.max_bytes)
+            if last is None:
+                return
+            yield keys
+
+    def lists_all(self, kinds: Sequence[type]) -> bool:
+        """Return whether an unlisted key of *kinds* is a miss, see `Connector.lists_all`."""
+        listing = self.opened()[1].listing
+        return listing is not None and listing.lists_all(kinds)

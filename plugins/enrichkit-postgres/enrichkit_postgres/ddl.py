@@ -1,4 +1,4 @@
-"""The Spark type of one value, as DDL text."""
+"""The DDL of one value: its Spark type as text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .pgtypes import Kept
+    from .pgtypes import ValueColumn
 
 __all__ = ["ddl_of"]
 
-# The words that Spark 4.3 does not take as a field name while spark.sql.ansi.enforceReservedKeywords is on.
+# The words that Spark 4.3 does not accept as a field name while spark.sql.ansi.enforceReservedKeywords is on.
 _RESERVED = frozenset(
     """
     all and any as authorization both call case cast check collate collation collations column constraint create cross
@@ -23,11 +23,11 @@ _RESERVED = frozenset(
 )
 
 
-def ddl_of(kept: Mapping[str, Kept]) -> str:
+def ddl_of(columns: Mapping[str, ValueColumn]) -> str:
     """Return the type of the only value column, or a struct of several."""
-    if len(kept) == 1:
-        return next(iter(kept.values())).ddl
-    return ", ".join(f"{_field(name)} {column.ddl}" for name, column in kept.items())
+    if len(columns) == 1:
+        return next(iter(columns.values())).ddl
+    return ", ".join(f"{_field(name)} {column.ddl}" for name, column in columns.items())
 
 
 def _field(name: str) -> str:

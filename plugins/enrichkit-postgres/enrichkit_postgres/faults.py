@@ -1,32 +1,39 @@
 """
-The driver's exceptions become ours: try again, this key is bad, or nothing will work.
+The translation of the driver's exceptions into unavailable, transient, permanent and fatal errors.
 
-What the server writes may quote a key (`invalid input syntax for type uuid: "..."`), so its text is passed on only for
-those SQLSTATE classes whose texts speak of the server, its names and its state, and only when no function raised it.
+A text of the server may quote a key (`invalid input syntax for type uuid: "..."`). So the message repeats the text
+only for SQLSTATE classes whose texts concern the server, its names and its state, and only when no function raised the
+error.
 """
 
 from __future__ import annotations
 
-import ssl
-from typing import TYPE_CHECKING
+import socket
+from typing import TYPE_CHECKING, Any
 
-from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
-from enrichkit.secrets import redact
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
+from enrichkit.plugin import redact
+from enrichkit.sql import tls_fault
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
 __all__ = ["translate"]
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
-# Connection, rollback (serialization, deadlock, standby conflict), resources, in use, operator (shutdown, statement
-# timeout, starting up), system; asyncpg repeats by itself when a plan is outdated, unless it is in a transaction.
+# Connection, rollback (serialization, deadlock, standby conflict), resources, object in use, operator (shutdown,
+# statement timeout, starting up), system. asyncpg itself repeats a statement with an outdated plan, unless it is in a
+# transaction.
 _TRANSIENT = ("08", "25P03", "25P04", "40", "53", "55", "57", "58", "72")
+# Of these, the states in which the server answers no key: the connection broke, too many connections, the server shuts
+# down, starts up or recovers.
+_UNAVAILABLE = ("08", "53300", "57P01", "57P02", "57P03", "57P05")
 # Authentication, catalog and schema names, syntax, access, read-only, unsupported, statement name, role.
 _FATAL = ("08P01", "0A", "0L", "0P", "25", "26", "28", "3D", "3F", "42", "57P04")
 
 POOLER = "08P01"
-"""PgBouncer says so of all that it refuses: no server to be had, or too many clients, for a moment, too."""
+"""SQLSTATE of all errors of PgBouncer, also of transient ones: no server available, too many clients."""
 _OF_SETTINGS = ("unsupported startup parameter", "no such ", "password authentication failed", "SSL required")
 
 _ADVICE = {
@@ -35,7 +42,7 @@ _ADVICE = {
     "a certificate, which PostgresConfig.tls_cert and tls_key name.",
     "3D": "Name an existing database at the end of PostgresConfig.dsn.",
     "42601": "PostgresConfig.query must be one SELECT statement, without a semicolon inside.",
-    "42501": "Grant SELECT on it to this user.",
+    "42501": "Grant SELECT on it to this user, and INSERT and UPDATE if PostgresConfig.writable is True.",
     "25006": "The session is read-only; the query must be a SELECT that writes nothing.",
     "53300": "Lower capacity, which counts per worker process, or raise max_connections of the server.",
     "57014": "The statement ran longer than the lookup may take: give the key an index, or raise the option timeout.",
@@ -47,71 +54,92 @@ _ADVICE = {
 
 def translate(error: Exception, driver: ModuleType, where: str, *secrets: str | None) -> ConnectorError:
     """
-    Return the `ConnectorError` for an exception of the driver, its text without keys and without *secrets*.
+    Return the `ConnectorError` for an exception of the driver, with a message without keys and without *secrets*.
 
     Args:
-        error: What was caught; a `ConnectorError` is returned as it is.
+        error: The exception; a `ConnectorError` is returned as it is.
         driver: The module asyncpg.
-        where: The server, for the text.
-        secrets: What must not be in the text.
+        where: Address of the server, for the message.
+        secrets: Secrets that the message must not show.
     """
     if isinstance(error, ConnectorError):
         return error
     state = getattr(error, "sqlstate", None)
     if isinstance(error, driver.PostgresError) and isinstance(state, str):
-        kind = _class_of(state, str(error.args[0]) if error.args else "")
-        shown = kind is not PermanentError and error.context is None
-        text = f"{redact(str(error.args[0]), *secrets).rstrip('.')}, " if shown and error.args else ""
-        advice = "" if state == POOLER and kind is TransientError else _advice(state)
-        said = f"PostgreSQL at {where} says: {text}{type(error).__name__}, SQLSTATE {state}. {advice}"
-        return kind(said.rstrip())
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        reason = getattr(error, "verify_message", None) or str(error.reason) or type(error).__name__
-        if "_ALERT_" in reason:  # of the other end
-            return FatalError(
-                f"PostgreSQL at {where} refused the TLS connection: {reason}. If it asks for a certificate of the "
-                "client, name one that it trusts with PostgresConfig.tls_cert and tls_key."
-            )
+        return _server_error(error, state, where, secrets)
+    if (refusal := tls_fault(error)) is not None:
+        return _tls_error(refusal, where)
+    if isinstance(error, OSError):
+        return _network_error(error, where, secrets)
+    return _driver_error(error, driver, where, secrets)
+
+
+def _server_error(error: Any, state: str, where: str, secrets: Sequence[str | None]) -> ConnectorError:
+    """Return the error for an error that the server reported with the SQLSTATE *state*."""
+    kind = _class_of(state, str(error.args[0]) if error.args else "")
+    shown = kind is not PermanentError and error.context is None
+    text = f"{redact(str(error.args[0]), *secrets).rstrip('.')}, " if shown and error.args else ""
+    advice = "" if state == POOLER and issubclass(kind, TransientError) else _advice(state)
+    message = f"PostgreSQL at {where} says: {text}{type(error).__name__}, SQLSTATE {state}. {advice}"
+    return kind(message.rstrip())
+
+
+def _tls_error(refusal: str, where: str) -> FatalError:
+    if "_ALERT_" in refusal:  # an alert comes from the server
         return FatalError(
-            f"The TLS connection to PostgreSQL at {where} was refused by us: {reason.rstrip('.')}. It must show a "
-            "valid certificate for this host name. Name the certificates to trust with PostgresConfig.tls_ca."
+            f"PostgreSQL at {where} refused the TLS connection: {refusal}. If it asks for a certificate of the "
+            "client, name one that it trusts with PostgresConfig.tls_cert and tls_key."
         )
+    return FatalError(
+        f"The TLS connection to PostgreSQL at {where} was refused by us: {refusal.rstrip('.')}. It must show a "
+        "valid certificate for this host name. Name the certificates to trust with PostgresConfig.tls_ca."
+    )
+
+
+def _network_error(error: OSError, where: str, secrets: Sequence[str | None]) -> ConnectorError:
     if isinstance(error, ConnectionError) and "rejected SSL upgrade" in str(error):
         return FatalError(
             f"PostgreSQL at {where} does not offer TLS, which PostgresConfig asks for. Turn ssl on in the server, or "
             "accept an unencrypted connection with insecure=True."
         )
-    if isinstance(error, TimeoutError):  # an OSError too
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt: no wait mends that
+        return TransientError(redact(f"PostgreSQL at {where} cannot be reached: {error.strerror}.", *secrets))
+    if isinstance(error, TimeoutError):
         return TransientError(
             f"PostgreSQL at {where} did not answer in time. Raise the option timeout, or look at the server."
         )
-    if isinstance(error, OSError):
-        reason = str(error.strerror or error) or type(error).__name__
-        return TransientError(redact(f"PostgreSQL at {where} cannot be reached: {reason}.", *secrets))
+    reason = str(error.strerror or error) or type(error).__name__
+    return UnavailableError(redact(f"PostgreSQL at {where} cannot be reached: {reason}.", *secrets))
+
+
+def _driver_error(error: Exception, driver: ModuleType, where: str, secrets: Sequence[str | None]) -> ConnectorError:
+    """Return the error for an exception that the driver raised itself."""
     if isinstance(error, driver.ClientConfigurationError | driver.UnsupportedServerFeatureError):
         return FatalError(redact(f"asyncpg cannot connect to PostgreSQL at {where}: {error}", *secrets))
     if isinstance(error, driver.TargetServerAttributeNotMatched):
-        return TransientError(
+        return UnavailableError(
             f"No server at {where} is what target_session_attrs in PostgresConfig.dsn asks for; one may be on its way "
             "to it. Look at the servers, or name another kind."
         )
     if isinstance(error, driver.InterfaceError) and isinstance(error, ValueError):  # its text quotes the value
         return PermanentError(f"A key does not fit its column of PostgreSQL at {where}: {type(error).__name__}.")
     if isinstance(error, driver.InterfaceError | driver.InternalClientError):
-        return TransientError(f"The connection to PostgreSQL at {where} broke: {type(error).__name__}.")
-    # Decoding, most likely: the text may quote the value.
+        return UnavailableError(f"The connection to PostgreSQL at {where} broke: {type(error).__name__}.")
+    # Most likely an error of decoding, whose text may quote the value.
     return PermanentError(f"A value from PostgreSQL at {where} cannot be read: {type(error).__name__}.")
 
 
 def _class_of(state: str, text: str) -> type[FatalError | PermanentError | TransientError]:
-    """The longest prefix wins: 25P03 is transient, the rest of 25 is fatal."""
+    """Return the class for *state* by the longest prefix that matches: 25P03 is transient, all other 25 are fatal."""
     if state == POOLER and not text.startswith(_OF_SETTINGS):
-        return TransientError
+        return UnavailableError
     transient = max((len(prefix) for prefix in _TRANSIENT if state.startswith(prefix)), default=0)
     fatal = max((len(prefix) for prefix in _FATAL if state.startswith(prefix)), default=0)
     if fatal > transient:
         return FatalError
-    return TransientError if transient else PermanentError
+    if transient:
+        return UnavailableError if state.startswith(_UNAVAILABLE) else TransientError
+    return PermanentError
 
 
 def _advice(state: str) -> str:

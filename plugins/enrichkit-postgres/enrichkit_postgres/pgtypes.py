@@ -1,14 +1,13 @@
 """
-PostgreSQL's types: which Spark type a value gets, how it is selected, and which keys a key column takes.
+PostgreSQL's types: the Spark type and the SQL of a value column, and the keys that a key column takes.
 
-A key that the column cannot hold must be found before it is sent, or the whole call fails for it. Three things that
-the driver does silently are avoided here (asyncpg 0.32): it sends True for int4 as 1, the date 9999-12-31 as
+A key that the column cannot hold must be found before it is sent, or the whole call fails because of it. This module
+avoids three silent conversions of the driver (asyncpg 0.32): it sends True for int4 as 1, sends the date 9999-12-31 as
 `infinity`, and reads `infinity` as 9999-12-31.
 """
 
 from __future__ import annotations
 
-import re
 from array import array
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -16,30 +15,31 @@ from decimal import Decimal
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from enrichkit.connector import Keys
-from enrichkit.sql import quote
+from enrichkit.plugin import Keys
+from enrichkit.sql import are_utf8, are_uuids, quote, uuid_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Kept", "KeyType", "PgType", "Taken", "key_type", "value_type"]
+__all__ = ["LIMITS", "KeyColumn", "KeyType", "PgType", "ValueColumn", "equality", "key_type", "value_column"]
 
 
 @dataclass(frozen=True, slots=True)
 class PgType:
     """
-    A type as the catalog describes it; a domain is the type below it.
+    A type as the catalog describes it; a domain is described as its base type.
 
     Attributes:
-        name: For example `int4`; as the type's own schema calls it.
-        builtin: True when it is one of `pg_catalog`.
+        name: Name in the schema of the type, for example `int4`.
+        builtin: True for a type of `pg_catalog`.
         kind: `typtype`: `b` base, `e` enum, `c` composite, `r` range, ...
         category: `typcategory`: `S` for strings, ...
         typmod: Length, or precision and scale; -1 for none.
-        array: The type of an array of it, as SQL; None when there is none.
-        equality: Schema of its own operator `=`; None when it uses another type's.
-        element: Name of its elements' type, for an array of a builtin type; `""` for an array of others.
-        element_oid: None unless it is an array.
+        array: SQL of the type of an array of this type; None when there is no such type.
+        equality: Schema of the type's own operator `=`; None when the type uses the operator of another type.
+        element: For an array of a builtin type the name of the elements' type; `""` for an array of other types; None
+            for a type that is no array.
+        element_oid: Oid of the elements' type; None for a type that is no array.
     """
 
     name: str
@@ -55,7 +55,7 @@ class PgType:
 
 # Values -----------------------------------------------------------------------------------------------------------
 
-# Everything that is not here is selected as the text that the server writes for it.
+# A value of any other type is selected as the text that the server writes for it.
 _DDL = {
     "bool": "boolean",
     "int2": "smallint",
@@ -76,9 +76,9 @@ _DDL = {
     "timestamptz": "timestamp_ltz",
 }
 
-# Outside of these a value has no Python object (year 10000), or the driver makes it another one (infinity). NaN is
-# greater than all numbers here.
-_LIMITS = {
+# Outside of these limits a value has no Python object (year 10000), or the driver reads it as another value (infinity).
+# In these comparisons NaN is greater than all numbers.
+LIMITS = {
     "numeric": ("'-1e38'", "'1e38'"),
     "date": ("'0001-01-01'", "'9999-12-31'"),
     "timestamp": ("'0001-01-01 00:00:00'", "'9999-12-31 23:59:59.999999'"),
@@ -87,15 +87,15 @@ _LIMITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ValueColumn:
     """
-    How a value column is read.
+    The Spark type of a value column, and its SQL.
 
     Attributes:
-        ddl: Its Spark type.
-        select: SQL of the value, NULL where it is refused.
-        refused: SQL that is true where Spark cannot hold the value; None when it always can.
-        is_text: True when `select` is text or varchar to the server.
+        ddl: Spark type.
+        select: SQL of the value; NULL for a value that is refused.
+        refused: SQL that is true for a value that Spark cannot hold; None when Spark can hold all values.
+        is_text: True when the server sees `select` as text or varchar.
     """
 
     ddl: str
@@ -104,42 +104,44 @@ class Kept:
     is_text: bool = False
 
 
-def value_type(type_: PgType, column: str) -> Kept:
-    """Return how to read *column*, a quoted and qualified name, of type *type_*."""
+def value_column(type_: PgType, column: str) -> ValueColumn:
+    """Return the value column for *column*, a quoted and qualified name, of type *type_*."""
     is_array = type_.element is not None
     name = (type_.element if is_array else type_.name) or ""
     if name not in _DDL or not (type_.builtin or is_array):
         return (
-            Kept("array<string>", f"{column}::pg_catalog.text[]")
+            ValueColumn("array<string>", f"{column}::pg_catalog.text[]")
             if is_array
-            else Kept("string", f"{column}::pg_catalog.text", is_text=True)
+            else ValueColumn("string", f"{column}::pg_catalog.text", is_text=True)
         )
     ddl = _decimal(type_.typmod) if name == "numeric" else _DDL[name]
     if is_array:
         ddl = f"array<{ddl}>"
     elif name in ("json", "jsonb"):
-        return Kept(ddl, f"{column}::pg_catalog.text", is_text=True)
-    if name not in _LIMITS:
-        return Kept(ddl, column, is_text=not is_array and name in ("text", "varchar"))  # char(n) would lose its spaces
-    low, high = (f"{limit}::pg_catalog.{name}" for limit in _LIMITS[name])
-    # IS FALSE: a NULL, or an array with one, is unknown and is kept.
+        return ValueColumn(ddl, f"{column}::pg_catalog.text", is_text=True)
+    if name not in LIMITS:
+        return ValueColumn(
+            ddl, column, is_text=not is_array and name in ("text", "varchar")
+        )  # char(n) would lose its spaces
+    low, high = (f"{limit}::pg_catalog.{name}" for limit in LIMITS[name])
+    # IS FALSE: the comparison of a NULL, or of an array with a NULL, is unknown, and such a value is not refused.
     inside = (
         f"({low} <= ALL ({column}) AND {high} >= ALL ({column}))"
         if is_array
         else f"({column} BETWEEN {low} AND {high})"
     )
-    return Kept(ddl, f"CASE WHEN {inside} IS NOT FALSE THEN {column} END", f"{inside} IS FALSE")
+    return ValueColumn(ddl, f"CASE WHEN {inside} IS NOT FALSE THEN {column} END", f"{inside} IS FALSE")
 
 
 def _decimal(typmod: int) -> str:
-    """Return Spark's type for numeric(p, s), bounded as Spark's own JDBC source does it."""
+    """Return Spark's type for numeric(p, s), with the bounds of Spark's own JDBC source."""
     if typmod < 0:
         return "decimal(38,18)"
     precision, scale = (
         (typmod - 4) >> 16 & 0xFFFF,
         ((typmod - 4) & 0x7FF ^ 1024) - 1024,
     )  # numeric.c, numeric_typmod_scale
-    # Since PostgreSQL 15 the scale may be negative (rounds to hundreds) or greater than the precision.
+    # Since PostgreSQL 15 the scale may be negative, which rounds to hundreds, or greater than the precision.
     precision = max(precision - min(scale, 0), scale)
     return f"decimal({min(precision, 38)},{min(max(scale, 0), 38)})"
 
@@ -150,16 +152,19 @@ def _decimal(typmod: int) -> str:
 @dataclass(frozen=True, slots=True)
 class KeyType:
     """
-    What a type of key column takes.
+    The keys that a type of key column takes, and their encoding.
 
     Attributes:
-        types: The Python types of its keys.
-        allowed: In words, for messages.
-        holds: Given a list of keys of these types, True when the column can hold each. Called once for a whole group.
-        exact: True when the column's `=` is Python's `==`, so that a key can be found again by what is sent back.
+        types: Python types of the keys.
+        allowed: The allowed keys in words, for messages.
+        holds: Takes a list of keys of these types, and returns True when the column can hold all of them. Called once
+            for a whole group.
+        exact: True when the column's `=` is Python's `==`, so that a returned key finds the key of the request.
         as_text: True when keys are sent as text and cast by the server.
-        joined: True when they are sent as one text, with commas between them, which the driver need not look through.
-        same: What the server sends back for a key, when that is another object; None for the key itself, or unknown.
+        enum: True when the keys are labels of an enum.
+        joined: True when keys are sent as one text with commas, so that the driver need not check each key.
+        returned_as: Takes a key and returns the value that the server returns for it; None when the server returns the
+            key itself, or when the value is not known.
     """
 
     types: tuple[type, ...]
@@ -167,62 +172,71 @@ class KeyType:
     holds: Callable[[Sequence[Any]], bool] = lambda keys: True
     exact: bool = True
     as_text: bool = False
+    enum: bool = False
     joined: bool = False
-    same: Callable[[Any], Any] | None = None
+    returned_as: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class KeyColumn:
     """
-    A key column: its name, its type, and how an array of its keys is written.
+    A key column.
 
     Attributes:
-        name: As the catalog spells it.
-        pg: Its type, as messages call it.
-        key: What it takes.
-        array: SQL type of an array of it.
-        equals: SQL of its equality operator.
+        name: Name as the catalog spells it.
+        type_name: Name of the type, for messages.
+        type: The keys that the column takes.
+        array: SQL type of an array of keys.
+        equals: SQL of the equality operator.
     """
 
     name: str
-    pg: str
-    key: KeyType
+    type_name: str
+    type: KeyType
     array: str
     equals: str = "="
 
     def parameter(self, number: int) -> str:
         """Return the SQL of parameter *number*, an array of keys."""
-        if self.key.joined:
+        if self.type.joined:
             return f"pg_catalog.string_to_array(${number}::pg_catalog.text, ',')::{self.array}"
-        return f"${number}::pg_catalog.text[]::{self.array}" if self.key.as_text else f"${number}::{self.array}"
+        if self.type.enum:
+            # The cast of an unknown label is an error of the whole statement. NULL takes its place, which finds no row.
+            labels = f"pg_catalog.enum_range(NULL::{self.array.removesuffix('[]')})::pg_catalog.text[]"
+            return (
+                f"ARRAY(SELECT CASE WHEN u.label = ANY ({labels}) THEN u.label END "  # noqa: S608 - quoted names
+                f"FROM pg_catalog.unnest(${number}::pg_catalog.text[]) WITH ORDINALITY AS u (label, n) "
+                f"ORDER BY u.n)::{self.array}"
+            )
+        return f"${number}::pg_catalog.text[]::{self.array}" if self.type.as_text else f"${number}::{self.array}"
 
     def encode(self, keys: Sequence[Any]) -> Any:
-        """Return *keys* as the driver takes them."""
-        if self.key.joined:
+        """Return *keys* as an argument for the driver."""
+        if self.type.joined:
             return _joined(keys)
         keys = keys.objects() if isinstance(keys, Keys) else keys
-        # str() of a date or datetime is ISO 8601 with a four-digit year; the text goes around the driver's infinity.
-        return list(map(str, keys)) if self.key.as_text else keys
+        # str() of a date or datetime is ISO 8601 with a four-digit year. As text it avoids the driver's infinity.
+        return list(map(str, keys)) if self.type.as_text else keys
 
 
 def key_type(type_: PgType, *, exact_collation: bool = True) -> KeyType | None:
     """
-    Return what a key column of *type_* takes, or None when nothing can be looked up in it.
+    Return the keys that a key column of *type_* takes, or None when it cannot be a key column.
 
     Args:
-        type_: Its type.
+        type_: Type of the column.
         exact_collation: False for a column whose collation finds different texts equal.
     """
     if type_.kind == "e":
-        return KeyType((str,), "str", _is_text, as_text=True)
+        return KeyType((str,), "str", _is_text, as_text=True, enum=True)
     if type_.category == "S" and (not exact_collation or not type_.builtin):  # citext among them
-        return KeyType((str,), _TEXT, _is_text, exact=False, as_text=type_.name != "bpchar", same=None)
+        return KeyType((str,), _TEXT, _is_text, exact=False, as_text=type_.name != "bpchar")
     return _KEYS.get(type_.name) if type_.builtin else None
 
 
 def equality(type_: PgType) -> str:
-    """Return the SQL of the operator that compares two values of *type_*, wherever its extension lives."""
-    # A plain = would not find citext's operator outside of the search path, and silently compare as text.
+    """Return the SQL of the operator that compares two values of *type_*, in any schema."""
+    # A plain = would not find citext's operator outside of the search path, and would silently compare as text.
     return "=" if type_.builtin or type_.equality is None else f"OPERATOR({quote(type_.equality)}.=)"
 
 
@@ -233,35 +247,21 @@ def _integer(bits: int) -> KeyType:
 
 
 def _joined(keys: Sequence[int]) -> str:
+    """Return *keys* as one text with commas between them."""
     if isinstance(keys, Keys):
         import pyarrow as pa
         import pyarrow.compute as pc
 
         (column,) = keys.columns
         if pa.types.is_integer(column.type):
-            every = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column.cast(pa.string()))
-            return str(pc.binary_join(every, ",")[0])
+            one_list = pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column.cast(pa.string()))
+            return str(pc.binary_join(one_list, ",")[0])
     return ",".join(map(str, keys))
 
 
 def _is_text(keys: Sequence[str]) -> bool:
-    joined = "".join(keys)  # one scan in C for the whole group
-    if "\0" in joined:
-        return False
-    if not joined.isascii():
-        try:
-            joined.encode()
-        except UnicodeEncodeError:  # half a surrogate pair
-            return False
-    return True
-
-
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
-
-
-def _uuid_text(key: str) -> str:
-    digits = key.replace("-", "").lower()
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    joined = ("".join(keys),)  # one scan in C for the whole group
+    return "\0" not in joined[0] and are_utf8(joined)
 
 
 _TEXT = "str without NUL and without half a surrogate pair"
@@ -278,24 +278,24 @@ _KEYS = {
         (Decimal, int),
         "Decimal or int, finite",
         lambda keys: all(Decimal(key).is_finite() for key in keys),
-        same=lambda key: key,  # 3 is asked and 3.00 is sent back: equal, but the answer is under the very key asked
+        returned_as=lambda key: key,  # the server returns 3.00 for the key 3; the answer must be under the very key
     ),
     "text": KeyType((str,), _TEXT, _is_text),
     "varchar": KeyType((str,), _TEXT, _is_text),
-    # The server cuts a longer text to 63 bytes when it becomes a name, and would find another row.
+    # A cast to name cuts a text to 63 bytes, and the shorter name would find another row.
     "name": KeyType(
         (str,),
         "str of at most 63 bytes without NUL",
         lambda keys: _is_text(keys) and max(len(k.encode()) for k in keys) < 64,
     ),
-    # Trailing spaces do not count.
-    "bpchar": KeyType((str,), _TEXT, _is_text, exact=False, same=lambda key: key.rstrip(" ")),
+    # Trailing spaces do not count in a comparison.
+    "bpchar": KeyType((str,), _TEXT, _is_text, exact=False, returned_as=lambda key: key.rstrip(" ")),
     "uuid": KeyType(
         (str,),
         "str of 32 hexadecimal digits",
-        lambda keys: all(map(_UUID.fullmatch, keys)),
+        are_uuids,
         exact=False,
-        same=_uuid_text,
+        returned_as=uuid_text,
     ),
     "bytea": KeyType((bytes,), "bytes"),
     "date": KeyType((date,), "date", as_text=True),

@@ -1,8 +1,8 @@
 """
-How to connect to PostgreSQL, and when a connection may be used again.
+The connections to PostgreSQL: how they are made, and when a connection may be used again.
 
-Why not `asyncpg.Pool`: its `release` waits for the server to acknowledge a cancel, without bound when the server is
-frozen, and sends a reset query after every call, a round trip that a read-only lookup does not need.
+Why not `asyncpg.Pool`: its `release` waits until the server acknowledges a cancel, without bound when the server is
+frozen. It also sends a reset query after every call, a round trip that a read-only lookup does not need.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import ssl
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from enrichkit.errors import UnavailableError
 from enrichkit.sql import Pool, Session, tls_context
 
+from .connection import connection_class
 from .faults import translate
 
 if TYPE_CHECKING:
@@ -32,11 +34,11 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and authentication together
 COMMAND_TIMEOUT = 10.0
-DISPOSE = 0.5  # to cancel a statement and say goodbye
+DISPOSE = 0.5  # seconds, to cancel a statement and to close the connection
 
-# Fixed, so that no setting of the role, the database or a DSN changes what a name, a date or a statement means.
+# Fixed, so that no setting of the role, the database or a DSN changes the meaning of a name, a date or a statement.
 SETTINGS = {
-    "search_path": "public, pg_temp",  # pg_temp last, or it would come first
+    "search_path": "public, pg_temp",  # without a mention, pg_temp would be searched first
     "default_transaction_read_only": "on",
     "idle_in_transaction_session_timeout": "10s",
     "DateStyle": "ISO, MDY",
@@ -45,38 +47,44 @@ SETTINGS = {
     "jit": "off",  # compiling takes longer than a lookup
 }
 
+# The default of the role or the database may be another isolation, under which two writers of a row fail.
+WRITING = "ISOLATION LEVEL READ COMMITTED READ WRITE"
+
 
 class PostgresSession(Session):
     """
     An asyncpg connection.
 
     Attributes:
-        limit: The `statement_timeout` that is set, in seconds.
+        limit: The `statement_timeout` of the session, in seconds.
     """
 
     __slots__ = ("limit",)
 
     def __init__(self, connection: Any, limit: float) -> None:
-        super().__init__(connection, connection._transport)  # no public way
+        super().__init__(connection, connection._transport)  # asyncpg has no public way to the transport
         self.limit = limit
 
     @property
     def closed(self) -> bool:
-        """Whether it is known to have ended."""
+        """Whether the connection is known to have ended."""
         closed: bool = self.connection.is_closed()
         return closed
 
     def end(self) -> None:
-        """Say goodbye to the server, and wait for nothing."""
+        """Close the connection now, without waiting for the server."""
         self.connection.terminate()
 
-    async def begin(self, timeout: float, *, pgbouncer: bool) -> None:
-        """Make the server stop statements a tenth before *timeout*: the connection survives, no work is wasted."""
-        if pgbouncer:
-            # Settings of a session would stay with a server connection that PgBouncer gives to others.
-            await self.connection.execute(f"BEGIN READ ONLY; {_local_settings(timeout)}", timeout=timeout)
+    async def begin(self, timeout: float, transaction: str) -> None:
+        """
+        Make the server stop a statement after nine tenths of *timeout*, and begin a *transaction* unless it is empty.
+
+        So the connection survives the timeout, and the server does no work without a reader.
+        """
+        if transaction:
+            await self.connection.execute(f"BEGIN {transaction}; {_local_settings(timeout)}", timeout=timeout)
         elif not 0.7 * timeout <= self.limit <= timeout:
-            # The calls of a run have almost the same timeout: this round trip is rare.
+            # The calls of a run have almost the same timeout, so this round trip is rare.
             await self.connection.execute(f"SET statement_timeout = {_milliseconds(timeout)}", timeout=timeout)
             self.limit = 0.9 * timeout
 
@@ -86,9 +94,10 @@ class PostgresPool(Pool[PostgresSession]):
     The connections to one server.
 
     Args:
-        config: Where it is.
+        config: Config with the address of the server and the login.
         size: Most connections at a time.
         driver: The module asyncpg.
+        writes: True for calls that write: each is a transaction of its own. The sessions are read-only otherwise.
     """
 
     product: ClassVar[str] = "PostgreSQL"
@@ -96,27 +105,31 @@ class PostgresPool(Pool[PostgresSession]):
     config: PostgresConfig
     address: Address
 
-    def __init__(self, config: PostgresConfig, size: int, driver: ModuleType) -> None:
+    def __init__(self, config: PostgresConfig, size: int, driver: ModuleType, *, writes: bool = False) -> None:
         super().__init__(config, size)
         self._driver = driver
-        self._connection = _abrupt(driver) if config.pgbouncer else driver.Connection
+        self._writes = writes
+        # Behind PgBouncer a call that reads is a transaction, too: settings of the session would stay with a server
+        # connection, which PgBouncer then lends to other clients.
+        self._transaction = WRITING if writes else "READ ONLY" if config.pgbouncer else ""
+        self._connection = connection_class(driver, pgbouncer=config.pgbouncer)
         self._disposals: set[asyncio.Task[None]] = set()
 
     async def lend(self, session: PostgresSession, use: Callable[[Any, float], Awaitable[T]], ends: float) -> T:
-        """Return what *use* returns; the driver keeps the time, with less work than a timer of ours."""
-        await session.begin(self.left(ends), pgbouncer=self.config.pgbouncer)
+        """Call *use* and return its result. The driver enforces the time limit at a lower cost than another timer."""
+        await session.begin(self.left(ends), self._transaction)
         result = await use(session.connection, self.left(ends))
-        if self.config.pgbouncer:
+        if self._transaction:
             await session.connection.execute("COMMIT", timeout=self.left(ends))
         return result
 
     def survives(self, session: PostgresSession, error: BaseException) -> bool:
-        """After an error that the server reported the connection is as before."""
-        known = isinstance(error, self._driver.PostgresError) and not session.closed
-        return known and not session.connection.is_in_transaction()
+        """Return True after an error that the server reported, unless the session is closed or in a transaction."""
+        reported = isinstance(error, self._driver.PostgresError) and not session.closed
+        return reported and not session.connection.is_in_transaction()
 
     def translate(self, error: Exception) -> ConnectorError:
-        """Return *error* in our words."""
+        """Return the `ConnectorError` for *error*."""
         return translate(error, self._driver, str(self.address), *self.secrets)
 
     def close(self) -> None:
@@ -127,15 +140,16 @@ class PostgresPool(Pool[PostgresSession]):
 
     def discard(self, session: PostgresSession) -> None:
         """End *session* in the background."""
-        # When a statement still runs, the driver has asked the server to cancel it, on a connection of its own, and
-        # its close() waits for that. The place of this connection is free only then, so that the server never has more.
+        # When a statement still runs, the driver asks the server on another connection to cancel the statement, and
+        # close() waits for that. The permit of this connection is released only then, so that the server never has more
+        # connections than permits.
         task = self.loop.create_task(self._dispose(session), name="enrichkit-postgres-dispose")
         self._disposals.add(task)
         task.add_done_callback(self._disposals.discard)
 
     async def _dispose(self, session: PostgresSession) -> None:
         try:
-            with contextlib.suppress(Exception):  # whatever it is, end() is the answer
+            with contextlib.suppress(Exception):  # after any error, end() closes the connection
                 await session.connection.close(timeout=DISPOSE)
         finally:
             session.end()
@@ -143,23 +157,30 @@ class PostgresPool(Pool[PostgresSession]):
 
     async def connect(self, timeout: float) -> PostgresSession:
         """
-        Return a new session, whose statements the server stops a tenth before *timeout*.
+        Return a new session, whose statements the server stops after nine tenths of *timeout*.
 
-        The hosts are tried in turn. Each has its own time: the driver has one for all, which a host that says nothing
-        would use up.
+        The hosts are tried one after the other, each with a time limit of its own. The driver has one limit for all
+        hosts, which a host that does not answer would use up.
         """
-        asked = self.address.target_session_attrs or "any"  # not PGTARGETSESSIONATTRS of the worker
-        # Our own sessions are all read-only, by which the driver would go.
-        wanted = {"read-write": "primary", "read-only": "standby"}.get(asked, asked)
+        configured = self.address.target_session_attrs or "any"  # not PGTARGETSESSIONATTRS of the worker
+        # For these two the driver looks at whether the session is read-only, and the sessions of this pool all are.
+        wanted = {"read-write": "primary", "read-only": "standby"}.get(configured, configured)
         hosts = list(zip(self.address.hosts, self.address.ports, strict=True))
-        # The driver prefers a standby among the hosts that it is given, so here they are asked for one first.
+        if self._writes and len(hosts) > 1:
+            wanted = "primary"
+        # The driver prefers a standby only among hosts that it gets together. Here it gets one host at a time, so all
+        # hosts are first tried as a standby.
         rounds = ("standby", "any") if wanted == "prefer-standby" else (wanted,)
         choices = [(attributes, *host) for attributes in rounds for host in hosts]
         for attributes, host, port in choices[:-1]:
-            with contextlib.suppress(
-                OSError, self._driver.TargetServerAttributeNotMatched, self._driver.CannotConnectNowError
-            ):
+            try:
                 return await self._connect(host, port, attributes, timeout)
+            except self._driver.TargetServerAttributeNotMatched:
+                continue
+            except Exception as error:
+                # A load balancer without a server accepts a connection and closes it.
+                if not isinstance(error, OSError) and not isinstance(self.translate(error), UnavailableError):
+                    raise
         attributes, host, port = choices[-1]
         return await self._connect(host, port, attributes, timeout)
 
@@ -167,7 +188,7 @@ class PostgresPool(Pool[PostgresSession]):
         address, config = self.address, self.config
         limit = min(timeout, 86_400.0)
         settings = {"application_name": address.application_name}
-        if not config.pgbouncer:  # which refuses settings that it does not know
+        if not config.pgbouncer:  # PgBouncer refuses settings that it does not know
             settings |= SETTINGS | {"statement_timeout": str(_milliseconds(limit))}
         connection = await self._driver.connect(
             host=host,
@@ -182,12 +203,12 @@ class PostgresPool(Pool[PostgresSession]):
             max_cacheable_statement_size=0,  # no limit: a statement for 70 columns of text is longer than the default
             connection_class=self._connection,
             timeout=min(CONNECT_TIMEOUT, limit),
-            command_timeout=COMMAND_TIMEOUT,  # for what is asked without a timeout
+            command_timeout=COMMAND_TIMEOUT,  # for statements without a timeout of their own
         )
         return PostgresSession(connection, 0.9 * limit)
 
     def _tls(self) -> ssl.SSLContext | str | bool:
-        """What the driver shall do about TLS; never None, for which it would ask the worker's environment."""
+        """Return the driver's argument for TLS; never None, because the driver would then read the environment."""
         mode = self.config.sslmode
         if mode in ("allow", "prefer"):
             return mode
@@ -202,29 +223,12 @@ class PostgresPool(Pool[PostgresSession]):
         return context
 
 
-def _abrupt(driver: ModuleType) -> type[Any]:
-    """
-    Return a class of connections that are dropped where the driver would ask the server to cancel their statement.
-
-    PgBouncer ends (`bad client state`, seen with 1.18 to 1.24) when who asked it for a cancel has hung up by then, and
-    we do not wait for that. It drops the server's connection with the client's, and `statement_timeout` ends the rest.
-    """
-
-    class Abrupt(driver.Connection):  # type: ignore[name-defined,misc]  # the driver is imported when it is needed
-        def _cancel_current_command(self, waiter: asyncio.Future[None], *others: Any) -> None:  # no public way
-            if not waiter.done():
-                waiter.set_result(None)
-            self._loop.call_soon(self.terminate)
-
-    return Abrupt
-
-
 def _milliseconds(timeout: float) -> int:
     return max(1, int(0.9 * min(timeout, 86_400.0) * 1000))
 
 
 def _local_settings(timeout: float) -> str:
     settings = SETTINGS | {"statement_timeout": str(_milliseconds(timeout))}
-    del settings["default_transaction_read_only"]  # the transaction says it itself
+    del settings["default_transaction_read_only"]  # BEGIN says it
     quoted = {name: "public, pg_temp" if name == "search_path" else f"'{value}'" for name, value in settings.items()}
     return "; ".join(f"SET LOCAL {name} = {value}" for name, value in quoted.items())

@@ -82,6 +82,47 @@ class TestSeveralKeyColumns(OneTable):
         return "plain", 2**40 + 1
 
 
+class TestWritable(OneTable):
+    """A table of its own for each check, as it changes."""
+
+    @pytest.fixture
+    def connector(self, server: local.PostgresServer) -> PostgresConnector:
+        config = PostgresConfig(dsn=server.dsn, table="kept", key=("tenant", "id"), expires="until", writable=True)
+        return PostgresConnector(config)
+
+    @pytest.fixture
+    def known(self, server: local.PostgresServer) -> dict[Any, Any]:
+        server.execute(
+            "DROP TABLE IF EXISTS kept; CREATE TABLE kept (tenant text, id uuid, name text, tier int, "
+            "until timestamptz, PRIMARY KEY (id, tenant))"
+        )
+        known = {}
+        for n, (key, name) in enumerate(NAMES.items()):
+            uuid = f"00000000-0000-0000-0000-00000000000{n}"
+            server.execute(f"INSERT INTO kept VALUES ($q${key}$q$, '{uuid}', $q${name}$q$, {n})")
+            known[key, uuid] = {"name": name, "tier": n}
+        return known
+
+    @pytest.fixture
+    def missing_key(self) -> Any:
+        return "nobody", "00000000-0000-0000-0000-000000000000"
+
+
+@pytest.mark.apt
+class TestWritableBehindPgbouncer(TestWritable):
+    @pytest.fixture
+    def connector(self, pooler: int) -> PostgresConnector:
+        dsn = f"postgresql://postgres@127.0.0.1:{pooler}/postgres"
+        config = PostgresConfig(
+            dsn=dsn, table="kept", key=("tenant", "id"), expires="until", writable=True, pgbouncer=True
+        )
+        return PostgresConnector(config)
+
+    @pytest.fixture
+    def address(self, pooler: int) -> tuple[str, int]:
+        return "127.0.0.1", pooler
+
+
 @pytest.mark.apt
 class TestBehindPgbouncer(TestTextKeys):
     @pytest.fixture

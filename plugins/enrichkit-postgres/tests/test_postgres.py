@@ -11,12 +11,15 @@ import contextlib
 import datetime as dt
 import os
 import pickle
+import platform
 import random
+import re
 import signal
 import socket
 import struct
 import threading
 import time
+import tracemalloc
 import zoneinfo
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -27,14 +30,17 @@ import pytest
 from enrichkit_postgres import PostgresConfig, PostgresConnector, enrichkit_connector
 
 from enrichkit import local
-from enrichkit.connector import Answers, Call, Failure, Keys, connector_of
-from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
-from enrichkit.keys import encode
-from enrichkit.secrets import Secret
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
+from enrichkit.interface import connector_of
+from enrichkit.plugin import Answers, Call, Failure, Keys, Secret
 from enrichkit.testing import open_connector
+from enrichkit.testing.proxy import fault_proxy
+from enrichkit.worker.keys import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from enrichkit.testing.proxy import Chunk, FaultProxy
 
 pytestmark = pytest.mark.service
 
@@ -156,7 +162,7 @@ def test_several_key_columns_form_one_key(sql, dsn):
 
 def test_a_key_of_another_shape_than_the_config_fails_the_task(users):
     expected = (
-        "A key came with another number of parts than PostgresConfig.key names columns: 'id'. "
+        "The number of parts of a key is not the number of columns in PostgresConfig.key: 'id'. "
         "Name as many key columns in enrich(...) as in PostgresConfig.key."
     )
     with pytest.raises(FatalError) as caught:
@@ -192,8 +198,8 @@ def test_two_rows_for_one_key_are_an_error_of_that_key_or_a_list(sql, dsn):
     answers = lookup(dsn, ["a", "b", "c"], **config)
     assert answers.pop("a") == "x"
     assert error_of(answers.pop("b")) == (
-        "PermanentError: 3 rows of the table public.visits have one key, and one is allowed: 'who' is not unique. "
-        "Use enrich_frame(..., many=True) to get them all, or a key that is unique."
+        "PermanentError: 3 rows of the table public.visits have the same key, and only one row is allowed: 'who' is "
+        "not unique. Use enrich_frame(..., many=True) to get them all, or a key that is unique."
     )
     assert answers == {}
     assert lookup(dsn, ["a", "b", "c"], many=True, **config) == {"a": ["x"], "b": ["y", "z", None]}
@@ -205,9 +211,9 @@ def test_a_row_that_was_not_asked_for_is_never_an_answer(sql, users):
     async def run(**config: Any) -> str:
         row = (struct.pack(">i", 3) if config["key"] == "id" else struct.pack(">q", 3), struct.pack(">i", 5), b"name3")
         async with opened(users, **config) as connector:
-            asked = connector._lookup.ask([1, 2] if config["key"] == "id" else [(1, 1), (2, 2)])
+            request = connector._statement.request([1, 2] if config["key"] == "id" else [(1, 1), (2, 2)])
             with pytest.raises(TransientError) as caught:
-                connector._lookup.read([row], asked, False)
+                connector._statement.read([row], request, False)
             return str(caught.value)
 
     expected = "A row of the table public.{} came back that was not asked for; the connection was closed."
@@ -215,12 +221,34 @@ def test_a_row_that_was_not_asked_for_is_never_an_answer(sql, users):
     assert expected.format("pairs") == asyncio.run(run(table="pairs", key=("a", "b")))
 
 
+@pytest.mark.parametrize("type_", ["text", "text[]"])  # the reply is one row of aggregates, or a row for each key
+def test_a_reply_to_another_call_is_noticed_also_where_it_has_no_row(sql, database, postgres_server, type_):
+    sql(f"CREATE TABLE t (id int PRIMARY KEY, v {type_}); INSERT INTO t VALUES (1, '{{a}}'), (2, '{{b}}')")
+
+    async def run(proxy: FaultProxy) -> list[Any]:
+        async with opened(proxy.url(database), table="t", capacity=2) as connector:
+
+            async def ask(*keys: int) -> list[Any]:
+                calls = (connector.fetch_many((key,), Call(timeout=10.0)) for key in keys)
+                return await asyncio.gather(*calls, return_exceptions=True)
+
+            warm = await ask(1, 2)  # both connections know the statement then
+            assert not any(isinstance(found, Exception) for found in warm)
+            proxy.swap()
+            return await ask(1, 99)
+
+    with fault_proxy(postgres_server.host, postgres_server.port) as proxy:
+        answers = asyncio.run(run(proxy))
+    expected = "The reply from the table public.t belongs to another call; the connection was closed."
+    assert [(TransientError, expected)] * 2 == [(type(answer), str(answer)) for answer in answers]
+
+
 def test_the_numbers_of_two_calls_never_overlap(sql, database):
     sql("CREATE TABLE pairs (a int, b int, v text)")
 
     async def run() -> list[set[int]]:
         async with opened(database, table="pairs", key=("a", "b")) as connector:
-            return [set(connector._lookup.ask([(n, n) for n in range(count)]).by) for count in (4, 2, 1, 3)]
+            return [set(connector._statement.request([(n, n) for n in range(count)]).key_of) for count in (4, 2, 1, 3)]
 
     numbers = asyncio.run(run())
     assert [4, 2, 1, 3] == [len(some) for some in numbers]
@@ -467,12 +495,21 @@ def test_a_time_of_the_hour_that_clocks_repeat_is_found(sql, dsn):
     assert [(key, "second")] == list(answers.items())
 
 
-def test_an_unknown_enum_label_is_a_permanent_error_that_bisection_finds(sql, dsn):
-    sql("CREATE TYPE mood AS ENUM ('happy'); CREATE TABLE t (id mood, v text); INSERT INTO t VALUES ('happy', 'v')")
-    with pytest.raises(PermanentError) as caught:
-        lookup(dsn, ["happy", "S3cretKey"], table="t")
-    assert "S3cretKey" not in str(caught.value)
-    assert str(caught.value).endswith("says: InvalidTextRepresentationError, SQLSTATE 22P02.")
+@pytest.mark.parametrize("index", ["", "; CREATE INDEX ON t (id)"])
+def test_unknown_labels_of_an_enum_are_missing_and_the_others_of_the_call_are_found(sql, dsn, index):
+    sql(f"CREATE TYPE \"Mood of\" AS ENUM ('happy', 'it''s'); CREATE TABLE t (id \"Mood of\", v text){index}")
+    sql("INSERT INTO t VALUES ('happy', 'v'), ('it''s', 'w')")
+    unknown = [f"S3cretKey {n}" for n in range(10)]
+    assert lookup(dsn, [*unknown[:5], "happy", *unknown[5:], "it's", ""], table="t") == {"happy": "v", "it's": "w"}
+    assert lookup(dsn, unknown, table="t") == {}
+
+
+def test_unknown_labels_beside_another_key_column_are_missing(sql, dsn):
+    sql("CREATE TYPE mood AS ENUM ('happy', 'sad'); CREATE TABLE t (id int, m mood, v text)")
+    sql("INSERT INTO t VALUES (1, 'happy', 'a'), (2, 'sad', 'b'), (2, 'happy', 'c')")
+    keys = [(1, "glad"), (1, "happy"), (2, "mad"), (2, "happy"), (2, "sad"), (3, "happy")]
+    found = lookup(dsn, keys, table="t", key=("id", "m"))
+    assert found == {(1, "happy"): "a", (2, "happy"): "c", (2, "sad"): "b"}
 
 
 def test_a_key_column_that_cannot_be_looked_up_fails_at_open(sql, dsn):
@@ -786,6 +823,20 @@ def test_a_query_is_one_select_and_nothing_else(sql, users, query, message):
     assert sql("SELECT count(*) FROM users") == "1000"
 
 
+def test_a_lock_that_a_query_takes_ends_with_its_statement(sql, users):
+    """One that lasted would make the next call wait, on another connection, until the server stopped it."""
+    query = "SELECT id, pg_advisory_xact_lock(id)::text AS took FROM users WHERE id = ANY($1)"
+
+    async def run() -> None:
+        async with opened(users, query=query) as connector:
+            for _ in range(3):
+                calls = (connector.fetch_many([1, 2], Call(timeout=10)) for _ in range(4))
+                assert await asyncio.gather(*calls) == [{1: "", 2: ""}] * 4
+            assert sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == "0"
+
+    asyncio.run(run())
+
+
 def test_a_query_that_writes_through_a_function_is_stopped_by_the_read_only_session(sql, users):
     sql("CREATE FUNCTION drop_user(int) RETURNS int LANGUAGE sql AS 'DELETE FROM users WHERE id = $1 RETURNING id'")
     with pytest.raises(FatalError) as caught:
@@ -895,7 +946,7 @@ def test_missing_privileges_show_at_open(sql, users, role):
     assert isinstance(error, FatalError)
     assert str(error).endswith(
         "says: permission denied for table users, InsufficientPrivilegeError, SQLSTATE 42501. Grant SELECT on it to "
-        "this user."
+        "this user, and INSERT and UPDATE if PostgresConfig.writable is True."
     )
     sql(f"GRANT SELECT ON users TO {role}")
     assert lookup(dsn, [1], **config) == {1: "name1"}
@@ -909,7 +960,10 @@ def test_a_secret_is_resolved_on_every_connect(sql, users, role, tmp_path, monke
     assert lookup(dsn, [1], password=Secret.env("ENRICHKIT_TEST_PASSWORD"), **config) == {1: "name1"}
     monkeypatch.delenv("ENRICHKIT_TEST_PASSWORD")
     error = failure(dsn, password=Secret.env("ENRICHKIT_TEST_PASSWORD"), **config)
-    expected = "The environment variable ENRICHKIT_TEST_PASSWORD is not set on this worker; a Secret names it."
+    machine = platform.node()
+    expected = (
+        f"The environment variable ENRICHKIT_TEST_PASSWORD is not set on this machine ({machine}); a Secret names it."
+    )
     assert expected == str(error)
     assert isinstance(error, FatalError)
     in_dsn = users.replace("postgres@", f"{role}:S3cr%20et%3A%40%2F%25%23@")
@@ -926,6 +980,40 @@ def test_a_secret_is_resolved_on_every_connect(sql, users, role, tmp_path, monke
     assert asyncio.run(run()) == {0: "name0", 1: "name1"}
 
 
+def test_a_refused_login_is_that_of_all_calls_until_the_password_changes(sql, users, role, postgres_server, tmp_path):
+    """The password is rotated while connections are open, and then these end: more attempts could lock the account."""
+    sql(f"GRANT SELECT ON users TO {role}")
+    secret = tmp_path / "password"
+    secret.write_text("S3cr et:@/%#")
+    config = {"table": "users", "columns": ("name",), "password": Secret.file(str(secret))}
+
+    async def run(proxy: FaultProxy) -> None:
+        dsn = proxy.url(users).replace("postgres@", f"{role}@")
+        async with opened(dsn, capacity=16, **config) as connector:
+
+            async def ask() -> list[Any]:
+                calls = (connector.fetch_many([i], Call(timeout=10)) for i in range(16))
+                return await asyncio.gather(*calls, return_exceptions=True)
+
+            assert await ask() == [{i: f"name{i}"} for i in range(16)]
+            idle = list(connector._pool._idle)
+            sql(f"ALTER ROLE {role} PASSWORD 'rotated'")
+            sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'")
+            while not all(session.closed for session in idle):
+                await asyncio.sleep(0)
+            before = proxy.opened
+            for _ in range(3):
+                for error in await ask():
+                    assert isinstance(error, UnavailableError)
+                    assert f'password authentication failed for user "{role}"' in str(error)
+                assert proxy.opened - before == 1
+            secret.write_text("rotated")
+            assert await ask() == [{i: f"name{i}"} for i in range(16)]
+
+    with fault_proxy(postgres_server.host, postgres_server.port) as proxy:
+        asyncio.run(run(proxy))
+
+
 def test_an_unknown_database_fails_the_task(users, postgres_server):
     error = failure(users.rpartition("/")[0] + "/nowhere", table="users")
     assert isinstance(error, FatalError)
@@ -935,19 +1023,19 @@ def test_an_unknown_database_fails_the_task(users, postgres_server):
     )
 
 
-def test_a_refused_port_is_transient_and_asks_for_a_pause():
+def test_a_refused_port_is_a_server_that_is_unavailable():
     port = local.process.free_port()
     error = failure(f"postgresql://u:S3cret@127.0.0.1:{port}/d", table="users")
-    assert isinstance(error, TransientError)
+    assert type(error) is UnavailableError
     assert str(error) == f"PostgreSQL at 127.0.0.1:{port} cannot be reached: Connect call failed ('127.0.0.1', {port})."
-    assert error.retry_after is not None
-    assert 0.7 <= error.retry_after <= 1.3
+    assert (error.sent, error.retry_after) == (False, None)
 
 
-def test_after_a_failed_connect_the_other_calls_wait_for_its_pause_without_dialling(users):
-    async def run() -> tuple[list[Any], int]:
+def test_a_failed_connect_is_that_of_all_calls_that_wait_and_the_next_call_dials(users):
+    async def run() -> tuple[list[Any], list[int], int]:
         dials = 0
-        async with opened(users, table="users", columns=("name",)) as connector:
+        counts = []
+        async with opened(users, capacity=8, table="users", columns=("name",)) as connector:
 
             async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 nonlocal dials
@@ -960,14 +1048,75 @@ def test_after_a_failed_connect_the_other_calls_wait_for_its_pause_without_diall
             pool._idle.pop().connection.terminate()
             pool.address = PostgresConfig(dsn=f"postgresql://u@127.0.0.1:{port}/d", table="t").address
             results = await asyncio.gather(
-                *(connector.fetch_many([i], Call(timeout=5)) for i in range(20)), return_exceptions=True
+                *(connector.fetch_many([i], Call(timeout=5)) for i in range(8)), return_exceptions=True
             )
+            counts.append(dials)
+            results += await asyncio.gather(connector.fetch_many([8], Call(timeout=5)), return_exceptions=True)
+            counts.append(dials)
             server.close()
-            return results, dials
+            return results, counts, port
 
-    results, dials = asyncio.run(run())
-    assert all(isinstance(error, TransientError) and 0 < error.retry_after <= 1.3 for error in results)
-    assert dials <= 2
+    results, counts, port = asyncio.run(run())
+    assert counts == [2, 3]  # of a capacity of eight, two connect at a time
+    for error in results:
+        assert type(error) is UnavailableError
+        assert (error.sent, error.retry_after) == (False, None)
+    waited = f"PostgreSQL at 127.0.0.1:{port} could not be reached a moment ago."
+    assert [str(error) for error in results[2:8]] == [waited] * 6
+    dialled = (
+        f"PostgreSQL at 127.0.0.1:{port} says: connection was closed in the middle of operation, "
+        "ConnectionDoesNotExistError, SQLSTATE 08003."
+    )
+    assert [str(error) for error in (*results[:2], results[8])] == [dialled] * 3
+
+
+def test_bytes_that_nobody_asked_for_end_the_connection_with_one_line_in_the_log(users, postgres_server, caplog):
+    replies: list[bytes] = []
+
+    def note(chunk: Chunk) -> float:
+        replies.append(chunk.data)
+        return 0.0
+
+    async def run(proxy: FaultProxy) -> None:
+        proxy.delay(note)
+        async with opened(proxy.url(users), table="users", columns=("name",)) as connector:
+            assert await connector.fetch_many([1], Call(timeout=10)) == {1: "name1"}
+            [idle] = connector._pool._idle
+            while not await asyncio.to_thread(proxy.inject, replies[-1]):  # as a network does that repeats a packet
+                await asyncio.sleep(0.01)
+            while not idle.closed:
+                await asyncio.sleep(0.01)
+            assert await connector.fetch_many([2], Call(timeout=10)) == {2: "name2"}
+
+    with fault_proxy(postgres_server.host, postgres_server.port) as proxy, caplog.at_level("WARNING"):
+        asyncio.run(run(proxy))
+    [line] = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(r"A database sent what its driver cannot read \(\w+\); the connection ends\.", line)
+
+
+def test_a_reply_over_the_limit_is_refused_and_the_next_is_read(sql, users, postgres_server):
+    """Nor does it fill the memory: the connection ends as soon as the limit is exceeded."""
+    sql("INSERT INTO users VALUES (-1, repeat('x', 30000000), 0), (-2, repeat('y', 60000), 0)")
+
+    async def run() -> str:
+        async with opened(users, capacity=1, table="users", columns=("name",), max_bytes=2**16) as connector:
+            tracemalloc.start()
+            try:
+                with pytest.raises(PermanentError) as caught:
+                    await connector.fetch_many([1, -1, 2], Call(timeout=10))
+                assert tracemalloc.get_traced_memory()[1] < 5_000_000
+            finally:
+                tracemalloc.stop()
+            # Each call has the whole limit, and so does each connection.
+            for _ in range(3):
+                assert await connector.fetch_many([1, -2], Call(timeout=10)) == {1: "name1", -2: "y" * 60000}
+            return str(caught.value)
+
+    assert asyncio.run(run()) == (
+        f"PostgreSQL at 127.0.0.1:{postgres_server.port} sent a reply of more than PostgresConfig.max_bytes, 65536 "
+        "bytes. Lower batch_size, or raise max_bytes."
+    )
+    assert lookup(users, [-1], table="users", columns=("name",)) == {-1: "x" * 30_000_000}
 
 
 def test_texts_that_may_hold_a_key_are_not_passed_on(sql, users):
@@ -979,7 +1128,8 @@ def test_texts_that_may_hold_a_key_are_not_passed_on(sql, users):
         "$$ BEGIN RAISE EXCEPTION 'no %', $1 USING ERRCODE = '57P01'; END $$"
     )
     told = failure(users, ["alice@example.test"], query="SELECT k AS id, tell(k) FROM unnest($1::text[]) AS k")
-    assert isinstance(told, TransientError)
+    assert type(told) is UnavailableError
+    assert told.sent
     assert str(told).endswith(" says: AdminShutdownError, SQLSTATE 57P01.")
 
 
@@ -1029,11 +1179,40 @@ def test_a_host_that_says_nothing_leaves_time_for_the_next_one(users, monkeypatc
         assert lookup(two + attributes, [1], table="users", columns=("name",)) == {1: "name1"}
 
 
+def refusal(state: str) -> bytes:
+    """What a server sends that refuses a connection with an SQLSTATE."""
+    fields = b"SFATAL\0C" + state.encode() + b"\0Mrefused\0\0"
+    return b"E" + (len(fields) + 4).to_bytes(4, "big") + fields
+
+
+@pytest.mark.parametrize("greeting", [b"", refusal("53300"), refusal("57P01"), refusal("57P03")])
+def test_a_host_that_takes_connections_and_ends_them_leaves_the_next_one_to_be_asked(users, greeting):
+    """As a load balancer without a server does, and a server that shuts down or is full."""
+
+    def end_each(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # the listener was closed
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    if greeting:
+                        client.recv(10_000)
+                    client.sendall(greeting)
+
+    with socket.create_server(("127.0.0.1", 0)) as ending:
+        thread = threading.Thread(target=end_each, args=(ending,))
+        thread.start()
+        two = users.replace("@127.0.0.1", f"@127.0.0.1:{ending.getsockname()[1]},127.0.0.1")
+        assert lookup(two, [1], table="users", columns=("name",)) == {1: "name1"}
+        ending.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
 @pytest.mark.parametrize("attributes", ["standby", "read-only"])
 def test_when_no_server_is_as_wanted_the_message_says_so(users, attributes):
     error = failure(f"{users}?target_session_attrs={attributes}", table="users")
     where = users.rpartition("@")[2].partition("/")[0]
-    assert type(error) is TransientError
+    assert type(error) is UnavailableError
+    assert (error.sent, error.retry_after) == (False, None)
     assert str(error) == (
         f"No server at {where} is what target_session_attrs in PostgresConfig.dsn asks for; one may be on its way to "
         "it. Look at the servers, or name another kind."
@@ -1105,6 +1284,7 @@ def test_a_frozen_backend_is_left_within_the_bound_and_replaced(users, patient, 
                 with pytest.raises(TransientError) as caught:
                     await connector.fetch_many([1], Call(timeout=0.3))
                 elapsed = time.monotonic() - began
+                assert type(caught.value) is TransientError  # the key may be the reason
                 return str(caught.value), elapsed, dict(await connector.fetch_many([2], Call(timeout=60)))
             finally:
                 os.kill(pid, signal.SIGCONT)
@@ -1124,8 +1304,13 @@ def test_a_server_that_accepts_and_never_answers_costs_the_timeout_and_no_more(u
                 dsn = f"postgresql://u@127.0.0.1:{listener.getsockname()[1]}/d"
                 pool.address = PostgresConfig(dsn=dsn, table="t").address
                 began = time.monotonic()
-                with pytest.raises(TransientError, match="did not answer in time"):
+                with pytest.raises(UnavailableError) as caught:
                     await connector.fetch_many([1], Call(timeout=0.3))
+                assert str(caught.value) == (
+                    f"PostgreSQL at {pool.address} did not answer in time. Raise the option timeout, or look at the "
+                    "server."
+                )
+                assert (caught.value.sent, caught.value.retry_after) == (False, None)
                 return time.monotonic() - began
 
     assert asyncio.run(run()) < 30
@@ -1147,8 +1332,9 @@ def test_close_does_not_wait_for_a_frozen_backend(users, patient, monkeypatch):
             await connector.close()
             await connector.close()
             elapsed = time.monotonic() - began
-            with pytest.raises(TransientError):
+            with pytest.raises(UnavailableError) as caught:
                 await call
+            assert caught.value.sent
         finally:
             os.kill(pid, signal.SIGCONT)
         return elapsed
@@ -1210,11 +1396,11 @@ def test_a_crash_and_restart_of_the_server_is_survived():
                     try:
                         assert await connector.fetch_many([1], Call(timeout=5)) == {1: "name1"}
                         return errors
-                    except TransientError as error:
+                    except UnavailableError as error:
                         errors.append(str(error))
-                        await asyncio.sleep(error.retry_after or 0)
+                        await asyncio.sleep(0.2)
 
-        assert len(asyncio.run(run())) < 10
+        assert 0 < len(asyncio.run(run())) < 50
 
 
 def test_backends_that_an_administrator_ends_are_replaced(users, sql):
@@ -1230,7 +1416,7 @@ def test_backends_that_an_administrator_ends_are_replaced(users, sql):
             for attempt in range(5):  # at most one error for each dead connection
                 try:
                     return dict(await connector.fetch_many([attempt, 7], Call(timeout=5)))
-                except TransientError:
+                except UnavailableError:
                     pass
         return {}
 
@@ -1263,7 +1449,7 @@ def test_random_cancels_leave_no_wrong_answer(users):
             assert await connector.fetch_many([5], Call(timeout=5)) == {5: "name5"}
             while connector._pool._disposals:
                 await asyncio.gather(*connector._pool._disposals)
-            assert connector._pool._free._value == 4
+            assert connector._pool._permits._value == 4
         return right, cancelled
 
     right, cancelled = asyncio.run(run())

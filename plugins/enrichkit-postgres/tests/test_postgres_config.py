@@ -12,7 +12,7 @@ from enrichkit_postgres import PostgresConfig
 from enrichkit_postgres.address import parse_dsn
 
 from enrichkit.errors import ConfigError
-from enrichkit.secrets import Secret
+from enrichkit.plugin import Secret
 
 EXAMPLES = (
     "Write PostgresConfig(table='users', key='id') or "
@@ -137,6 +137,24 @@ def test_a_table_is_a_name_or_a_schema_and_a_name(table, expected):
                 "for example WHERE b = ANY($2)."
             ),
         ),
+        *(
+            (
+                {"query": f"SELECT id, {call} FROM t WHERE id = ANY($1)"},
+                (
+                    f"PostgresConfig.query calls {name}(), whose effect would stay in the connection, for later calls "
+                    "too. Leave it out: give a setting to the role (ALTER ROLE ... SET) or to a function (CREATE "
+                    "FUNCTION ... SET), and take a lock with pg_advisory_xact_lock()."
+                ),
+            )
+            for name, call in (
+                ("set_config", "set_config('TimeZone', 'Asia/Tokyo', false)"),
+                ("SET_CONFIG", "pg_catalog.\"SET_CONFIG\" ('a.b', 'c', false)"),
+                ("pg_advisory_lock", "pg_advisory_lock(id)"),
+                ("pg_try_advisory_lock", "pg_try_advisory_lock(1, id)"),
+                ("pg_advisory_lock_shared", "pg_advisory_lock_shared(id)"),
+                ("pg_try_advisory_lock_shared", "pg_try_advisory_lock_shared(id)"),
+            )
+        ),
         ({"table": "t", "pgbouncer": 1}, "PostgresConfig.pgbouncer is 1; it must be True or False."),
     ],
 )
@@ -182,6 +200,7 @@ def test_a_dsn_is_read_part_by_part():
         "postgresql://u:S3cret@[h]/d",
         "postgresql://u:S3cret@h:99999/d",
         "postgresql://u:S3cret@h:S3cret/d",
+        f"postgresql://u:S3cret@h:{'1' * 5000}/d",  # of more digits than `int` takes
         "postgresql://u:S3cret@h:\u0665\u0664/d",
         "postgresql://u:S3cret@,h/d",
         "postgresql://u:S3cret@h\\S3cret/d",
@@ -295,3 +314,11 @@ def test_certificates_that_would_not_be_used_are_refused():
         "PostgresConfig.tls_ca names the certificates to trust, but sslmode=require in the dsn does not look at the "
         "server's. Say sslmode=verify-full, or verify-ca, which leaves out the host name; or remove tls_ca."
     )
+
+
+@pytest.mark.parametrize(
+    "value", ["pg_advisory_xact_lock(id)", "my_set_config(id)", "set_config", "pg_try_advisory_xact_lock(1)"]
+)
+def test_a_query_may_call_what_ends_with_its_statement(value):
+    query = f"SELECT id, {value} FROM t WHERE id = ANY($1)"
+    assert query == PostgresConfig(query=query).query

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 from enrichkit_postgres.faults import translate
 
-from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
 
 PGBOUNCER = "Behind PgBouncer, set PostgresConfig.pgbouncer=True."
 LOGIN = "Check the user of PostgresConfig.dsn and set the password, for example password=Secret.env('PGPASSWORD')."
@@ -34,8 +34,8 @@ def of_server(state: str, text: str = "words of the server", **fields: Any) -> a
 
 
 OF_ITSELF = {
-    "08006": ("ConnectionFailureError", TransientError, ""),
-    "08P01": ("ProtocolViolationError", TransientError, ""),
+    "08006": ("ConnectionFailureError", UnavailableError, ""),
+    "08P01": ("ProtocolViolationError", UnavailableError, ""),
     "0A000": ("FeatureNotSupportedError", FatalError, ""),
     "25006": ("ReadOnlySQLTransactionError", FatalError, READ_ONLY),
     "25P02": ("InFailedSQLTransactionError", FatalError, ""),
@@ -46,15 +46,24 @@ OF_ITSELF = {
     "28P01": ("InvalidPasswordError", FatalError, LOGIN),
     "3D000": ("InvalidCatalogNameError", FatalError, "Name an existing database at the end of PostgresConfig.dsn."),
     "40001": ("SerializationError", TransientError, ""),
-    "42501": ("InsufficientPrivilegeError", FatalError, "Grant SELECT on it to this user."),
+    "42501": (
+        "InsufficientPrivilegeError",
+        FatalError,
+        "Grant SELECT on it to this user, and INSERT and UPDATE if PostgresConfig.writable is True.",
+    ),
     "42601": ("PostgresSyntaxError", FatalError, ONE_SELECT),
     "42P01": ("UndefinedTableError", FatalError, ""),
     "42P05": ("DuplicatePreparedStatementError", FatalError, PGBOUNCER),
     "53200": ("OutOfMemoryError", TransientError, ""),
-    "53300": ("TooManyConnectionsError", TransientError, FEWER),
+    "53300": ("TooManyConnectionsError", UnavailableError, FEWER),
+    "53400": ("ConfigurationLimitExceededError", TransientError, ""),
+    "57000": ("OperatorInterventionError", TransientError, ""),
     "57014": ("QueryCanceledError", TransientError, SLOW),
-    "57P01": ("AdminShutdownError", TransientError, ""),
+    "57P01": ("AdminShutdownError", UnavailableError, ""),
+    "57P02": ("CrashShutdownError", UnavailableError, ""),
+    "57P03": ("CannotConnectNowError", UnavailableError, ""),
     "57P04": ("DatabaseDroppedError", FatalError, ""),
+    "57P05": ("IdleSessionTimeoutError", UnavailableError, ""),
 }
 
 
@@ -70,9 +79,9 @@ def test_what_the_server_says_of_itself_is_told_with_advice(state: str) -> None:
     [
         ("unsupported startup parameter: search_path", FatalError, PGBOUNCER),
         ("no such database: shop", FatalError, PGBOUNCER),
-        ("server login has been failing, try again later (server_login_retry)", TransientError, ""),
-        ("no more connections allowed (max_client_conn)", TransientError, ""),
-        ("query_wait_timeout", TransientError, ""),
+        ("server login has been failing, try again later (server_login_retry)", UnavailableError, ""),
+        ("no more connections allowed (max_client_conn)", UnavailableError, ""),
+        ("query_wait_timeout", UnavailableError, ""),
     ],
 )
 def test_pgbouncer_says_one_thing_of_what_lasts_and_of_what_passes(
@@ -105,12 +114,12 @@ def test_what_the_server_may_say_of_a_key_is_not_passed_on(state: str, name: str
 def test_the_words_of_the_server_end_once_and_hold_no_secret() -> None:
     text = "ended S3cret by password=other, for good."
     expected = "PostgreSQL at db:5432 says: ended *** by password=***, for good, AdminShutdownError, SQLSTATE 57P01."
-    assert (TransientError, expected) == told(of_server("57P01", text), None, "S3cret")
+    assert (UnavailableError, expected) == told(of_server("57P01", text), None, "S3cret")
 
 
 def test_the_words_of_a_function_are_not_passed_on() -> None:
     expected = "PostgreSQL at db:5432 says: AdminShutdownError, SQLSTATE 57P01."
-    assert (TransientError, expected) == told(of_server("57P01", "S3cret", W="PL/pgSQL function tell(text)"))
+    assert (UnavailableError, expected) == told(of_server("57P01", "S3cret", W="PL/pgSQL function tell(text)"))
 
 
 OF_THE_DRIVER = [
@@ -126,17 +135,17 @@ OF_THE_DRIVER = [
     ),
     (
         asyncpg.InterfaceError("S3cret"),
-        TransientError,
+        UnavailableError,
         "The connection to PostgreSQL at db:5432 broke: InterfaceError.",
     ),
     (
         asyncpg.InternalClientError("S3cret"),
-        TransientError,
+        UnavailableError,
         "The connection to PostgreSQL at db:5432 broke: InternalClientError.",
     ),
     (
         asyncpg.ProtocolError("S3cret"),
-        TransientError,
+        UnavailableError,
         "The connection to PostgreSQL at db:5432 broke: ProtocolError.",
     ),
     (
@@ -155,13 +164,26 @@ OF_THE_DRIVER = [
         "PostgreSQL at db:5432 did not answer in time. Raise the option timeout, or look at the server.",
     ),
     (
-        socket.gaierror(-2, "Name or service not known"),
+        socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
         TransientError,
         "PostgreSQL at db:5432 cannot be reached: Name or service not known.",
     ),
     (
+        socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+        UnavailableError,
+        "PostgreSQL at db:5432 cannot be reached: Temporary failure in name resolution.",
+    ),
+    (
+        asyncpg.TargetServerAttributeNotMatched("S3cret"),
+        UnavailableError,
+        (
+            "No server at db:5432 is what target_session_attrs in PostgresConfig.dsn asks for; one may be on its way "
+            "to it. Look at the servers, or name another kind."
+        ),
+    ),
+    (
         ConnectionError("unexpected connection_lost() call to S3cret"),
-        TransientError,
+        UnavailableError,
         "PostgreSQL at db:5432 cannot be reached: unexpected connection_lost() call to ***.",
     ),
 ]

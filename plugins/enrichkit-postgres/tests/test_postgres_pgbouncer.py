@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 from enrichkit_postgres import PostgresConfig, PostgresConnector
 
-from enrichkit.connector import Call
 from enrichkit.errors import FatalError, TransientError
+from enrichkit.plugin import Call
 from enrichkit.testing import fault_proxy
 
 pytestmark = pytest.mark.service
@@ -134,6 +134,33 @@ def test_each_call_is_one_read_only_transaction_that_leaves_no_setting_behind(ds
                     for name in ("statement_timeout", "search_path", "IntervalStyle")
                 ]
                 assert shown == ["0", '"$user", public', "postgres"]
+                await server.close()
+
+    asyncio.run(run())
+
+
+def test_each_write_is_one_transaction_that_leaves_no_setting_behind(dsn):
+    async def run() -> None:
+        async with pooled(dsn) as (pooler, through):
+            connector = PostgresConnector(PostgresConfig(dsn=through, table="users", pgbouncer=True, writable=True))
+            await connector.open()
+            before = pooler.transactions
+            for i in range(6):
+                await connector.store_many({i: f"new{i}", 1000 + i: "more"}, None)
+                assert {i: f"new{i}", 1000 + i: "more"} == await connector.fetch_many([i, 1000 + i], Call(timeout=5))
+            assert pooler.transactions - before == 12
+            with pytest.raises(FatalError, match="SQLSTATE 25006"):
+                await connector.opened()[0].run(
+                    lambda connection, timeout: connection.execute("DELETE FROM users", timeout=timeout), 5.0
+                )
+            await connector.close()
+            for _ in range(2):
+                server = await asyncpg.connect(through, statement_cache_size=0, ssl=False)
+                shown = [
+                    await server.fetchval(f"SHOW {name}")
+                    for name in ("statement_timeout", "search_path", "transaction_read_only", "IntervalStyle")
+                ]
+                assert shown == ["0", '"$user", public', "off", "postgres"]
                 await server.close()
 
     asyncio.run(run())

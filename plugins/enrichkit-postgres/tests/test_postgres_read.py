@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from enrichkit_postgres import PostgresConfig
-from enrichkit_postgres.gathered import Gathered, as_array, as_integers, as_texts
-from enrichkit_postgres.lookup import Lookup, _each_once, _takes
-from enrichkit_postgres.pgtypes import Kept, PgType, Taken, key_type
+from enrichkit_postgres.aggregates import Aggregate, as_array, as_integers, as_texts
+from enrichkit_postgres.pgtypes import KeyColumn, PgType, ValueColumn, key_type
+from enrichkit_postgres.statement import Statement, _can_hold, _distinct_and_requested
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from enrichkit.connector import Answers, Failure, Keys
 from enrichkit.errors import TransientError
-from enrichkit.keys import encode
+from enrichkit.plugin import Answers, Failure, Keys
 from enrichkit.sql import Source
+from enrichkit.worker.keys import encode
 
 
 def type_of(name: str, category: str = "N") -> PgType:
@@ -25,35 +25,35 @@ def type_of(name: str, category: str = "N") -> PgType:
 
 
 INT4 = type_of("int4")
-PLAIN, REFUSED = Kept("string", "t.v"), Kept("date", "t.d", "t.d > '9999-12-31'")
+PLAIN, REFUSED = ValueColumn("string", "t.v"), ValueColumn("date", "t.d", "t.d > '9999-12-31'")
 Row = tuple[Any, ...]
 NUMBER = {"int2": ">h", "int4": ">i", "int8": ">q"}
 
 
-def column_of_key(type_: PgType) -> Taken:
+def column_of_key(type_: PgType) -> KeyColumn:
     taken = key_type(type_)
     assert taken is not None
-    return Taken("k", type_.name, taken, type_.array or "")
+    return KeyColumn("k", type_.name, taken, type_.array or "")
 
 
-def lookup(
+def statement(
     width: int,
-    kept: dict[str, Kept],
+    values: dict[str, ValueColumn],
     *,
-    gathered: list[Gathered] | None = None,
+    aggregates: list[Aggregate] | None = None,
     type_: PgType = INT4,
     numbered: bool = False,
-) -> Lookup:
+) -> Statement:
     taken = [column_of_key(type_)] * width
-    return Lookup(
+    return Statement(
         source=Source(PostgresConfig(table="t"), "the table t"),
         sql="",
-        taken=taken,
-        kept=kept,
+        keys=taken,
+        values=values,
         width=1 if numbered else width,
         numbered=numbered,
-        gathered=gathered if gathered is not None else [as_array("")] * (width + len(kept) + 1),
-        foreign=lambda: TransientError("foreign"),
+        aggregates=aggregates if aggregates is not None else [as_array("")] * (width + len(values) + 1),
+        foreign_row=lambda: TransientError("foreign"),
     )
 
 
@@ -99,9 +99,9 @@ def one_by_one(rows: list[Row], width: int, names: list[str], refuses: bool, man
 def test_columns_are_read_as_their_rows_are(
     data: st.DataObject, width: int, names: list[str], refuses: bool, many: bool
 ) -> None:
-    kept = dict.fromkeys(names, PLAIN)
+    values = dict.fromkeys(names, PLAIN)
     if refuses:
-        kept[names[-1]] = REFUSED
+        values[names[-1]] = REFUSED
     keys = st.integers(0, 5)
     value = st.one_of(st.none(), st.text(max_size=3))
     code = [st.sampled_from([None, None, len(names)])] if refuses else []
@@ -117,25 +117,25 @@ def test_columns_are_read_as_their_rows_are(
     bytes_of = [as_integers("", "int4")] * width + [as_texts("")] * len(names) + [as_array("")] * refuses
     nothing = [None] * 9
     forms = (([as_array("")] * (width + len(names) + refuses), [columns or nothing]), (bytes_of, [in_bytes or nothing]))
-    for gathered, answer in (*forms, ([], rows)):
-        made = lookup(width, kept, gathered=gathered)
-        found = made.read(answer, made.ask(asked), many)
+    for aggregates, answer in (*forms, ([], rows)):
+        made = statement(width, values, aggregates=aggregates)
+        found = made.read(answer, made.request(asked), many)
         assert expected == {key: Failure if isinstance(one, Failure) else one for key, one in found.items()}
 
 
 @pytest.mark.parametrize(
-    ("gathered", "answer"),
+    ("aggregates", "answer"),
     [
         ([as_array(""), as_array("")], [([1, 7], ["a", "b"])]),
         ([as_integers("", "int4"), as_texts("")], [(in_binary([1, 7], "int4"), *in_one_text(["a", "b"]))]),
         ([], [(1, "a"), (7, "b")]),
     ],
 )
-def test_a_row_of_another_key_makes_the_whole_answer_foreign(gathered: list[Gathered], answer: list[Any]) -> None:
+def test_a_row_of_another_key_makes_the_whole_answer_foreign(aggregates: list[Aggregate], answer: list[Any]) -> None:
     for keys in ([1, 2], encode([pa.array([1, 2])])[0]):
-        made = lookup(1, {"v": PLAIN}, gathered=gathered)
+        made = statement(1, {"v": PLAIN}, aggregates=aggregates)
         with pytest.raises(TransientError, match="foreign"):
-            made.read(answer, made.ask(keys), False)
+            made.read(answer, made.request(keys), False)
 
 
 # Keys in columns
@@ -194,18 +194,18 @@ asked_and_found = asked_in_a_column().flatmap(
 def test_keys_that_came_back_are_found_in_a_column_as_one_by_one(case: tuple[Keys, list[Any]]) -> None:
     asked, found = case
     assume(is_utf_8(found))  # as all is that a server sends
-    each_once = _each_once(found, asked)
+    checked = _distinct_and_requested(found, asked)
     right = len(set(found)) == len(found) and set(found) <= set(asked)
-    if each_once is None:
+    if checked is None:
         assert not right or asked.columns[0].type == pa.large_string()  # which is left to a look at each
     else:
         assert right
-        assert list(each_once) == found
-        assert isinstance(each_once, Keys)
-        assert each_once.columns[0].to_pylist() == found
-        assert (each_once is asked) == (found == list(asked))
+        assert list(checked) == found
+        assert isinstance(checked, Keys)
+        assert checked.columns[0].to_pylist() == found
+        assert (checked is asked) == (found == list(asked))
     # Of a tuple only the usual case is seen at once.
-    assert _each_once(found, tuple(asked)) == (found if found == list(asked) else None)
+    assert _distinct_and_requested(found, tuple(asked)) == (found if found == list(asked) else None)
 
 
 @pytest.mark.parametrize(
@@ -224,12 +224,12 @@ def test_keys_that_came_back_are_found_in_a_column_as_one_by_one(case: tuple[Key
 )
 def test_keys_of_which_no_column_speaks_are_left_to_a_look_at_each(columns: list[Any], found: list[Any]) -> None:
     asked, _ = encode([pa.array(column) for column in columns])
-    assert _each_once(found, asked) is None
+    assert _distinct_and_requested(found, asked) is None
 
 
-def told(made: Lookup, keys: Any, answer: Any, many: bool) -> Any:
+def told(made: Statement, keys: Any, answer: Any, many: bool) -> Any:
     """What is sent for *keys* and what *answer* says of them then, or that it is foreign."""
-    asked = made.ask(keys)
+    asked = made.request(keys)
     arguments = [argument if isinstance(argument, int | str) else list(argument) for argument in asked.arguments]
     rejected = {key: str(failure.error) for key, failure in asked.answers.items()}
     try:
@@ -253,16 +253,16 @@ def test_keys_in_a_column_are_sent_and_read_as_a_tuple_of_them(data: st.DataObje
     answer: Any = (found, values) if found else (None, None)
     forms = [([as_array(""), as_array("")], answer)]
     column = type_of(name).name if name in NUMBER and of_its_kind(asked) is numbers else None
-    if column is not None and _takes(column_of_key(type_of(column)), found):
+    if column is not None and _can_hold(column_of_key(type_of(column)), found):
         forms.append(([as_integers("", column), as_texts("")], (in_binary(found, column), *in_one_text(values))))
     elif name in ("text", "varchar") and of_its_kind(asked) is texts:
         forms.append(([as_texts(""), as_texts("")], (*in_one_text(found), *in_one_text(values))))
     if not found:
         forms = forms[:1]
     said = [
-        told(lookup(1, {"v": PLAIN}, gathered=gathered, type_=type_), keys, sent, many)
+        told(statement(1, {"v": PLAIN}, aggregates=aggregates, type_=type_), keys, sent, many)
         for keys in (asked, tuple(asked))
-        for gathered, sent in forms
+        for aggregates, sent in forms
     ]
     assert all(each == said[0] for each in said)
 
@@ -276,8 +276,8 @@ def test_numbered_keys_in_columns_are_read_as_a_tuple_of_them(data: st.DataObjec
     places = data.draw(st.lists(st.integers(1, len(keys)), max_size=6))
     said = []
     for asked in (keys, tuple(keys)):
-        made = lookup(width, {"v": PLAIN}, gathered=[as_integers("", "int8"), as_array("")], numbered=True)
-        sent = made.ask(asked)
+        made = statement(width, {"v": PLAIN}, aggregates=[as_integers("", "int8"), as_array("")], numbered=True)
+        sent = made.request(asked)
         first = sent.arguments[-1]
         assert [list(map(int, argument.split(","))) for argument in sent.arguments[:-1]] == [
             [row[n] if width > 1 else row for row in keys] for n in range(width)
@@ -300,8 +300,8 @@ def test_numbered_keys_in_columns_are_read_as_a_tuple_of_them(data: st.DataObjec
 @example(encode([pa.array([-1, 5])])[0], "oid")
 def test_a_column_of_keys_is_taken_where_a_tuple_of_them_is(asked: Keys, name: str) -> None:
     taken = column_of_key(type_of(name))
-    assert _takes(taken, tuple(asked)) == _takes(taken, asked)
-    assert _takes(taken, ()) == _takes(taken, asked[:0])
+    assert _can_hold(taken, tuple(asked)) == _can_hold(taken, asked)
+    assert _can_hold(taken, ()) == _can_hold(taken, asked[:0])
 
 
 def test_numbers_that_all_came_back_need_no_look_at_each() -> None:
@@ -311,8 +311,8 @@ def test_numbers_that_all_came_back_need_no_look_at_each() -> None:
 
     made: list[int] = []
     keys = Keys([pa.array([3, 1, 2])], objects)
-    assert _takes(column_of_key(INT4), keys)
-    whole, part = _each_once([3, 1, 2], keys), _each_once([2, 3], keys)
+    assert _can_hold(column_of_key(INT4), keys)
+    whole, part = _distinct_and_requested([3, 1, 2], keys), _distinct_and_requested([2, 3], keys)
     assert whole is keys
     assert isinstance(part, Keys)
     assert [column.to_pylist() for column in part.columns] == [[2, 3]]
@@ -322,10 +322,10 @@ def test_numbers_that_all_came_back_need_no_look_at_each() -> None:
 
 @pytest.mark.parametrize("found", [[1, 2, 3], [3, 1]])
 def test_answers_to_a_column_are_a_column_of_the_keys_that_were_asked(found: list[int]) -> None:
-    made = lookup(1, {"v": PLAIN}, gathered=[as_integers("", "int4"), as_texts("")])
+    made = statement(1, {"v": PLAIN}, aggregates=[as_integers("", "int4"), as_texts("")])
     keys, _ = encode([pa.array([1, 2, 3], pa.int16())])
     sent = (in_binary(found, "int4"), *in_one_text(["v"] * len(found)))
-    answers = made.read([sent], made.ask(keys), False)
+    answers = made.read([sent], made.request(keys), False)
     assert isinstance(answers, Answers)
     assert isinstance(answers.found, Keys)
     assert answers.found.columns[0].type == pa.int16()

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 from enrichkit_postgres import PostgresConfig
 
-from enrichkit.connector import Call
 from enrichkit.errors import ConnectorError, FatalError
+from enrichkit.plugin import Call
 from enrichkit.testing import open_connector
 
 if TYPE_CHECKING:
@@ -221,3 +221,29 @@ def test_a_server_that_asks_for_a_certificate_in_vain_says_so(
         "If it asks for a certificate of the client, name one that it trusts with PostgresConfig.tls_cert and tls_key."
     )
     assert found == (FatalError, text)
+
+
+def test_a_server_with_an_expired_certificate_gets_no_login(
+    postgres_server: local.PostgresServer, authorities: dict[str, Any]
+) -> None:
+    expired = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    expired.load_cert_chain(*authorities["ours"].issue("expired", days=-1))
+    found, arrived, at = relayed(postgres_server, expired, "127.0.0.1", "verify-full", tls_ca=authorities["ours"].file)
+    assert found == refusal(at, "certificate has expired")
+    assert arrived == b""
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning")  # a deprecated version is the point
+def test_a_server_with_an_old_version_of_tls_gets_no_login(
+    postgres_server: local.PostgresServer, authorities: dict[str, Any]
+) -> None:
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    old.load_cert_chain(*authorities["ours"].issue("old"))
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    config = {"host": "127.0.0.1", "mode": "verify-full", "tls_ca": authorities["ours"].file}
+    (kind, _), arrived, _ = relayed(postgres_server, old, **config)
+    assert issubclass(kind, ConnectorError)
+    assert arrived == b""
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert relayed(postgres_server, old, **config)[0] == {1: 2}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enrichkit.hookspecs import hookimpl
+from enrichkit.plugin import hookimpl
 
 from .config import RedisConfig
 from .connector import RedisConnector
@@ -12,5 +12,5 @@ __all__ = ["RedisConfig", "RedisConnector"]
 
 @hookimpl
 def enrichkit_connector() -> type[RedisConnector]:
-    """Return the connector that the entry point `redis` offers."""
+    """Return the connector class of `enrich("redis", ...)`."""
     return RedisConnector

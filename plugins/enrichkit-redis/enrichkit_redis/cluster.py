@@ -1,32 +1,36 @@
-"""A Redis cluster: which node holds a key, and what to do while slots move."""
+"""A Redis cluster: the node of each key, and redirects while slots move."""
 
 from __future__ import annotations
 
 import asyncio
 import binascii
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hiredis import ReplyError
 
-from enrichkit.errors import ConnectorError, FatalError, TransientError
+from enrichkit.errors import ConnectorError, FatalError, TransientError, UnavailableError
 
 from .commands import pack
 from .pool import Dialler, Pool
-from .replies import translate, without_frames
+from .replies import translate, without_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .config import Address
+    from .config import Address, RedisConfig
     from .template import Name
 
-__all__ = ["Cluster", "slot_of"]
+    Targets: TypeAlias = dict[tuple[Address | None, bool], list[int]]
+    """Indices of the keys by their node, and whether ASKING must precede each command."""
+
+__all__ = ["Cluster", "slot_of", "source_of"]
 
 SLOTS = 16384
-MAX_HOPS = 3  # the node of the map, where it sends us, and once more for a slot that moves meanwhile
-LOAD_TIMEOUT = 2.0  # for one node to tell the map; a node that hangs must not hold up the others' keys for long
-REFRESH = 1.0  # seconds between two loads of the map at least
+NOBODY = "A node of the Redis cluster"
+MAX_HOPS = 3  # the node of the map, the node of its redirect, and one more node for a slot that moves meanwhile
+LOAD_TIMEOUT = 2.0  # for one node to send the map; a node that hangs must not delay the keys of other nodes for long
+REFRESH = 1.0  # least seconds between two loads of the map
 ASKING = pack(("ASKING",))
 
 
@@ -42,18 +46,26 @@ def slot_of(name: Name) -> int:
     start = name.find(b"{")
     if start >= 0:
         end = name.find(b"}", start + 1)
-        if end > start + 1:  # '{}' is no tag
+        if end > start + 1:  # '{}' is no hash tag
             name = name[start + 1 : end]
-    return binascii.crc_hqx(name, 0) % SLOTS  # CRC-16/XMODEM, which is what Redis uses
+    return binascii.crc_hqx(name, 0) % SLOTS  # CRC-16/XMODEM, as in Redis
+
+
+def source_of(config: RedisConfig, capacity: int) -> Pool | Cluster:
+    """Return the way to the servers of *config*, with at most *capacity* connections to each of them."""
+    dialler = Dialler(config)
+    if config.cluster:
+        return Cluster(dialler, dialler.endpoint.address, capacity)
+    return Pool(dialler, None if config.sentinel else dialler.endpoint.address, capacity)
 
 
 class Cluster:
     """
-    One pool per node that holds keys, and the map from slot to node.
+    One pool per node that holds keys, and the map from slots to nodes.
 
-    Each slot has commands of its own, since `MGET` over slots is refused; a key that shares its slot with no other of
-    the call is one. All commands for a node are one pipeline, and the nodes are asked at the same time. The map is
-    loaded again after a redirect or a lost node, at most once a second; until then redirects are followed one by one.
+    Each slot needs a command of its own, because a node refuses an `MGET` over several slots. All commands for a node
+    are one pipeline, and all nodes are asked at the same time. After a redirect or a lost node the map is loaded again,
+    at most once a second; until then redirects are followed key by key.
     """
 
     def __init__(self, dialler: Dialler, seed: Address, capacity: int) -> None:
@@ -66,46 +78,65 @@ class Cluster:
         self._loaded = 0.0
         self._loading = asyncio.Lock()
 
-    async def each(self, names: Sequence[Name], frames: Sequence[bytes], width: int = 1) -> list[Any]:
+    async def ask_each(self, names: Sequence[Name], frames: Sequence[bytes], width: int = 1) -> list[Any]:
         """
         Send one frame of *width* commands per name to the node of the name's slot.
 
         Returns:
-            For each name the last reply to its frame, or the first that is a `ReplyError`; a `TransientError` where the
-            node could not be asked.
+            For each name the last reply to its frame, or the first reply that is a `ReplyError`; a `TransientError`
+            where the node could not be asked.
         """
         await self._refresh()
         answers: list[Any] = [None] * len(frames)
-        plan: dict[tuple[Address | None, bool], list[int]] = {}
-        for n, name in enumerate(names):
-            plan.setdefault((self._map[slot_of(name)], False), []).append(n)
+        targets: Targets = {}
+        for index, name in enumerate(names):
+            targets.setdefault((self._map[slot_of(name)], False), []).append(index)
         for _ in range(MAX_HOPS):
-            asks = (
-                self._ask(node, asking, [frames[n] for n in which], width) for (node, asking), which in plan.items()
-            )
-            try:
-                replies = await asyncio.gather(*asks, return_exceptions=True)  # so that none runs on behind our back
-            except asyncio.CancelledError:
-                self._stale = True  # a node may hang, and another have taken its place
-                raise
-            redirected: dict[tuple[Address | None, bool], list[int]] = {}
-            for ((node, _), which), batch in zip(plan.items(), replies, strict=True):
-                if isinstance(batch, TransientError):
-                    self._stale = True
-                    batch = [without_frames(batch)] * len(which)
-                elif isinstance(batch, BaseException):
-                    raise batch
-                for n, answer in zip(which, batch, strict=True):
-                    answers[n] = answer
-                    if isinstance(answer, ReplyError) and (target := _target(str(answer), node)):
-                        redirected.setdefault(target, []).append(n)
-                    elif isinstance(answer, ReplyError) and str(answer).startswith("CLUSTERDOWN"):
-                        self._stale = True  # a node that was cut off or reset; its slots may be another's
-            if not redirected:
+            batches = await self._ask_nodes(targets, frames, width)
+            targets = self._collect(targets, batches, answers)
+            if not targets:
                 break
             self._stale = True
-            plan = redirected
         return answers
+
+    async def _ask_nodes(self, targets: Targets, frames: Sequence[bytes], width: int) -> list[Any]:
+        """Return a list of replies, or an exception, for each target."""
+        asks = (
+            self._ask_node(node, asking, [frames[index] for index in indices], width)
+            for (node, asking), indices in targets.items()
+        )
+        try:
+            # With the exceptions as results, because gather does not end the other calls when one call fails.
+            batches: list[Any] = await asyncio.gather(*asks, return_exceptions=True)
+            return batches
+        except asyncio.CancelledError:
+            self._stale = True  # a node may hang, and another node may have taken over its slots
+            raise
+
+    def _collect(self, targets: Targets, batches: Sequence[Any], answers: list[Any]) -> Targets:
+        """Write the replies in *batches* into *answers*, and return the targets of redirects."""
+        redirects: Targets = {}
+        for ((node, _), indices), batch in zip(targets.items(), batches, strict=True):
+            if isinstance(batch, TransientError):
+                self._stale = True
+                if isinstance(batch, UnavailableError) and batch.node is None:  # a connection broke
+                    batch.node = f"Redis at {node[0]}:{node[1]}" if isinstance(node, tuple) else NOBODY
+                batch = [without_traceback(batch)] * len(indices)
+            elif isinstance(batch, BaseException):
+                raise batch
+            for index, answer in zip(indices, batch, strict=True):
+                answers[index] = answer
+                if isinstance(answer, ReplyError):
+                    if target := _redirect(str(answer), node):
+                        redirects.setdefault(target, []).append(index)
+                    elif str(answer).startswith("CLUSTERDOWN"):
+                        self._stale = True  # the node was cut off or reset; its slots may have moved to another node
+        return redirects
+
+    async def masters(self) -> list[Pool]:
+        """Return the pool of each node that holds slots."""
+        await self._refresh()
+        return [self._pool(node) for node in dict.fromkeys(self._map) if node is not None]
 
     def forget(self) -> None:
         """Drop the idle connections of all nodes and load the map again."""
@@ -118,16 +149,16 @@ class Cluster:
         for pool in self._pools.values():
             pool.close()
 
-    async def _ask(self, node: Address | None, asking: bool, frames: list[bytes], width: int) -> list[Any]:
+    async def _ask_node(self, node: Address | None, asking: bool, frames: list[bytes], width: int) -> list[Any]:
         if node is None:
-            raise TransientError("No node of the Redis cluster holds the key's slot.")
+            raise UnavailableError("No node of the Redis cluster holds the key's slot.", node=NOBODY, sent=False)
         if asking:
-            return await self._pool(node).each((), [ASKING + frame for frame in frames], width + 1)
-        return await self._pool(node).each((), frames, width)
+            return await self._pool(node).ask_each((), [ASKING + frame for frame in frames], width + 1)
+        return await self._pool(node).ask_each((), frames, width)
 
     def _pool(self, address: Address) -> Pool:
         if address not in self._pools:
-            self._pools[address] = Pool(self._dialler, address, self._capacity)
+            self._pools[address] = Pool(self._dialler, address, self._capacity, node=True)
         return self._pools[address]
 
     def _fresh(self) -> bool:
@@ -142,8 +173,8 @@ class Cluster:
 
     async def _load(self) -> None:
         nodes = list({node for node in self._map if node is not None} - {self._seed})
-        random.shuffle(nodes)  # not every worker asks the same node
-        failure: ConnectorError = TransientError("The Redis cluster has no nodes.")
+        random.shuffle(nodes)  # so that not all workers ask the same node
+        failure: ConnectorError = UnavailableError("The Redis cluster has no nodes.")
         for address in (*nodes, self._seed):
             try:
                 async with asyncio.timeout(LOAD_TIMEOUT):
@@ -155,38 +186,52 @@ class Cluster:
                 failure = error
                 continue
             except TimeoutError:
-                failure = TransientError(f"The Redis cluster did not tell its slots within {LOAD_TIMEOUT:g} s.")
+                failure = UnavailableError(f"The Redis cluster did not tell its slots within {LOAD_TIMEOUT:g} s.")
                 continue
             self._map, self._stale = slots, False
             break
         else:
             if not self._map:
+                if isinstance(failure, UnavailableError):  # no node answers, and no key was sent
+                    raise UnavailableError(str(failure), sent=False)
                 raise failure
-        # Also after a failure, with the old map in place: the nodes that still live can go on answering.
+        # Also after a failure, when the old map stays in use: nodes that are alive can still answer.
         self._loaded = asyncio.get_running_loop().time()
         for address in self._pools.keys() - {*self._map, self._seed}:
             self._pools.pop(address).close()
 
 
-def _slots(reply: Any, asked: Address) -> list[Address | None]:
-    """Turn the reply to CLUSTER SLOTS, a list of [first, last, [host, port, ...], replicas ...], into the map."""
+def _slots(reply: Any, address: Address) -> list[Address | None]:
+    """
+    Return the map from slots to nodes.
+
+    Args:
+        reply: Reply to CLUSTER SLOTS, a list of [first, last, [host, port, ...], replicas ...].
+        address: Address of the node that sent the reply.
+    """
     slots: list[Address | None] = [None] * SLOTS
     try:
         for first, last, (host, port, *_), *_ in reply:
-            # No name: the node does not know its own; it is the one that we asked.
-            node = (host.decode() if host else asked[0], port)
+            # A node that does not know its own name sends an empty host: it is the node of *address*.
+            node = (host.decode() if host else address[0], port)
             slots[first : last + 1] = [node] * (last + 1 - first)
     except (TypeError, ValueError, AttributeError):
         raise FatalError(
             "The Redis cluster answered CLUSTER SLOTS in an unknown form; it must be Redis or Valkey."
         ) from None
     if not any(slots):
-        raise TransientError("The Redis cluster has no slots assigned to its nodes.")
+        raise UnavailableError("The Redis cluster has no slots assigned to its nodes.")
     return slots[:SLOTS]
 
 
-def _target(text: str, node: Address | None) -> tuple[Address, bool] | None:
-    """Return where 'MOVED 3999 host:port' or 'ASK 3999 host:port' sends us, and whether ASKING must go first."""
+def _redirect(text: str, node: Address | None) -> tuple[Address, bool] | None:
+    """
+    Return the node that a redirect names, and whether ASKING must precede the command; None for other errors.
+
+    Args:
+        text: Text of an error, for example 'MOVED 3999 host:port' or 'ASK 3999 host:port'.
+        node: Node that sent the error; its host replaces an empty one.
+    """
     code, _, rest = text.partition(" ")
     host, colon, port = rest.rpartition(" ")[2].rpartition(":")
     if code not in ("MOVED", "ASK") or not colon or not port.isdecimal() or node is None:

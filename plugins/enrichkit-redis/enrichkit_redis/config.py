@@ -1,4 +1,4 @@
-"""Where the values are: the config, and the URL in it taken apart."""
+"""The config of a Redis source, and the parser of its URL."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from enrichkit.connector import ConnectorConfig
 from enrichkit.errors import ConfigError
-from enrichkit.secrets import Secret
+from enrichkit.plugin import ConnectorConfig, Secret
 
 from .template import KeyTemplate
 
-__all__ = ["Address", "Endpoint", "RedisConfig", "parse_url"]
+__all__ = ["Address", "Endpoint", "RedisConfig", "parse_url", "sentinel_address"]
 
 Address: TypeAlias = tuple[str, int] | str
 """Host and port of a server, or the path of its Unix socket."""
 
 KINDS = ("string", "hash", "json")
 SCHEMES = ("redis", "rediss", "unix")
+DEFAULT_URL = "redis://localhost:6379/0"
+SENTINEL_PORT = 26379
 EXAMPLE = "for example 'redis://localhost:6379/0'"
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """
-    A URL taken apart.
+    The parts of a URL.
 
     Attributes:
-        address: Where to connect.
-        tls: Whether to speak TLS.
+        address: Address of the server.
+        tls: True for a connection with TLS.
         db: Number of the database.
-        username: The user in the URL, decoded, or None.
-        password: The password in the URL, decoded, or None.
-        unverified: Whether the URL asks for TLS without a check of the server's certificate.
+        username: User in the URL, decoded, or None.
+        password: Password in the URL, decoded, or None.
+        unverified: True when the URL asks for TLS without a check of the server's certificate.
     """
 
     address: Address
@@ -48,37 +49,46 @@ class Endpoint:
 @dataclass(frozen=True, kw_only=True)
 class RedisConfig(ConnectorConfig):
     """
-    Where the values are and what they look like.
+    The server, the names of the keys, and the kind of the values.
 
     Attributes:
         url: `redis://[user[:password]@]host[:port][/database]`, `rediss://` for TLS, or `unix:///path.sock[?db=0]`.
             Hidden from repr: it may hold a password.
-        key: How the key columns become a Redis key, for example `user:{}`. `{}` takes the next column, `{0}` and
-            `{1}` take them by number, names in the order in which they first appear; `{{` and `}}` are braces. A
-            single part enters the key as it is. In a key of several parts each `%`, `{`, `}` and each character of
+        key: Template of the Redis key, for example `user:{}`. `{}` takes the next key column; `{0}` and `{1}` take the
+            columns by number; names take them in the order in which the names first appear. `{{` and `}}` are braces.
+            A single part enters the key unchanged. In a key of several parts each `%`, `{`, `}` and each character of
             the separators is percent-encoded inside the parts, so that two different keys never share a name.
         kind: `"string"` (`MGET`), `"hash"` (`HMGET` or `HGETALL`), or `"json"` (a string that holds one JSON document).
-        fields: Fields of a hash to read; all when empty. Only for hashes.
-        username: ACL user; the default user when absent.
-        password: A `Secret`, or the password itself, which is then part of what Spark ships to the workers.
-        cluster: True when `url` names one node of a cluster; keys then go to the node that holds their slot.
-        tls_ca: File of the certificate authorities to trust; those of the system when absent.
-        tls_cert: File of the client certificate, if the server wants one. May hold the key as well.
-        tls_key: File of the client certificate's key.
+        fields: Fields of a hash to read; empty: all fields. Only for hashes.
+        username: ACL user; None: the default user.
+        password: A `Secret`, or the password itself, which Spark then ships to the workers as part of the config.
+        cluster: True when `url` names one node of a cluster; a key then goes to the node that holds its slot.
+        sentinel: Sentinels, each as `host` or `host:port` (26379); they tell which server is the master. `url` then
+            names no host and gives the rest: `redis:///0`, or `rediss:///0` for TLS with the sentinels and the master.
+        master: Name under which the sentinels know the master. Belongs to `sentinel`.
+        sentinel_username: ACL user at the sentinels; None: their default user.
+        sentinel_password: Password for the sentinels, a `Secret` or text, like `password`; None: they want none.
+        tls_ca: File of the certificate authorities to trust; None: those of the system.
+        tls_cert: File of the client certificate, if the server requires one. The file may hold the private key as well.
+        tls_key: File of the private key of the client certificate.
         insecure: True switches off all checks of the server's certificate.
-        max_bytes: Most bytes of one reply, which holds the values of all keys of a call; 1 KiB to 1 GiB.
+        max_bytes: Most bytes that a server may send for one call, with the values of all its keys; 1 KiB to 1 GiB.
 
     >>> RedisConfig(key="user:{}", kind="hash", fields=("name", "tier")).fields
     ('name', 'tier')
     """
 
-    url: str = field(default="redis://localhost:6379/0", repr=False)
+    url: str = field(default=DEFAULT_URL, repr=False)
     key: str = "{}"
     kind: str = "string"
     fields: tuple[str, ...] = ()
     username: str | None = None
     password: str | Secret | None = field(default=None, repr=False)
     cluster: bool = False
+    sentinel: tuple[str, ...] = ()
+    master: str | None = None
+    sentinel_username: str | None = None
+    sentinel_password: str | Secret | None = field(default=None, repr=False)
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -93,17 +103,19 @@ class RedisConfig(ConnectorConfig):
             raise ConfigError(
                 f"RedisConfig.kind is {self.kind!r}; it must be 'string', 'hash' or 'json', for example kind='hash'."
             )
-        if isinstance(self.fields, list):  # TOML has no tuples, and a config must be hashable
-            object.__setattr__(self, "fields", tuple(self.fields))
+        for name in ("fields", "sentinel"):  # TOML has no tuples, and a config must be hashable
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check_fields()
         self._check_login(endpoint)
         self._check_tls(endpoint)
         if self.cluster and (endpoint.db or isinstance(endpoint.address, str)):
-            what = f"the database {endpoint.db}" if endpoint.db else "a Unix socket"
+            part = f"the database {endpoint.db}" if endpoint.db else "a Unix socket"
             raise ConfigError(
-                f"RedisConfig.cluster is True, but url names {what}; a cluster has only database 0 and is reached by "
+                f"RedisConfig.cluster is True, but url names {part}; a cluster has only database 0 and is reached by "
                 "TCP. Use a URL such as 'redis://localhost:6379'."
             )
+        self._check_sentinel()
         if type(self.max_bytes) is not int or not 1024 <= self.max_bytes <= 1024**3:
             raise ConfigError(
                 f"RedisConfig.max_bytes is {self.max_bytes!r}; it must be a whole number of bytes from 1024 to "
@@ -111,7 +123,7 @@ class RedisConfig(ConnectorConfig):
             )
 
     def _check_types(self) -> None:
-        for name in ("username", "tls_ca", "tls_cert", "tls_key"):
+        for name in ("username", "master", "sentinel_username", "tls_ca", "tls_cert", "tls_key"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):
                 raise ConfigError(
@@ -122,15 +134,16 @@ class RedisConfig(ConnectorConfig):
                 raise ConfigError(
                     f"RedisConfig.{name} is {getattr(self, name)!r}; it must be True or False. Say {name}=True."
                 )
-        if not isinstance(self.password, str | Secret | None):
-            raise ConfigError(
-                f"RedisConfig.password is a {type(self.password).__name__}; it must be a Secret or text, "
-                "for example Secret.env('REDIS_PASSWORD')."
-            )
+        for name in ("password", "sentinel_password"):
+            if not isinstance(getattr(self, name), str | Secret | None):
+                raise ConfigError(
+                    f"RedisConfig.{name} is a {type(getattr(self, name)).__name__}; it must be a Secret or text, "
+                    "for example Secret.env('REDIS_PASSWORD')."
+                )
 
     @property
     def key_parts(self) -> int:
-        """How many key columns the source needs."""
+        """Number of key columns that the source needs."""
         return KeyTemplate(self.key).columns
 
     def _check_fields(self) -> None:
@@ -151,11 +164,11 @@ class RedisConfig(ConnectorConfig):
             )
 
     def _check_login(self, endpoint: Endpoint) -> None:
-        for name, mine, in_url in (
+        for name, in_field, in_url in (
             ("username", self.username, endpoint.username),
             ("password", self.password, endpoint.password),
         ):
-            if mine is not None and in_url is not None:
+            if in_field is not None and in_url is not None:
                 raise ConfigError(
                     f"RedisConfig.{name} is given, but url holds a {name} too; there must be one. "
                     f"Remove it from the url."
@@ -164,6 +177,40 @@ class RedisConfig(ConnectorConfig):
             raise ConfigError(
                 "RedisConfig has a username but no password; a user needs one. "
                 "Give it by reference: password=Secret.env('REDIS_PASSWORD')."
+            )
+
+    def _check_sentinel(self) -> None:
+        if not self.sentinel:
+            for name in ("master", "sentinel_username", "sentinel_password"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(
+                        f"RedisConfig.{name} is given, but there is no sentinel; it belongs to the sentinels. "
+                        f"Name them, for example sentinel=('sentinel-1.example:26379',), or leave {name} out."
+                    )
+            return
+        if not isinstance(self.sentinel, tuple) or not all(map(sentinel_address, self.sentinel)):
+            raise ConfigError(
+                f"RedisConfig.sentinel is {self.sentinel!r}; it must be a tuple of hosts with or without a port, for "
+                "example sentinel=('sentinel-1.example:26379', 'sentinel-2.example:26379')."
+            )
+        if self.master is None:
+            raise ConfigError(
+                "RedisConfig.sentinel is given, but master is not; the sentinels know the master by a name. "
+                "Say master='mymaster', or the name in your sentinels' configuration."
+            )
+        if self.cluster:
+            raise ConfigError(
+                "RedisConfig.cluster is True, but sentinel is given; a cluster has no sentinels. Leave one of them out."
+            )
+        if self.url.startswith("unix:") or (self.url != DEFAULT_URL and urlsplit(self.url).hostname):
+            raise ConfigError(
+                "RedisConfig.url names a server, but sentinel is given; the sentinels tell which server is the "
+                "master. Leave the host out of url, for example 'redis:///0' or 'rediss:///0'."
+            )
+        if self.sentinel_username is not None and self.sentinel_password is None:
+            raise ConfigError(
+                "RedisConfig has a sentinel_username but no sentinel_password; a user needs one. "
+                "Give it by reference: sentinel_password=Secret.env('SENTINEL_PASSWORD')."
             )
 
     def _check_tls(self, endpoint: Endpoint) -> None:
@@ -186,10 +233,10 @@ class RedisConfig(ConnectorConfig):
 
 
 def parse_url(url: str) -> Endpoint:
-    """Take *url* apart; raises `ConfigError` with a text that holds no part of a password."""
+    """Return the parts of *url*; raises `ConfigError`, with a message that holds no part of a password."""
     scheme, separator, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
     if not separator or scheme not in SCHEMES:
-        # Whatever stands before '://' is shown only if it can be a scheme: an odd URL may begin with a password.
+        # The message shows the text before '://' only if it can be a scheme: a wrong URL may begin with a password.
         shown = repr(scheme) if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,15}", scheme) else "no scheme"
         raise ConfigError(
             f"RedisConfig.url starts with {shown}; it must start with 'redis://' or 'rediss://', {EXAMPLE}."
@@ -199,7 +246,7 @@ def parse_url(url: str) -> Endpoint:
         host, port = parts.hostname or "localhost", parts.port or 6379
     except ValueError:
         raise _unreadable() from None
-    # A password with an unescaped / ? or # leaves its rest, and the @ behind it, in the path, query or fragment.
+    # After an unescaped / ? or # the rest of a password, with the @ behind it, is in the path, query or fragment.
     if "@" in parts.path + parts.query or parts.fragment or rest != rest.strip() or any(c < " " for c in rest):
         raise _unreadable()
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -224,6 +271,22 @@ def parse_url(url: str) -> Endpoint:
     )
 
 
+def sentinel_address(text: str) -> tuple[str, int] | None:
+    """
+    Return host and port of *text*, `host`, `host:port` or `[IPv6]:port`; None for any other text.
+
+    >>> sentinel_address("sentinel-1.example"), sentinel_address("[::1]:5000"), sentinel_address("user@host")
+    (('sentinel-1.example', 26379), ('::1', 5000), None)
+    """
+    if not isinstance(text, str) or not re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\s\[\]@/?#:\\]+)(:[0-9]{1,5})?", text):
+        return None
+    try:
+        parts = urlsplit(f"//{text}")
+        return (parts.hostname, parts.port or SENTINEL_PORT) if parts.hostname else None
+    except ValueError:  # a port above 65535, or no address in the brackets
+        return None
+
+
 def _unreadable() -> ConfigError:
     return ConfigError(
         "RedisConfig.url cannot be read; it must look like 'redis://user:password@host:port/database'. Percent-encode "
@@ -240,14 +303,15 @@ def _database(text: str | None) -> int:
 
 
 def _unverified(parts: SplitResult, options: dict[str, str]) -> bool:
-    wanted = options.pop("ssl_cert_reqs", "required")
+    requirement = options.pop("ssl_cert_reqs", "required")
     if options:
         raise ConfigError(
             f"RedisConfig.url has the option {next(iter(options))!r}; it may have 'db' and 'ssl_cert_reqs'. "
             "Give the rest as fields of RedisConfig."
         )
-    if wanted not in ("required", "optional", "none"):
+    if requirement not in ("required", "optional", "none"):
         raise ConfigError(
-            f"RedisConfig.url has ssl_cert_reqs={wanted!r}; it must be 'required', 'optional' or 'none'. Leave it out."
+            f"RedisConfig.url has ssl_cert_reqs={requirement!r}; it must be 'required', 'optional' or 'none'. Leave "
+            "it out."
         )
-    return parts.scheme == "rediss" and wanted != "required"
+    return parts.scheme == "rediss" and requirement != "required"

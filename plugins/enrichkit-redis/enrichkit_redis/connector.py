@@ -1,4 +1,4 @@
-"""The connector of Redis and Valkey: keys to names, names to the store, answers back under the keys."""
+"""The connector of Redis and Valkey: it names the keys, asks the store for the names, and returns answers by key."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from enrichkit.connector import Call, Connector, ConnectorConfig, Failure, Key, Value
 from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+from enrichkit.plugin import Call, Connector, ConnectorConfig, Failure, Key, Value
 
 from .config import RedisConfig
-from .replies import without_frames
+from .replies import without_traceback
 from .template import KeyTemplate, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 
+    from .leases import RedisLeases
     from .store import Store
 
 __all__ = ["RedisConnector"]
@@ -27,19 +28,21 @@ T = TypeVar("T")
 logger = logging.getLogger("enrichkit.redis")
 
 WRITE_TIMEOUT = 5.0
+DESCRIBE_TIMEOUT = 2.0
 _HASH_TAG = re.compile(rb"\{[^}]+\}")
 
 
 class RedisConnector(Connector[RedisConfig]):
     """
-    Looks keys up in Redis or Valkey: one `MGET` per call for strings, one pipeline for hashes and in a cluster, where
-    the keys that share a slot are one `MGET`.
+    Lookups in Redis or Valkey: one `MGET` per call for strings, one pipeline for hashes. In a cluster a call is one
+    pipeline per node, in which the keys of one slot are one `MGET`.
 
-    Measured on loopback with uvloop and Redis 6.2 on 2 cores, in turns with redis-py 8.1, whose `MGET` of 1,000 keys, 4
-    in flight, takes 2.1 us CPU per key with its own parser and 0.5 with hiredis: 0.22 us from Arrow to Arrow, with
-    1,000 text keys a call and 4 in flight; 0.20 with 2,000, 0.24 with 8 in flight, 0.28 with 500 and 8. A whole number
-    takes the same, a miss 0.3 us more, another key column 0.3; a hash takes 2.6, and 0.84 where its fields are named. A
-    call takes about 60 us apart from its keys.
+    Measured on loopback with uvloop and Redis 6.2 on 2 cores, alternating with redis-py 8.1, whose `MGET` of 1,000
+    keys, 4 in flight, takes 2.1 us CPU per key with its own parser and 0.5 us with hiredis. The connector takes 0.22 us
+    per key from Arrow to Arrow, with 1,000 text keys a call and 4 calls in flight; 0.20 us with 2,000 keys, 0.24 us
+    with 8 calls in flight, 0.28 us with 500 keys and 8 calls. A whole number takes the same. A miss takes 0.3 us more,
+    and so does another key column. A hash takes 2.6 us, and 0.84 us where its fields are named. A call takes about
+    60 us in addition to its keys.
     """
 
     name: ClassVar[str] = "redis"
@@ -51,41 +54,49 @@ class RedisConnector(Connector[RedisConfig]):
     max_batch_size = 5000
     key_types = (str, bytes, int, float, Decimal, date)
     key_columns = True
+    stores_ttl = True
 
     def __init__(self, config: RedisConfig) -> None:
         super().__init__(config)
         self.encoding = "json" if config.kind == "json" else "text"
         self._template = KeyTemplate(config.key)
         self._store: Store | None = None
-        # Keys of several parts have their braces encoded, and a tag in the template itself comes first.
+        # No warning for keys of several parts, whose braces are encoded, nor for a template with a hash tag of its own.
         self._warn_of_tags = config.cluster and self._template.columns == 1 and not self._template.has_brace
 
+    @property
+    def cannot_store(self) -> str:  # type: ignore[override]  # it depends on the config
+        """Why values cannot be written: a hash has fields, and a value is one text."""
+        if self.config.kind != "hash":
+            return ""
+        return "RedisConfig.kind is 'hash'; only 'string' and 'json' can be written. Use one of them to store values."
+
     async def open(self) -> None:
-        """Get ready to connect; the first lookup connects. `capacity` is the number of connections per server."""
-        from .store import Store  # here: a driver program that only plans needs no hiredis
+        """Make the store; the first lookup connects. `capacity` is the number of connections per server."""
+        from .store import Store  # here, because a driver program that only plans does not need hiredis
 
         await self.close()
         self._store = Store(self.config, self.capacity)
 
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Value | Failure]:
-        """Look *keys* up; see `Connector.fetch_many`."""
+        """Look up *keys*; see `Connector.fetch_many`."""
         store = self._opened()
-        names, refused = self._template.names(keys)
-        if refused:
-            keys = [key for key in keys if key not in refused]
+        names, rejected = self._template.names(keys)
+        if rejected:
+            keys = [key for key in keys if key not in rejected]
         if not names:
-            return refused
+            return rejected
         if self._warn_of_tags:
             self._warn_of_tag(names)
         read = store.hashes if self.config.kind == "hash" else store.strings
-        found = await _bounded(read(keys, names), call.timeout)
+        answers = await _bounded(read(keys, names), call.timeout)
         if call.many:
-            found = {key: value if isinstance(value, Failure) else [value] for key, value in found.items()}
-        return {**found, **refused} if refused else found
+            answers = {key: value if isinstance(value, Failure) else [value] for key, value in answers.items()}
+        return {**answers, **rejected} if rejected else answers
 
     async def store_many(self, values: Mapping[Key, Value], ttl: float | None) -> None:
         """
-        Write text or JSON *values*, to live *ttl* seconds or for ever. A null is not written: Redis has none.
+        Write text or JSON *values* with *ttl* seconds to live; None: for ever. A null is not written.
 
         Raises:
             FatalError: The kind is `"hash"`.
@@ -93,10 +104,8 @@ class RedisConnector(Connector[RedisConfig]):
             TransientError: Redis could not be reached; some of the values may have been written.
         """
         store = self._opened()
-        if self.config.kind == "hash":
-            raise FatalError(
-                "RedisConfig.kind is 'hash'; only 'string' and 'json' can be written. Use one of them to store values."
-            )
+        if self.cannot_store:
+            raise FatalError(self.cannot_store)
         values = {key: value for key, value in values.items() if value is not None}
         for value in values.values():
             if not isinstance(value, str | bytes):
@@ -106,13 +115,37 @@ class RedisConnector(Connector[RedisConfig]):
         if not values:
             return
         keys = list(values)
-        names, refused = self._template.names(keys)
-        for failure in refused.values():
+        names, rejected = self._template.names(keys)
+        for failure in rejected.values():
             raise failure.error
         await _bounded(store.write(names, list(values.values()), ttl), WRITE_TIMEOUT)
 
+    async def scan(self, kinds: Sequence[type], size: int) -> AsyncIterator[Sequence[Key]]:
+        """Iterate over the keys whose names have the form of the template, see `Connector.scan`, with `SCAN`."""
+        seen: set[bytes] = set()  # `SCAN` may list a name twice
+        key_of = self._template.reader(kinds)
+        async for names in self._opened().names(self._template.pattern, size):
+            fresh = [name for name in dict.fromkeys(names) if name not in seen]
+            seen.update(fresh)
+            yield [key for key in map(key_of, fresh) if key is not None]
+
+    def lists_all(self, kinds: Sequence[type]) -> bool:
+        """
+        Return whether an unlisted key of *kinds* is a miss, see `Connector.lists_all`.
+
+        In a cluster a slot may move while the keys are listed. Decimals of one value have several names.
+        """
+        return not self.config.cluster and KeyTemplate.reads(kinds)
+
+    @classmethod
+    def lease_store(cls, config: RedisConfig) -> RedisLeases:
+        """Return a connection to the server of *config* as a store of limits; see `Connector.lease_store`."""
+        from .leases import RedisLeases  # here, because a driver program that only plans does not need hiredis
+
+        return RedisLeases(config)
+
     async def describe(self) -> str:
-        """Return the DDL of one value: `returns`, or what the kind implies. Asks no server."""
+        """Return the DDL of one value: `returns`, or the type of the kind. No server is asked."""
         returns: str | None = self.config.returns
         if returns is not None:
             return returns
@@ -122,6 +155,10 @@ class RedisConnector(Connector[RedisConfig]):
             return "map<string,string>"
         quoted = (name.replace("`", "``") for name in self.config.fields)
         return f"struct<{','.join(f'`{name}`:string' for name in quoted)}>"
+
+    async def max_connections(self) -> int | None:
+        """Return `maxclients` of a server, see `Connector.max_connections`; None where a command is not allowed."""
+        return await _bounded(self._opened().max_clients(), DESCRIBE_TIMEOUT)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -146,12 +183,12 @@ class RedisConnector(Connector[RedisConfig]):
 
 
 async def _bounded(answer: Coroutine[Any, Any, T], timeout: float) -> T:
-    """Await *answer* for *timeout* seconds."""
+    """Return the result of *answer*; raises `TransientError` after *timeout* seconds."""
     try:
         async with asyncio.timeout(timeout):
             return await answer
     except TimeoutError:
         error: ConnectorError = TransientError(f"Redis did not answer within {timeout:g} s.")
-    except ConnectorError as raised:
-        error = raised
-    raise without_frames(error)
+    except ConnectorError as caught:
+        error = caught
+    raise without_traceback(error)

@@ -1,50 +1,61 @@
-"""The connections to one server: made when needed, a few at a time, and given back only after a clean exchange."""
+"""The connections to one server: made when needed, a few at a time, and used again only after a complete exchange."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from enrichkit.errors import ConfigError, ConnectorError, FatalError, TransientError
-from enrichkit.secrets import reveal
+from enrichkit.errors import ConfigError, ConnectorError, FatalError, TransientError, UnavailableError
+from enrichkit.plugin import Secret, refuse, revealed, tls_context
 
 from .commands import pack
 from .config import Address, RedisConfig, parse_url
 from .replies import translate
+from .sentinel import SentinelError, Sentinels
 from .wire import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .sentinel import Greeted, Greeting
     from .template import Name
 
 __all__ = ["Dialler", "Pool"]
 
 NAME = "enrichkit"
 CONNECT_TIMEOUT = 2.0  # TCP, TLS and login together
-CHECK_AFTER = 15.0  # a connection that was idle for longer is asked for a sign of life first
+CHECK_AFTER = 15.0  # a connection that was idle for longer is checked by an exchange before it is used
 CHECK_TIMEOUT = 1.0
-LIFETIME = 300.0  # +/- 20 %; so that a name that moved to another server is followed
-PAUSE = 1.0  # +/- 25 %; between attempts to connect while the server is away
-FATAL_PAUSE = 10.0  # with the same refused login; a locked account helps nobody
+LIFETIME = 300.0  # +/- 20 %; a new connection follows a host name that moved to another server
+PAUSE = 1.0  # +/- 25 %; between attempts to connect to a node of a cluster while it is away
+FATAL_PAUSE = 10.0  # between attempts with a refused login; more attempts could lock the account
+
+_BAD_FILE = (
+    "A file that RedisConfig.tls_ca, tls_cert or tls_key names cannot be used on this worker ({reason}); it must be a "
+    "PEM file. Put it there, or correct the path."
+)
 
 
 class Dialler:
-    """How to connect and log in; shared by all servers of a cluster."""
+    """The way to connect and log in to a server; all servers of a cluster share one."""
 
     def __init__(self, config: RedisConfig) -> None:
         self.endpoint = parse_url(config.url)
+        self.name = "Redis" if config.master is None else f"The Redis master {config.master!r}"
         self._config = config
+        self._sentinels = Sentinels(config, self._greeted) if config.sentinel else None
         self._context: ssl.SSLContext | None = None
+        self._ever_logged_in = False
 
-    def login(self) -> tuple[str | None, str | None]:
-        """Return username and password. Asked for each connection, so a secret that was rotated is picked up."""
+    async def login(self) -> tuple[str | None, str | None]:
+        """Return username and password. Each connection reads them anew, because a secret may have been rotated."""
         try:
-            password = reveal(self._config.password)
+            password = await revealed(self._config.password)
         except ConfigError as error:
             raise FatalError(str(error)) from None
         return (
@@ -52,118 +63,170 @@ class Dialler:
             self.endpoint.password if password is None else password,
         )
 
-    async def dial(self, address: Address, source: str, login: tuple[str | None, str | None]) -> Connection:
-        """Return a connection to *address*, logged in and in the right database; raises `ConnectorError`."""
+    def refused(self, error: ConnectorError, login: tuple[str | None, str | None]) -> tuple[ConnectorError, bool]:
+        """Return what *error*, met with *login*, means, and whether another password may be tried at once."""
+        password = self._config.password
+        if not isinstance(error, FatalError) or not isinstance(password, Secret) or isinstance(error, SentinelError):
+            return error, False
+        if refuse(password, login[1]):
+            return error, True
+        # A password that was right is being replaced: the keys wait for the next one, as in an outage.
+        waits = UnavailableError(f"{error} Logins have worked before.", sent=False) if self._ever_logged_in else error
+        return waits, False
+
+    async def dial(self, address: Address | None, login: tuple[str | None, str | None]) -> Connection:
+        """
+        Return a connection to *address*, logged in and in the right database; raises `ConnectorError`.
+
+        Without an *address* the sentinels are asked for it, for each connection anew, and the server has to say that
+        it is the master: a sentinel may not know yet that it is none any more.
+        """
+        if address is None:
+            assert self._sentinels is not None
+            address = await self._sentinels.master()
+        source = f"{self.name} at {address if isinstance(address, str) else '{}:{}'.format(*address)}"
+        transport, connection, replies = await self._greeted(address, source, self._greeting(login), CONNECT_TIMEOUT)
+        try:
+            _check_hello(replies, source, role=self._sentinels is not None)
+        except ConnectorError:
+            transport.abort()
+            raise
+        self._ever_logged_in = True
+        connection.address = address
+        now = asyncio.get_running_loop().time()
+        connection.expires = now + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311  # jitter
+        return connection
+
+    async def _greeted(self, address: Address, source: str, commands: Greeting, timeout: float) -> Greeted:
+        """Connect to *address*, send *commands*, and wait at most *timeout* seconds for the replies."""
+        greeting = b"".join(map(pack, commands))
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> Connection:
+            return Connection(source, self._config.max_bytes, greeting, len(commands))
+
+        try:
+            async with asyncio.timeout(timeout):
+                if isinstance(address, str):
+                    transport, connection = await loop.create_unix_connection(protocol, address)
+                else:
+                    transport, connection = await loop.create_connection(protocol, *address, ssl=self._tls())
+                try:
+                    return transport, connection, await connection.hello
+                except BaseException:
+                    transport.abort()
+                    raise
+        except OSError as error:
+            raise _connect_error(error, source, timeout) from None
+
+    def _greeting(self, login: tuple[str | None, str | None]) -> list[tuple[str, ...]]:
         username, password = login
         commands: list[tuple[str, ...]] = []
         if password is not None:
             commands.append(("AUTH", password) if username is None else ("AUTH", username, password))
         if self.endpoint.db:
             commands.append(("SELECT", str(self.endpoint.db)))
-        # The name is for CLIENT LIST. The echo tells whether the server is ready: one that loads its data takes logins.
-        commands += [("CLIENT", "SETNAME", NAME), ("ECHO", NAME)]
-        greeting = b"".join(map(pack, commands))
-        loop = asyncio.get_running_loop()
-
-        def connection() -> Connection:
-            return Connection(source, self._config.max_bytes, greeting, len(commands))
-
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT):
-                if isinstance(address, str):
-                    transport, made = await loop.create_unix_connection(connection, address)
-                else:
-                    transport, made = await loop.create_connection(connection, *address, ssl=self._tls())
-                try:
-                    replies = await made.hello
-                except BaseException:
-                    transport.abort()
-                    raise
-        except TimeoutError:
-            raise TransientError(f"{source} did not accept a connection within {CONNECT_TIMEOUT:g} s.") from None
-        except ssl.SSLCertVerificationError as error:
-            raise FatalError(
-                f"The certificate of {source} is not trusted: {error.verify_message.rstrip('.')}. "
-                "Name the authority's file in RedisConfig.tls_ca."
-            ) from None
-        except ssl.SSLError as error:
-            if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # hung up in the middle, as on a restart
-                raise TransientError(f"{source} closed the connection during the TLS handshake.") from None
-            raise FatalError(
-                f"{source} does not speak TLS 1.2 or later with us ({error.reason}). See RedisConfig.url."
-            ) from None
-        except OSError as error:
-            raise TransientError(f"{source} cannot be reached ({type(error).__name__}).") from None
-        try:
-            _check_hello(replies, source)
-        except ConnectorError:
-            transport.abort()
-            raise
-        made.expires = loop.time() + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311  # jitter
-        return made
+        if self._sentinels is not None:
+            commands.append(("HELLO", "2"))  # tells the role, as ROLE does, which many users may not send
+        # CLIENT LIST shows the name. The echo shows whether the server is ready: a server that loads its data accepts a
+        # login.
+        return [*commands, ("CLIENT", "SETNAME", NAME), ("ECHO", NAME)]
 
     def _tls(self) -> ssl.SSLContext | None:
-        if not self.endpoint.tls:
-            return None
-        if self._context is None:
-            config = self._config
-            try:
-                context = ssl.create_default_context(cafile=config.tls_ca)
-                if config.tls_cert is not None:
-                    context.load_cert_chain(config.tls_cert, config.tls_key)
-            except OSError as error:  # an SSLError is one
-                raise FatalError(
-                    "A file that RedisConfig.tls_ca, tls_cert or tls_key names cannot be used on this worker "
-                    f"({error.strerror}); it must be a PEM file. Put it there, or correct the path."
-                ) from None
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            if config.insecure:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            self._context = context
+        if self.endpoint.tls and self._context is None:
+            self._context = tls_context(
+                self._config, self.endpoint.password, verify=not self._config.insecure, message=_BAD_FILE
+            )
         return self._context
 
 
-def _check_hello(replies: list[Any] | ConnectorError, source: str) -> None:
+def _connect_error(error: OSError, source: str, timeout: float) -> ConnectorError:
+    if isinstance(error, TimeoutError):
+        return UnavailableError(f"{source} did not accept a connection within {timeout:g} s.")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return FatalError(
+            f"The certificate of {source} is not trusted: {error.verify_message.rstrip('.')}. "
+            "Name the authority's file in RedisConfig.tls_ca."
+        )
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # the server hung up, as in a restart
+        return UnavailableError(f"{source} closed the connection during the TLS handshake.")
+    if isinstance(error, ssl.SSLError):
+        return FatalError(f"{source} does not speak TLS 1.2 or later with us ({error.reason}). See RedisConfig.url.")
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt: no wait mends that
+        return TransientError(f"{source} cannot be reached: its name has no address.")
+    return UnavailableError(f"{source} cannot be reached ({type(error).__name__}).")
+
+
+def _check_hello(replies: list[Any] | ConnectorError, source: str, *, role: bool) -> None:
     if isinstance(replies, ConnectorError):
         raise replies
+    told = replies.pop(-3) if role else None
     *login, named, echo = replies
     if isinstance(named, hiredis.ReplyError) and (str(named).startswith("NOPERM") or "unknown" in str(named)):
-        named = b"OK"  # an old or a restricted server need not know our name
+        named = b"OK"  # an old server, or a user with few permissions, need not set the name
     for reply, expected in zip((*login, named, echo), (*[b"OK"] * (len(login) + 1), NAME.encode()), strict=True):
         if isinstance(reply, hiredis.ReplyError):
             raise translate(reply, source)
         if reply != expected:
             raise TransientError(f"{source} did not answer the login as Redis does; the connection was dropped.")
+    if role:
+        _check_role(told, source)
+
+
+def _check_role(told: Any, source: str) -> None:
+    """Raise an error unless *told*, the names and values in the reply to HELLO, says that the server is a master."""
+    if not isinstance(told, list):
+        raise FatalError(f"{source} does not tell its role; RedisConfig.sentinel needs Redis 6 or later, or Valkey.")
+    found = dict(zip(told[::2], told[1::2], strict=False)).get(b"role")
+    if found != b"master":
+        raise UnavailableError(f"{source} is no master now; a fail-over is under way.")
 
 
 class Pool:
     """
-    At most *capacity* connections to *address*, the last used first, so that the others can grow old and go.
+    At most *capacity* connections to *address*. The connection used last is used first, so that the others expire.
 
-    After a failed attempt to connect, the next is made about a second later and by one caller only; until then
-    everybody is told to come back. An engine with a hundred slots must not greet a restarting server with a hundred
-    handshakes.
+    When an attempt to connect fails, all callers that wait for a connection at that moment get its error, because an
+    engine with a hundred slots must not meet a restarting server with a hundred handshakes. Until a connect succeeds,
+    only one caller at a time tries.
+
+    The pool of a single server lets the next caller try at once: while the server is away, the engine asks by one call
+    at a time whether it is back. The pool of a node of a cluster, whose other nodes answer meanwhile, makes its next
+    attempt about a second later; until then its callers get an `UnavailableError` with the time to wait. After a
+    refused login every pool waits longer, because more attempts could lock the account.
+
+    Args:
+        dialler: Connects and logs in.
+        address: Address of the server; None: the sentinels tell it.
+        capacity: Most connections.
+        node: Whether the server is one of several, so that a failure concerns its keys alone.
     """
 
-    def __init__(self, dialler: Dialler, address: Address, capacity: int) -> None:
+    def __init__(self, dialler: Dialler, address: Address | None, capacity: int, *, node: bool = False) -> None:
+        self._pause = PAUSE if node else 0.0
+        self._node = node
+        self._attempts = 0  # those that failed
         self._dialler = dialler
         self._address = address
-        self._source = f"Redis at {address if isinstance(address, str) else '{}:{}'.format(*address)}"
-        self._free: list[Connection] = []
+        self._current = address  # that of the newest connection; connections to a former master are dropped
+        self._source = dialler.name
+        if address is not None:
+            self._source += f" at {address if isinstance(address, str) else '{}:{}'.format(*address)}"
+        self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
-        self._slots = asyncio.Semaphore(capacity)
+        self._permits = asyncio.Semaphore(capacity)
         self._connecting = asyncio.Semaphore(max(2, capacity // 4))
-        self._probing = asyncio.Lock()
+        self._recovering = asyncio.Lock()
         self._failed: ConnectorError | None = None
         self._failed_login: tuple[str | None, str | None] | None = None
-        self._closed_until = 0.0
+        self._paused_until = 0.0
         self._closed = False
 
     async def ask(self, frames: bytes, replies: int) -> list[Any]:
         """Send the commands *frames* and return their *replies*; raises `ConnectorError`."""
-        async with self._slots:
-            connection = await self._take()
+        attempts = self._attempts
+        async with self._permits:
+            connection = await self._idle_or_new(attempts)
             if self._closed:
                 connection.abort()
                 raise TransientError(f"The connection to {self._source} was closed.")
@@ -171,34 +234,34 @@ class Pool:
             try:
                 answers = await connection.ask(frames, replies)
             except BaseException:
-                # Also when cancelled: the answer is still on its way and must not meet the next question.
+                # Also when cancelled: the reply is still on its way, and must not be taken for the next reply.
                 connection.abort()
                 raise
             finally:
                 self._busy.discard(connection)
-            if self._closed:
+            if self._closed or connection.address != self._current:
                 connection.abort()
             else:
                 connection.used = asyncio.get_running_loop().time()
-                self._free.append(connection)
+                self._idle.append(connection)
             return answers
 
-    async def each(self, names: Sequence[Name], frames: Sequence[bytes], width: int = 1) -> list[Any]:
-        """Send one frame of *width* commands per key; see `Cluster.each` for what comes back."""
+    async def ask_each(self, names: Sequence[Name], frames: Sequence[bytes], width: int = 1) -> list[Any]:
+        """Send one frame of *width* commands per key; return a list like `Cluster.ask_each`."""
         replies = await self.ask(b"".join(frames), len(frames) * width)
         if width == 1:
             return replies
-        # A command that is refused inside MULTI says why; EXEC then says only EXECABORT.
+        # The reply to a command that is refused inside MULTI gives the reason; the reply to EXEC is only EXECABORT.
         return [
             next((reply for reply in frame if isinstance(reply, hiredis.ReplyError)), frame[-1])
             for frame in (replies[at : at + width] for at in range(0, len(replies), width))
         ]
 
     def forget(self) -> None:
-        """Drop the idle connections; the next ones look the name up again."""
-        for connection in self._free:
+        """Drop the idle connections; new connections resolve the host name again."""
+        for connection in self._idle:
             connection.abort()
-        self._free.clear()
+        self._idle.clear()
 
     def close(self) -> None:
         """Close all connections, those in use too."""
@@ -207,15 +270,15 @@ class Pool:
         for connection in tuple(self._busy):
             connection.abort()
 
-    async def _take(self) -> Connection:
+    async def _idle_or_new(self, attempts: int) -> Connection:
         now = asyncio.get_running_loop().time()
-        while self._free:
-            connection = self._free.pop()
-            if connection.closed or now > connection.expires:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.closed or now > connection.expires or connection.address != self._current:
                 connection.abort()
             elif now - connection.used <= CHECK_AFTER or await self._alive(connection):
                 return connection
-        return await self._connect()
+        return await self._connect(attempts)
 
     async def _alive(self, connection: Connection) -> bool:
         try:
@@ -223,7 +286,7 @@ class Pool:
                 await connection.ask(b"", 0)
         except (ConnectorError, TimeoutError):
             connection.abort()
-            # The others have been idle for longer; to wait for each in turn would use up the deadlines.
+            # All others have been idle for longer; a check of one after the other would use up the deadlines.
             self.forget()
             return False
         except BaseException:
@@ -231,23 +294,46 @@ class Pool:
             raise
         return True
 
-    async def _connect(self) -> Connection:
-        async with self._probing if self._failed else self._connecting:
+    async def _connect(self, attempts: int) -> Connection:
+        """Return a new connection for a caller that began to wait after *attempts* failed attempts to connect."""
+        async with self._recovering if self._failed else self._connecting:
             loop = asyncio.get_running_loop()
-            login = self._dialler.login()
-            wait = self._closed_until - loop.time()
-            if self._failed is not None and wait > 0:  # it failed a moment ago, or while we queued here
-                if isinstance(self._failed, TransientError):
-                    raise TransientError(str(self._failed), retry_after=wait)
-                if login == self._failed_login:
-                    raise FatalError(str(self._failed))
-            try:
-                connection = await self._dialler.dial(self._address, self._source, login)
-            except ConnectorError as error:
-                pause = FATAL_PAUSE if isinstance(error, FatalError) else PAUSE * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
-                self._failed, self._failed_login, self._closed_until = error, login, loop.time() + pause
-                if isinstance(error, TransientError):
-                    raise TransientError(str(error), retry_after=pause) from None
-                raise
-            self._failed = None
+            login = await self._dialler.login()
+            wait = self._paused_until - loop.time()
+            # A connect failed a moment ago, or while this caller waited.
+            failed = self._failed if wait > 0 or self._attempts > attempts else None
+            if failed is not None and self._failed_login in (None, login):
+                raise self._anew(failed, wait)
+            connection = await self._dialled(login)
+            self._failed = self._failed_login = None
+            self._current = connection.address
             return connection
+
+    async def _dialled(self, login: tuple[str | None, str | None], *, again: bool = True) -> Connection:
+        """Return a new connection; a password that was refused and may be another one now is asked for *again*."""
+        try:
+            return await self._dialler.dial(self._address, login)
+        except ConnectorError as error:
+            meant, another = self._dialler.refused(error, login)
+            if not (again and another):
+                fatal = isinstance(error, FatalError)
+                pause = FATAL_PAUSE if fatal else self._pause * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
+                self._attempts += 1
+                self._failed, self._failed_login = meant, login if fatal else None
+                self._paused_until = asyncio.get_running_loop().time() + pause
+                raise self._anew(meant, pause) from None
+        return await self._dialled(await self._dialler.login(), again=False)
+
+    def _anew(self, error: ConnectorError, wait: float) -> ConnectorError:
+        """Return *error* for one more caller; one that time can mend when a pause of *wait* seconds is over."""
+        if isinstance(error, TransientError):
+            return self._unavailable(error, min(wait, 1.25 * PAUSE))  # the password may be another one before
+        return FatalError(str(error))
+
+    def _unavailable(self, error: TransientError, wait: float) -> TransientError:
+        """Return *error* anew for one caller; when a pause is under way, with the seconds to *wait* until its end."""
+        if not isinstance(error, UnavailableError):
+            return TransientError(str(error), retry_after=wait if wait > 0 else None)
+        if self._node:
+            return UnavailableError(str(error), retry_after=max(wait, 0.0), node=self._source, sent=False)
+        return UnavailableError(str(error), sent=False)

@@ -1,12 +1,12 @@
-"""Which of the three errors of enrichkit an error reply of Redis is; no text of the server goes out."""
+"""The translation of error replies of Redis into the errors of enrichkit, without the text of the server."""
 
 from __future__ import annotations
 
-from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
 
-__all__ = ["translate", "without_frames"]
+__all__ = ["translate", "without_traceback"]
 
-# First word of the reply -> what it means. https://github.com/redis/redis/blob/7.2/src/server.c, createSharedObjects.
+# First word of the reply, and its meaning. https://github.com/redis/redis/blob/7.2/src/server.c, createSharedObjects.
 _TRANSIENT = {
     "ASK": "moves the key's slot to another node",
     "BUSY": "runs a script",
@@ -22,6 +22,8 @@ _TRANSIENT = {
     "TRYAGAIN": "moves the keys' slot",
     "UNBLOCKED": "changed its role",
 }
+_UNAVAILABLE = {"LOADING", "MASTERDOWN", "READONLY"}
+"""Replies of a server that answers no key now: it starts, or a fail-over is under way."""
 _LOGIN = "Check RedisConfig.username and RedisConfig.password."
 _FATAL = {
     "CROSSSLOT": "is a node of a cluster; say RedisConfig(cluster=True)",
@@ -31,15 +33,15 @@ _FATAL = {
 }
 # Texts of replies whose code is only ERR or NOPERM.
 _BY_TEXT: tuple[tuple[str, type[ConnectorError], str], ...] = (
-    ("max number of clients", TransientError, "has its maximum number of clients"),
-    ("max + cluster connections", TransientError, "has its maximum number of clients"),
+    ("max number of clients", UnavailableError, "has its maximum number of clients"),
+    ("max + cluster connections", UnavailableError, "has its maximum number of clients"),
     ("invalid password", FatalError, _FATAL["WRONGPASS"]),
     ("AUTH <password> called without", FatalError, f"wants no password, but got one. {_LOGIN}"),
     ("no password is set", FatalError, f"wants no password, but got one. {_LOGIN}"),
     ("DB index is out of range", FatalError, "has no database of that number; check the end of RedisConfig.url"),
     ("invalid DB index", FatalError, "has no database of that number; check the end of RedisConfig.url"),
     ("cluster support disabled", FatalError, "is no node of a cluster; say RedisConfig(cluster=False)"),
-    # One key outside the user's key patterns: that key's error, not the whole job's.
+    # The name of one key does not match the key patterns of the user: an error of this key, not of the whole job.
     ("permissions to access", PermanentError, "does not permit this user to read the key; see its ACL"),
 )
 
@@ -48,15 +50,18 @@ def translate(reply: Exception, source: str) -> ConnectorError:
     """
     Return the error for the error *reply* of *source*.
 
-    The server repeats arguments in some texts ("unknown command 'GET', with args beginning with: 'user:1'"), so only
-    its first word is quoted, and the rest is told in our words.
+    Some texts of the server repeat arguments ("unknown command 'GET', with args beginning with: 'user:1'"). So the
+    message quotes only the first word of the reply, and explains it in words of its own.
     """
     text = str(reply)
     code = text.split(" ", 1)[0][:32]
     if code == "WRONGTYPE":
         return PermanentError("The key holds another type of value in Redis than RedisConfig.kind says (WRONGTYPE).")
     if code in _TRANSIENT:
-        return TransientError(f"{source} {_TRANSIENT[code]} ({code}).")
+        message = f"{source} {_TRANSIENT[code]} ({code})."
+        if code == "CLUSTERDOWN":  # one node may be cut off while the others answer
+            return UnavailableError(message, node=f"A node of {source}")
+        return UnavailableError(message) if code in _UNAVAILABLE else TransientError(message)
     if code in _FATAL:
         return FatalError(f"{source} {_FATAL[code]} ({code}).")
     for part, kind, meaning in _BY_TEXT:
@@ -72,7 +77,7 @@ def translate(reply: Exception, source: str) -> ConnectorError:
     )
 
 
-def without_frames(error: ConnectorError) -> ConnectorError:
-    """Return *error* without the frames behind it and behind its cause: their locals hold the login."""
+def without_traceback(error: ConnectorError) -> ConnectorError:
+    """Return *error* without its traceback and its cause, because local variables of their frames hold the login."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)

@@ -1,21 +1,21 @@
-"""How each kind of value is read and written: commands out, an answer per key in."""
+"""The reads and writes of each kind of value: commands to Redis, and one answer per key."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from hiredis import ReplyError
 
-from enrichkit.connector import Answers, Failure, Key
 from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+from enrichkit.plugin import Answers, Failure, Key
 
-from .cluster import Cluster, slot_of
+from .cluster import Cluster, slot_of, source_of
 from .commands import pack, pack_each, pack_keys
-from .pool import Dialler, Pool
 from .replies import translate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from .config import RedisConfig
     from .template import Name
@@ -27,20 +27,18 @@ _MULTI, _EXEC = pack(("MULTI",)), pack(("EXEC",))
 
 class Store:
     """
-    The values behind a config. In what it returns an absent key is a miss, and a `Failure` stands for one key alone.
+    The values of a source. In the returned mappings an absent key is a miss, and a `Failure` is the failure of one key.
 
-    Redis answers nil both for a key that is absent and, in `MGET`, for one that holds another type; a field that is
-    absent and a hash that is absent look alike too. Both would be silent nulls. What came back empty is therefore asked
-    a second time in a way that tells them apart, by one command whose answer stands for itself, so that a write in
-    between cannot mix two states of the key. A call without misses pays nothing for it.
+    Redis replies nil both for an absent key and, to `MGET`, for a key that holds another type of value. To `HMGET` it
+    replies the same for a hash without the fields and for an absent hash. Both would be silent nulls. So the store asks
+    a second time for the keys with an empty reply, with a command that tells the two cases apart. The answer comes from
+    the second reply alone, so that a write between the two cannot mix two states of a key. A call without misses has no
+    second command.
     """
 
     def __init__(self, config: RedisConfig, capacity: int) -> None:
-        dialler = Dialler(config)
         self._fields = config.fields
-        self._source: Pool | Cluster = (Cluster if config.cluster else Pool)(
-            dialler, dialler.endpoint.address, capacity
-        )
+        self._source = source_of(config, capacity)
 
     async def strings(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
         """Return the strings under *names*, as bytes under *keys*."""
@@ -50,54 +48,59 @@ class Store:
         if isinstance(reply, ReplyError):
             raise translate(reply, "Redis")
         if type(reply) is not list or len(reply) != len(names):
-            raise _odd("MGET")
+            raise _unknown_form("MGET")
         if set(map(type, reply)) == {bytes}:
             return Answers(keys, reply)
         # A proxy in front of several servers may put an error for one key into the list.
-        found: dict[Key, Any] = {
+        answers: dict[Key, Any] = {
             key: value if type(value) is bytes else self._failure(value, "MGET")
             for key, value in zip(keys, reply, strict=True)
             if value is not None
         }
         empty = [n for n, value in enumerate(reply) if value is None]
         if empty:
-            asked = [names[n] for n in empty]
-            (existing,) = await self._source.ask(pack(("EXISTS", *asked)), 1)
-            # None of them exists: no matter what happened in between, each was absent now.
+            empty_names = [names[n] for n in empty]
+            (existing,) = await self._source.ask(pack(("EXISTS", *empty_names)), 1)
+            # If none of the keys exists now, each is a miss, whatever was written between the two commands.
             if existing != 0:
-                found |= await self._strings_apart([keys[n] for n in empty], asked)
-        return found
+                answers |= await self._strings_one_by_one([keys[n] for n in empty], empty_names)
+        return answers
 
     async def _strings_of_slots(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
-        """Do as `strings` in a cluster: with one `MGET` for a slot where keys share theirs, as those with a tag do."""
+        """
+        Return the strings under *names* from a cluster.
+
+        Keys with a hash tag share a slot. If many keys do, each slot gets one `MGET`; else each key gets a `GET`.
+        """
         slots: dict[int, list[int]] = {}
         for n, name in enumerate(names):
             slots.setdefault(slot_of(name), []).append(n)
         if 2 * len(slots) > len(names):
-            return await self._strings_apart(keys, names)
-        replies = await self._source.each(
+            return await self._strings_one_by_one(keys, names)
+        replies = await self._source.ask_each(
             [names[numbers[0]] for numbers in slots.values()],
             [pack(("MGET", *(names[n] for n in numbers))) for numbers in slots.values()],
         )
-        found: dict[Key, Any] = {}
-        rest: list[int] = []  # nil may be another type, and while a slot moves, its keys may be on two nodes
+        answers: dict[Key, Any] = {}
+        rest: list[int] = []  # nil may mean another type, and the keys of a slot that moves may be on two nodes
         for numbers, reply in zip(slots.values(), replies, strict=True):
             if isinstance(reply, ConnectorError):
-                found |= {keys[n]: self._failure(reply, "MGET") for n in numbers}
+                answers |= {keys[n]: self._failure(reply, "MGET") for n in numbers}
             elif type(reply) is not list or len(reply) != len(numbers):
                 rest += numbers
             else:
                 for n, value in zip(numbers, reply, strict=True):
                     if type(value) is bytes:
-                        found[keys[n]] = value
+                        answers[keys[n]] = value
                     else:
                         rest.append(n)
         if rest:
-            found |= await self._strings_apart([keys[n] for n in rest], [names[n] for n in rest])
-        return Answers(list(found), list(found.values())) if set(map(type, found.values())) == {bytes} else found
+            answers |= await self._strings_one_by_one([keys[n] for n in rest], [names[n] for n in rest])
+        values = list(answers.values())
+        return Answers(list(answers), values) if set(map(type, values)) == {bytes} else answers
 
-    async def _strings_apart(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
-        replies = await self._source.each(names, pack_each(("GET",), names))
+    async def _strings_one_by_one(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
+        replies = await self._source.ask_each(names, pack_each(("GET",), names))
         if set(map(type, replies)) == {bytes}:
             return Answers(keys, replies)
         return {
@@ -112,74 +115,112 @@ class Store:
         if not fields:
             return await self._whole_hashes(keys, names)
         nothing = [None] * len(fields)
-        replies = await self._source.each(names, pack_each(("HMGET",), names, fields))
+        replies = await self._source.ask_each(names, pack_each(("HMGET",), names, fields))
         if set(map(type, replies)) == {list} and set(map(len, replies)) == {len(fields)} and nothing not in replies:
             return Answers(keys, dict(zip(fields, zip(*replies, strict=True), strict=True)))
-        found: dict[Key, Any] = {}
+        answers: dict[Key, Any] = {}
         empty: list[int] = []
         for n, (key, reply) in enumerate(zip(keys, replies, strict=True)):
             if type(reply) is not list or len(reply) != len(fields):
-                found[key] = self._failure(reply, "HMGET")
+                answers[key] = self._failure(reply, "HMGET")
             elif reply == nothing:
                 empty.append(n)
             else:
-                found[key] = dict(zip(fields, reply, strict=True))
+                answers[key] = dict(zip(fields, reply, strict=True))
         if empty:
-            # In a transaction: fields and existence must be of one moment.
-            asked = [names[n] for n in empty]
-            frames = [_MULTI + pack(("HMGET", name, *fields)) + pack(("EXISTS", name)) + _EXEC for name in asked]
-            for n, reply in zip(empty, await self._source.each(asked, frames, 4), strict=True):
-                if type(reply) is not list or len(reply) != 2:
-                    found[keys[n]] = self._failure(reply, "EXEC")
-                elif type(reply[0]) is not list or len(reply[0]) != len(fields):
-                    found[keys[n]] = self._failure(reply[0], "HMGET")
-                elif reply[1]:
-                    found[keys[n]] = dict(zip(fields, reply[0], strict=True))
-        return found
+            answers |= await self._empty_hashes([keys[n] for n in empty], [names[n] for n in empty])
+        return answers
+
+    async def _empty_hashes(self, keys: Sequence[Key], names: Sequence[Name]) -> dict[Key, Any]:
+        """Return those of the hashes without any of the fields that exist, and failures."""
+        # In a transaction, because fields and existence must be of the same moment.
+        frames = [_MULTI + pack(("HMGET", name, *self._fields)) + pack(("EXISTS", name)) + _EXEC for name in names]
+        answers: dict[Key, Any] = {}
+        for key, reply in zip(keys, await self._source.ask_each(names, frames, 4), strict=True):
+            if type(reply) is not list or len(reply) != 2:
+                answers[key] = self._failure(reply, "EXEC")
+                continue
+            values, exists = reply
+            if type(values) is not list or len(values) != len(self._fields):
+                answers[key] = self._failure(values, "HMGET")
+            elif type(exists) is not int:
+                answers[key] = self._failure(exists, "EXISTS")
+            elif exists:
+                answers[key] = dict(zip(self._fields, values, strict=True))
+        return answers
 
     async def _whole_hashes(self, keys: Sequence[Key], names: Sequence[Name]) -> dict[Key, Any]:
-        replies = await self._source.each(names, pack_each(("HGETALL",), names))
-        found: dict[Key, Any] = {}
+        replies = await self._source.ask_each(names, pack_each(("HGETALL",), names))
+        answers: dict[Key, Any] = {}
         for key, reply in zip(keys, replies, strict=True):
-            if type(reply) is not list:
-                found[key] = self._failure(reply, "HGETALL")
-            elif reply:  # Redis keeps no empty hashes
+            if type(reply) is not list or len(reply) % 2:
+                answers[key] = self._failure(reply, "HGETALL")
+            elif reply:  # an empty reply is a miss, because Redis keeps no empty hashes
                 try:
-                    found[key] = dict(zip(map(bytes.decode, reply[::2]), reply[1::2], strict=True))
+                    answers[key] = dict(zip(map(bytes.decode, reply[::2]), reply[1::2], strict=True))
+                except TypeError:  # a name is no bytes
+                    raise _unknown_form("HGETALL") from None
                 except UnicodeDecodeError:
-                    found[key] = Failure(
+                    answers[key] = Failure(
                         PermanentError(
                             "The hash has a field whose name is not UTF-8; names become text. "
                             "Name the fields to read in RedisConfig.fields."
                         )
                     )
-        return found
+        return answers
 
     async def write(self, names: Sequence[Name], values: Sequence[str | bytes], ttl: float | None) -> None:
-        """Store *values* as strings under *names*, to live *ttl* seconds, or for ever."""
-        life = () if ttl is None else ("PX", max(1, round(ttl * 1000)))
-        frames = [pack(("SET", name, value, *life)) for name, value in zip(names, values, strict=True)]
-        for reply in await self._source.each(names, frames):
+        """Store *values* as strings under *names*, with *ttl* seconds to live; None: for ever."""
+        expiry = () if ttl is None else ("PX", max(1, round(ttl * 1000)))
+        frames = [pack(("SET", name, value, *expiry)) for name, value in zip(names, values, strict=True)]
+        for reply in await self._source.ask_each(names, frames):
             if isinstance(reply, ConnectorError):
                 raise reply
             if isinstance(reply, ReplyError):
                 if str(reply).startswith("READONLY"):
-                    self._source.forget()  # the master moved; its name may lead elsewhere now
+                    self._source.forget()  # another server is the master; the host name may now lead to it
                 raise translate(reply, "Redis")
+
+    async def names(self, pattern: bytes, count: int) -> AsyncIterator[list[bytes]]:
+        """Iterate over the names that match the glob *pattern*, about *count* at a time; some may come twice."""
+        pools = await self._source.masters() if isinstance(self._source, Cluster) else [self._source]
+        for pool in pools:
+            cursor: Any = b"0"
+            while True:
+                (reply,) = await pool.ask(pack(("SCAN", cursor, "MATCH", pattern, "COUNT", count)), 1)
+                if isinstance(reply, ReplyError):
+                    raise translate(reply, "Redis")
+                if type(reply) is not list or len(reply) != 2 or type(reply[1]) is not list:
+                    raise _unknown_form("SCAN")
+                cursor, names = reply
+                if names:
+                    yield names
+                if cursor == b"0":
+                    break
+
+    async def max_clients(self) -> int | None:
+        """Return how many clients a server takes; None where no command tells it."""
+        pool = (await self._source.masters())[0] if isinstance(self._source, Cluster) else self._source
+        for command in (("INFO", "clients"), ("CONFIG", "GET", "maxclients")):  # the first tells it since Redis 7
+            (reply,) = await pool.ask(pack(command), 1)
+            found = re.search(r"maxclients\D{1,8}(\d+)", str(reply))
+            if found is not None and not isinstance(reply, ReplyError):
+                return int(found[1])
+        return None
 
     def close(self) -> None:
         """Close all connections."""
         self._source.close()
 
     def _failure(self, reply: Any, command: str) -> Failure:
-        """The failure of one key; raises what concerns all keys."""
+        """Return the failure of one key; raises an error that concerns all keys."""
         error = translate(reply, "Redis") if isinstance(reply, ReplyError) else reply
         if isinstance(error, FatalError):
             raise error
         if isinstance(error, ConnectorError):
             return Failure(error)
-        raise _odd(command)
+        raise _unknown_form(command)
 
 
-def _odd(command: str) -> TransientError:
+def _unknown_form(command: str) -> TransientError:
     return TransientError(f"Redis answered {command} in an unknown form; the answer was not used.")

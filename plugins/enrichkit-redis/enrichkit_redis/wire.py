@@ -1,5 +1,5 @@
 """
-One connection to a Redis server: RESP on hiredis' parser, and nothing that could give a key another key's value.
+One connection to a Redis server: RESP with hiredis' parser, and checks that no key gets another key's value.
 
 Why not the connection of redis-py: docs/decisions/0005-redis-data-path.md.
 """
@@ -10,42 +10,49 @@ import asyncio
 import itertools
 import secrets
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from enrichkit.errors import ConnectorError, PermanentError, TransientError
+from enrichkit.errors import ConnectorError, PermanentError, TransientError, UnavailableError
 
 from .replies import translate
+
+if TYPE_CHECKING:
+    from .config import Address
 
 __all__ = ["Connection"]
 
 _PARTIAL: Any = object()
-_KEPT_BUFFER = 256 * 1024  # hiredis frees a larger one between replies; its own 16 KiB would mean a malloc per reply
+_KEPT_BUFFER = 256 * 1024  # hiredis frees a larger buffer after a reply; its default of 16 KiB means a malloc per reply
 
-# A peer that vanished without a FIN is noticed after 30 + 3 x 5 s idle, and after 30 s with bytes under way.
+# The kernel notices a peer that vanished without a FIN after 30 + 3 x 5 s on an idle connection, and after 30 s when
+# bytes are unacknowledged.
 _SOCKET_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
 
 
 class Connection(asyncio.Protocol):
     """
-    A connection that does one exchange at a time and is dropped at the first doubt.
+    A connection that does one exchange at a time and closes at the first sign of a wrong reply.
 
-    A reply that belongs to nothing (a server or proxy that repeats itself, the late answer to a cancelled request)
-    would shift all later ones by one, and each key would get its neighbour's value. Three checks prevent that:
+    A reply without a request (from a server or proxy that repeats itself, or the late reply to a cancelled request)
+    would shift all later replies by one, and each key would get its neighbour's value. Three checks prevent this:
 
-    1. Bytes that arrive while nothing was asked end the connection at once.
-    2. Each exchange stands between two `ECHO`s of a nonce that was never used before; both must come back, in place.
-    3. The number of replies is known; one too many ends the connection.
+    1. Bytes that arrive while no exchange is in progress end the connection at once.
+    2. Each exchange begins and ends with an `ECHO` of a nonce that was never used before; the first and the last reply
+       must be that nonce.
+    3. The number of replies is known; one reply too many, or a part of one, ends the connection.
 
     Attributes:
-        closed: True when it must not be used again.
-        hello: Replies to what was sent on connecting; see `exchange`.
-        used: Loop time of the last exchange, kept by the pool.
-        expires: Loop time after which the pool replaces it.
+        closed: True when the connection must not be used again.
+        hello: Future of the replies to the greeting, which is sent on connecting; see `exchange`.
+        used: Loop time of the last exchange; the pool sets it.
+        expires: Loop time after which the pool replaces the connection.
+        address: Address of the server; the pool sets it.
     """
 
     hello: asyncio.Future[list[Any] | ConnectorError]
+    address: Address
 
     def __init__(self, source: str, max_bytes: int, greeting: bytes, replies: int) -> None:
         self.closed = False
@@ -67,22 +74,23 @@ class Connection(asyncio.Protocol):
         if sock is not None and sock.family != getattr(socket, "AF_UNIX", None):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _SOCKET_OPTIONS:
-                if hasattr(socket, name):  # not every system has each
+                if hasattr(socket, name):  # not every system has all options
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        # Sent here and not after connecting: a server that refuses us says so before we ask.
+        # Sent here and not after connecting, because a server that refuses a client sends its reply unasked.
         self.hello = self.exchange(*self._greeting)
 
     def exchange(self, data: bytes, replies: int) -> asyncio.Future[list[Any] | ConnectorError]:
         """
-        Send *data* and return a future of its *replies*, an `hiredis.ReplyError` among them where Redis says no.
+        Send *data* and return a future of its *replies*; where Redis refuses a command the reply is a `ReplyError`.
 
-        A lost connection is the future's result, not its exception, lest a cancelled caller leave it unretrieved.
+        A lost connection is the result of the future and not its exception: nobody would retrieve the exception after
+        the caller was cancelled.
         """
         assert self._waiter is None, "one exchange at a time"
         waiter = self._waiter = asyncio.get_running_loop().create_future()
         self._replies, self._expected, self._received = [], replies, 0
-        if self._transport is None or self.closed:  # it may be lost between one exchange and the next
-            self._end(TransientError(f"{self._source} closed the connection."))
+        if self._transport is None or self.closed:  # the connection may be lost between two exchanges
+            self._end(UnavailableError(f"{self._source} closed the connection."))
         else:
             self._transport.write(data)
         return waiter
@@ -102,7 +110,7 @@ class Connection(asyncio.Protocol):
         return answers[1:-1]
 
     def abort(self) -> None:
-        """Close at once; whoever waits is told so. May be called twice."""
+        """Close the connection at once; a caller that waits gets an error. May be called twice."""
         self._end(TransientError(f"The connection to {self._source} was closed."))
 
     def data_received(self, data: bytes) -> None:
@@ -130,16 +138,19 @@ class Connection(asyncio.Protocol):
         elif len(replies) > self._expected:
             self._end(self._stray())  # check 3
         elif len(replies) == self._expected:
+            if not _ends_with(data, replies[-1]):
+                self._end(self._stray())  # check 3, for a part of a reply
+                return
             waiter, self._waiter, self._replies = self._waiter, None, []
-            if not waiter.done():  # else the caller was cancelled and is about to drop us
+            if not waiter.done():  # a caller that was cancelled is about to abort the connection
                 waiter.set_result(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        only = self._replies[0] if len(self._replies) == 1 else None
-        if isinstance(only, hiredis.ReplyError):  # a server that refuses us gives its reason and hangs up
-            self._end(translate(only, self._source))
+        reply = self._replies[0] if len(self._replies) == 1 else None
+        if isinstance(reply, hiredis.ReplyError):  # a server that refuses a client sends the reason and closes
+            self._end(translate(reply, self._source))
         else:
-            self._end(TransientError(f"{self._source} closed the connection."))
+            self._end(UnavailableError(f"{self._source} closed the connection."))
 
     def _stray(self) -> TransientError:
         return TransientError(f"{self._source} sent a reply that belongs to no request; the connection was dropped.")
@@ -151,3 +162,12 @@ class Connection(asyncio.Protocol):
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(error)
+
+
+def _ends_with(data: bytes, reply: Any) -> bool:
+    """
+    Return whether *reply*, the echo at the end of an exchange, is the last thing in *data*, or a part of it all of it.
+
+    hiredis does not tell: it may have consumed the first bytes of a further reply.
+    """
+    return type(reply) is not bytes or (reply + b"\r\n").endswith(data[-len(reply) - 2 :])

@@ -1,4 +1,4 @@
-"""Real servers, an independent client to fill them, and a proxy that misbehaves between them and the connector."""
+"""Fixtures: real servers, an independent client that fills them, and a proxy that misbehaves in front of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import uvloop
 from enrichkit_redis import RedisConfig, RedisConnector
 
 from enrichkit import local
-from enrichkit.connector import Call
 from enrichkit.local.redis_cluster import RedisCluster, redis_cluster
+from enrichkit.plugin import Call
 from enrichkit.testing import open_connector
 
 if TYPE_CHECKING:
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", params=local.redis_servers())
 def server(request: pytest.FixtureRequest) -> Iterator[local.RedisServer]:
-    """Every kind of server on this machine, one after the other."""
+    """A server of each kind on this machine, one after the other."""
     with local.redis(request.param) as running:
         yield running
 
 
 @pytest.fixture
 def client(server: local.RedisServer) -> Iterator[redis.Redis]:
-    """redis-py on an empty server: what fills it shares no code with what reads it."""
+    """redis-py on an empty server: the client that fills the server shares no code with the connector that reads it."""
     server.flush()
     with redis.Redis(port=server.port, protocol=2) as client:
-        for entry in client.client_list():  # the workers of a Spark test keep theirs for a while; tests count them
+        for (
+            entry
+        ) in client.client_list():  # the workers of a Spark test keep connections for a while, and tests count them
             if entry["name"] == "enrichkit":
                 client.client_kill_filter(_id=entry["id"])
         yield client
@@ -43,7 +45,7 @@ def client(server: local.RedisServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="session", params=local.redis_servers())
 def cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
-    """Three masters of every kind of server on this machine."""
+    """A cluster of three masters of each kind of server on this machine."""
     with redis_cluster(request.param) as running:
         yield running
 
@@ -80,7 +82,7 @@ def lookup() -> Callable[..., dict[Any, Any]]:
 
 @pytest.fixture
 def frozen() -> Callable[[int], contextlib.AbstractContextManager[None]]:
-    """`with frozen(pid)`: the process accepts nothing and answers nothing, but its sockets stay open."""
+    """`with frozen(pid)`: the process accepts and answers nothing, but its sockets stay open."""
 
     @contextlib.contextmanager
     def freeze(pid: int) -> Iterator[None]:
@@ -123,7 +125,7 @@ class Proxy:
         await self.down()
 
     async def up(self) -> None:
-        """Listen, on the same port as before."""
+        """Listen again on the same port."""
         if self._path is not None:
             self._server = await asyncio.start_unix_server(self._relay, self._path)
         else:
@@ -139,7 +141,7 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def inject(self, data: bytes) -> None:
-        """Send *data* to every client, as if the server had."""
+        """Send *data* to every client, as if it came from the server."""
         for writer in self._clients.values():
             writer.write(data)
 
@@ -182,7 +184,7 @@ class Proxy:
 
 
 def exchange_of(replies: bytes) -> bytes:
-    """What *replies* begin with: all that stands between two echoes of a nonce; without an echo, all there is."""
+    """Return the first replies of *replies*: those between two echoes of a nonce, or all of them without an echo."""
     echo = replies[:31]
     if not echo.startswith(b"$24\r\n"):
         return replies

@@ -1,4 +1,4 @@
-"""What goes to the server."""
+"""The bytes that go to the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enrichkit_redis.commands import pack, pack_each, pack_keys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enrichkit.connector import Keys
+from enrichkit.plugin import Keys
 
 letters = st.sampled_from("ab0\r\n$*é€🙂\0")
 texts = st.text(letters, max_size=6)
@@ -20,7 +20,7 @@ words = st.lists(texts, max_size=2)
 
 
 def column_of(names: list[str], data_type: Any, skip: int) -> Keys:
-    """Return *names* as a column, a part of a longer one."""
+    """Return *names* as a column that is a slice of a longer column."""
     column = pa.array([*(["not asked for"] * skip), *names, "neither"], data_type)[skip : skip + len(names)]
     return Keys([column], names)
 
@@ -46,7 +46,7 @@ def test_a_column_of_keys_is_packed_as_hiredis_packs_its_keys(
     assert pack_each(("GET", *before), column, after) == [pack(("GET", *before, name, *after)) for name in names]
 
 
-def test_a_column_needs_no_object_for_each_key() -> None:
+def test_a_column_is_packed_without_an_object_for_each_key() -> None:
     def objects() -> list[str]:
         raise AssertionError
 

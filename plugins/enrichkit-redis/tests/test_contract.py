@@ -1,4 +1,4 @@
-"""The contract kit on every server at hand: strings, hashes, JSON and keys of bytes, alone and on three masters."""
+"""The contract kit on each kind of server: strings, hashes, JSON and keys of bytes, on one server and a cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USERS = {key: {"name": value, "tier": n} for n, (key, value) in enumerate(TEXTS.
 
 
 class OneServer(ConnectorContract):
-    """Every kind of server on this machine, one after the other."""
+    """A server of each kind on this machine, one after the other."""
 
     @pytest.fixture
     def missing_key(self) -> Any:
@@ -72,7 +72,7 @@ class TestDocumentsUnderTwoColumns(OneServer):
     @pytest.fixture
     def known(self, client: redis.Redis) -> dict[Any, Any]:
         for n, (key, value) in enumerate(USERS.items()):
-            # Several parts: what separates them, or is a hash tag, is encoded inside a part.
+            # Several parts: separators and braces are encoded inside a part.
             part = key.replace(":", "%3A").replace("{", "%7B").replace("}", "%7D")
             client.set(f"{part}:user:{n}", json.dumps(value))
         return {(key, n): value for n, (key, value) in enumerate(USERS.items())}
@@ -122,7 +122,7 @@ class Proxies:
     def heard(self) -> int:
         return sum(part.heard for part in self.parts)
 
-    # `capacity` is for each server.
+    # `capacity` is the number of connections per server.
 
     @property
     def opened(self) -> int:
@@ -135,7 +135,7 @@ class Proxies:
 
 @pytest.fixture(scope="module", params=local.redis_servers())
 def masters(request: pytest.FixtureRequest) -> Iterator[tuple[RedisCluster, Proxies]]:
-    """Three masters that tell clients the ports of their proxies, so that there is no way around these."""
+    """Three masters that announce the ports of their proxies, so that no client bypasses a proxy."""
     with contextlib.ExitStack() as stack:
         proxies: dict[int, FaultProxy] = {}
 
@@ -171,5 +171,5 @@ class TestClusters(ConnectorContract):
 
     @pytest.fixture
     def proxy(self, masters: tuple[RedisCluster, Proxies]) -> Proxies:
-        masters[1].cut()  # the workers of the Spark checks keep connections for a while; these checks count them
+        masters[1].cut()  # the workers of the Spark checks keep connections for a while, and these checks count them
         return masters[1]

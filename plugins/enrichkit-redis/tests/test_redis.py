@@ -1,10 +1,11 @@
-"""What the connector reads and writes, on every server at hand: values, misses, hostile keys, kinds, refusals."""
+"""The reads and writes of the connector on each kind of server: values, misses, hostile keys, kinds, refusals."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import pickle
+import platform
 import subprocess
 import sys
 import threading
@@ -20,10 +21,9 @@ import redis
 from enrichkit_redis import RedisConfig, RedisConnector
 from enrichkit_redis.replies import translate
 
-from enrichkit.connector import Answers, Call, Failure, Keys
-from enrichkit.errors import FatalError, PermanentError, TransientError
-from enrichkit.keys import encode
-from enrichkit.secrets import Secret
+from enrichkit.errors import FatalError, PermanentError, TransientError, UnavailableError
+from enrichkit.plugin import Answers, Call, Failure, Keys, Secret
+from enrichkit.worker.keys import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def wrong_type() -> Failure:
 
 
 def told(answers: dict[Any, Any]) -> dict[Any, Any]:
-    """Errors compare by identity; their class and text are what counts."""
+    """Return *answers* with the class and text of each error, because errors compare by identity."""
     return {
         key: (type(value.error), str(value.error), value.rejected) if isinstance(value, Failure) else value
         for key, value in answers.items()
@@ -57,7 +57,7 @@ def test_values_come_back_under_their_keys_and_an_absent_key_is_absent(server, c
     assert lookup(server.url, ["gone"]) == {}
 
 
-def test_a_value_is_bytes_and_nothing_is_made_of_it(server, client, lookup):
+def test_a_value_is_the_unchanged_bytes(server, client, lookup):
     values = {
         "all": bytes(range(256)),
         "pickle": pickle.dumps(print),
@@ -157,12 +157,12 @@ def test_a_key_that_redis_cannot_hold_is_rejected_and_the_others_are_answered(se
 
 
 def test_a_call_of_rejected_keys_only_sends_nothing(lookup):
-    found = lookup("redis://127.0.0.1:1", [True])  # nobody listens on port 1
+    found = lookup("redis://127.0.0.1:1", [True])  # no server listens on port 1
 
     assert found[True].rejected
 
 
-def test_parts_cannot_move_from_one_column_to_another(server, client, lookup):
+def test_a_part_of_a_key_cannot_reach_into_another_part(server, client, lookup):
     client.mset({"t:a%3Ab:c": "first", "t:a:b%3Ac": "second", "t:a:b:c": "nobody's"})
 
     found = lookup(server.url, [("a:b", "c"), ("a", "b:c")], key="t:{}:{}")
@@ -170,7 +170,7 @@ def test_parts_cannot_move_from_one_column_to_another(server, client, lookup):
     assert found == {("a:b", "c"): b"first", ("a", "b:c"): b"second"}
 
 
-# Another type than expected: never a silent null
+# Keys of another type: never a silent null
 
 
 @pytest.mark.parametrize("kind", ["string", "json"])
@@ -197,7 +197,7 @@ def test_a_hash_of_another_type_fails_alone(server, client, lookup, fields):
 
 
 def between(proxy: Any, command: bytes, act: Callable[[], object]) -> None:
-    """Let *act* happen when the connector sends *command* for the first time, before the server sees it."""
+    """Run *act* when the connector sends *command* for the first time, before the server receives it."""
     pending = [act]
 
     def on_request(data: bytes) -> None:
@@ -217,7 +217,7 @@ def between(proxy: Any, command: bytes, act: Callable[[], object]) -> None:
     ],
     ids=["set", "hset", "deleted", "replaced"],
 )
-def test_a_write_between_the_two_questions_gives_one_state_or_the_other(
+def test_a_write_between_the_two_commands_gives_one_state_or_the_other(
     server, client, proxy, connected, before, then, expected
 ):
     if before is not None:
@@ -240,7 +240,7 @@ def test_a_write_between_the_two_questions_gives_one_state_or_the_other(
     ],
     ids=["field", "other field", "string"],
 )
-def test_a_hash_written_between_the_two_questions_is_read_whole(server, client, proxy, connected, then, expected):
+def test_a_hash_written_between_the_two_commands_is_read_whole(server, client, proxy, connected, then, expected):
     async def main() -> dict[Any, Any]:
         async with (
             proxy(server.port) as p,
@@ -252,11 +252,11 @@ def test_a_hash_written_between_the_two_questions_is_read_whole(server, client, 
     assert expected == told(asyncio.run(main()))
 
 
-# Answers that are none
+# Invalid replies
 
 
 def instead(proxy: Any, *replies: bytes) -> None:
-    """Let these stand for the server's, exchange by exchange, between the echoes that belong there; then its own."""
+    """Replace the replies of the first exchanges by these, between the right echoes; later replies are the server's."""
     left = list(replies)
 
     def on_reply(reply: bytes) -> bytes:
@@ -277,10 +277,17 @@ QUEUED = b"+OK\r\n+QUEUED\r\n+QUEUED\r\n"
         ({}, [b"*2\r\n$1\r\nx\r\n:1\r\n"], "MGET"),
         ({}, [b"*2\r\n$-1\r\n$-1\r\n", b":2\r\n", b"$1\r\nx\r\n:1\r\n"], "GET"),
         ({"kind": "hash"}, [b"*0\r\n:1\r\n"], "HGETALL"),
+        ({"kind": "hash"}, [b"*0\r\n*1\r\n$1\r\nf\r\n"], "HGETALL"),
+        ({"kind": "hash"}, [b"*0\r\n*2\r\n:1\r\n$1\r\nx\r\n"], "HGETALL"),
         ({"kind": "hash", "fields": ("f",)}, [b"*1\r\n$1\r\nx\r\n:1\r\n"], "HMGET"),
         ({"kind": "hash", "fields": ("f",)}, [b"*1\r\n$1\r\nx\r\n*2\r\n$1\r\nx\r\n$1\r\ny\r\n"], "HMGET"),
         ({"kind": "hash", "fields": ("f",)}, [b"*1\r\n$-1\r\n" * 2, 2 * (QUEUED + b"*1\r\n:1\r\n")], "EXEC"),
         ({"kind": "hash", "fields": ("f",)}, [b"*1\r\n$-1\r\n" * 2, 2 * (QUEUED + b"*2\r\n:1\r\n:1\r\n")], "HMGET"),
+        (
+            {"kind": "hash", "fields": ("f",)},
+            [b"*1\r\n$-1\r\n" * 2, 2 * (QUEUED + b"*2\r\n*1\r\n$-1\r\n+1\r\n")],
+            "EXISTS",
+        ),
     ],
 )
 def test_an_answer_of_another_form_is_not_used(server, client, proxy, connected, fields, replies, command):
@@ -299,7 +306,7 @@ def test_an_answer_of_another_form_is_not_used(server, client, proxy, connected,
     ("refused", "error", "text"),
     [
         (b"ERR backend is down", PermanentError, "Redis answered with an error (ERR)."),
-        (b"LOADING Redis is loading", TransientError, "Redis loads its data (LOADING)."),
+        (b"LOADING Redis is loading", UnavailableError, "Redis loads its data (LOADING)."),
         (b"WRONGTYPE Operation against a key", PermanentError, WRONG_TYPE),
     ],
     ids=["error", "loading", "wrong type"],
@@ -307,7 +314,7 @@ def test_an_answer_of_another_form_is_not_used(server, client, proxy, connected,
 def test_an_error_for_one_key_in_a_list_of_values_is_that_keys_error(
     server, client, proxy, connected, refused, error, text
 ):
-    """As a proxy in front of several servers may give."""
+    """A proxy in front of several servers may send such a reply."""
 
     async def main() -> dict[Any, Any]:
         async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
@@ -379,7 +386,7 @@ def test_the_type_and_the_encoding_of_a_value_follow_the_kind():
 
 
 def in_columns(*columns: Any) -> Keys:
-    """Return the keys of *columns* as the engine has them; texts that are given as bytes need not be UTF-8."""
+    """Return keys in *columns* as the engine passes them; texts that are given as bytes need not be UTF-8."""
     return encode([column if isinstance(column, pa.Array) else pa.array(column) for column in columns])[0]
 
 
@@ -389,7 +396,7 @@ def raw(*texts: bytes) -> pa.Array[Any]:
 
 @pytest.fixture
 def stored(client):
-    """The client of a server that holds strings, hashes, documents, a list, and what hostile keys are looked up for."""
+    """The client of a server that holds strings, hashes, documents, a list, and values under hostile keys."""
     client.mset({"a": "1", "b": "", "user:ü'": "x", "json": '{"n": 1}', "7": "seven", "-3": "three", "1.0": "float"})
     client.mset({"u:1": "v1", "u:2": "v2", "u:-5": "v-5", "2024-02-29": "date", "2.50": "decimal", b"\xff": "bytes"})
     client.mset({"t:a%3Ab:1": "first", "t:a:2": "second", "%2D1-a": "minus", "2-a": "plus"})
@@ -436,7 +443,7 @@ HOSTILE = ["a\r\n*1\r\n$8\r\nFLUSHALL\r\n", "", "\0", "{x}", "k" * 9000, "*", "%
     ],
 )
 @pytest.mark.parametrize("first", [0, 1])
-def test_keys_in_columns_get_the_answers_of_a_list_of_them(
+def test_keys_in_columns_get_the_same_answers_as_a_list_of_them(
     server, stored, lookup, columns, fields, values, failures, first
 ):
     keys = in_columns(*columns)[first:]
@@ -461,7 +468,7 @@ def test_keys_in_columns_get_the_answers_of_a_list_of_them(
         ([["h2", "h1"]], {"kind": "hash", "fields": ("name",)}),
     ],
 )
-def test_keys_that_all_have_a_value_need_no_object_for_each(server, stored, connected, columns, fields):
+def test_keys_that_all_have_a_value_get_it_without_an_object_for_each(server, stored, connected, columns, fields):
     def objects() -> list[Any]:
         raise AssertionError
 
@@ -476,7 +483,7 @@ def test_keys_that_all_have_a_value_need_no_object_for_each(server, stored, conn
     assert answers.found is keys
 
 
-def test_keys_in_other_columns_than_the_template_has_fail_the_task(server, client, lookup):
+def test_keys_with_another_number_of_columns_than_the_template_fail_the_task(server, client, lookup):
     said = []
     for keys in (in_columns(["a"], ["b"]), [("a", "b")]):
         with pytest.raises(FatalError) as caught:
@@ -489,7 +496,7 @@ def test_keys_in_other_columns_than_the_template_has_fail_the_task(server, clien
 
 
 @pytest.mark.parametrize("kind", ["string", "json"])
-def test_what_is_stored_is_found_until_it_expires(server, client, connected, kind):
+def test_a_stored_value_is_found_until_it_expires(server, client, connected, kind):
     async def main() -> tuple[Any, ...]:
         async with connected(server.url, key="c:{}", kind=kind) as connector:
             await connector.store_many({"a": b"1", "b": "\u00fc", "none": None}, 60.0)
@@ -529,7 +536,7 @@ def test_what_is_stored_is_found_until_it_expires(server, client, connected, kin
         ),
     ],
 )
-def test_what_cannot_be_stored_is_refused(server, client, connected, kind, values, error, text):
+def test_a_value_that_cannot_be_stored_is_refused(server, client, connected, kind, values, error, text):
     async def main() -> None:
         async with connected(server.url, kind=kind) as connector:
             await connector.store_many(values, None)
@@ -548,16 +555,16 @@ def test_writing_to_a_replica_and_to_a_full_server_may_be_tried_again(server, cl
 
     client.replicaof("127.0.0.1", 1)
     try:
-        with pytest.raises(TransientError) as caught:
+        with pytest.raises(UnavailableError) as caught:
             asyncio.run(store())
         assert str(caught.value) == "Redis is a read-only replica (READONLY)."
     finally:
         client.replicaof("NO", "ONE")
     client.config_set("maxmemory", 1)
     try:
-        with pytest.raises(TransientError) as caught:
+        with pytest.raises(TransientError) as full:
             asyncio.run(store())
-        assert str(caught.value) == "Redis is out of memory (OOM)."
+        assert (type(full.value), str(full.value)) == (TransientError, "Redis is out of memory (OOM).")
     finally:
         client.config_set("maxmemory", 0)
 
@@ -567,7 +574,7 @@ def test_writing_to_a_replica_and_to_a_full_server_may_be_tried_again(server, cl
 
 @pytest.fixture
 def password(client: redis.Redis) -> Iterator[str]:
-    """The server wants this password now."""
+    """The password that the server requires during the test."""
     word = "S3cret@:/%#"
     client.config_set("requirepass", word)
     yield word
@@ -595,7 +602,7 @@ def test_a_password_comes_from_the_url_the_config_a_variable_or_a_file(
     assert lookup(server.url, ["a"], password=Secret.file(str(tmp_path / "secret"))) == {"a": b"1"}
 
 
-def test_a_refused_login_fails_the_task_and_tells_no_secret(server, lookup, password):
+def test_a_refused_login_fails_the_task_without_showing_a_secret(server, lookup, password):
     where = f"Redis at 127.0.0.1:{server.port}"
     check = "Check RedisConfig.username and RedisConfig.password."
 
@@ -608,7 +615,7 @@ def test_a_refused_login_fails_the_task_and_tells_no_secret(server, lookup, pass
     )
 
 
-def test_a_password_that_nobody_asked_for_is_told(server, client, lookup):
+def test_a_password_for_a_server_without_one_is_reported(server, client, lookup):
     text = refusal(lookup, server.url, password="Wr0ng")
 
     assert text == (
@@ -617,12 +624,15 @@ def test_a_password_that_nobody_asked_for_is_told(server, client, lookup):
     )
 
 
-def test_a_secret_that_is_not_there_is_named(server, lookup, monkeypatch):
+def test_a_missing_secret_is_named(server, lookup, monkeypatch):
     monkeypatch.delenv("NO_SUCH_PASSWORD", raising=False)
 
     text = refusal(lookup, server.url, password=Secret.env("NO_SUCH_PASSWORD"))
 
-    assert text == "The environment variable NO_SUCH_PASSWORD is not set on this worker; a Secret names it."
+    machine = platform.node()
+    assert (
+        text == f"The environment variable NO_SUCH_PASSWORD is not set on this machine ({machine}); a Secret names it."
+    )
 
 
 def test_the_frames_of_an_error_hold_no_password(server, client, lookup, password, monkeypatch):
@@ -658,7 +668,7 @@ def test_a_wrong_login_is_tried_at_most_twice_until_it_changes(server, client, c
 
 @pytest.fixture
 def ann(client: redis.Redis) -> Iterator[Callable[..., dict[str, str]]]:
-    """`ann(*rules)`: the login of a user with these ACL rules."""
+    """`ann(*rules)`: make a user with these ACL rules, and return the login."""
 
     def make(*rules: str) -> dict[str, str]:
         client.execute_command("ACL", "SETUSER", "ann", "reset", "on", ">S3cret", *rules)
@@ -690,7 +700,7 @@ def test_a_command_that_is_not_permitted_fails_the_task(server, client, lookup, 
     )
 
 
-def test_a_key_that_is_not_permitted_is_that_keys_error(server, client, lookup, ann):
+def test_a_key_that_is_not_permitted_fails_alone(server, client, lookup, ann):
     login = ann("~user:*", "+@all")
 
     with pytest.raises(PermanentError) as caught:
@@ -710,12 +720,13 @@ def test_too_many_clients_may_be_tried_again(server, client, lookup):
     client.ping()
     client.config_set("maxclients", 1)
     try:
-        with pytest.raises(TransientError) as caught:
+        with pytest.raises(UnavailableError) as caught:
             lookup(server.url, ["a"])
     finally:
         client.config_set("maxclients", 10000)
 
     assert f"Redis at 127.0.0.1:{server.port} has its maximum number of clients (ERR)." == str(caught.value)
+    assert (caught.value.node, caught.value.sent, caught.value.retry_after) == (None, False, None)
 
 
 def test_a_running_script_makes_calls_wait_and_may_be_tried_again(server, client, lookup):
@@ -729,7 +740,7 @@ def test_a_running_script_makes_calls_wait_and_may_be_tried_again(server, client
     script.start()
     try:
         with redis.Redis(port=server.port, protocol=2) as other:
-            while True:  # until the server says BUSY, a lookup waits for it
+            while True:  # until the server replies BUSY, a lookup waits
                 try:
                     other.ping()
                 except redis.exceptions.ResponseError:
@@ -740,13 +751,14 @@ def test_a_running_script_makes_calls_wait_and_may_be_tried_again(server, client
     finally:
         script.join()
 
-    assert f"Redis at 127.0.0.1:{server.port} runs a script (BUSY)." == str(caught.value)
+    text = f"Redis at 127.0.0.1:{server.port} runs a script (BUSY)."
+    assert (TransientError, text) == (type(caught.value), str(caught.value))
 
 
 @pytest.mark.parametrize(
     ("reply", "error", "text"),
     [
-        ("LOADING Redis is loading the dataset in memory", TransientError, "R loads its data (LOADING)."),
+        ("LOADING Redis is loading the dataset in memory", UnavailableError, "R loads its data (LOADING)."),
         ("TRYAGAIN Multiple keys request during rehashing", TransientError, "R moves the keys' slot (TRYAGAIN)."),
         ("ASK 1 h:1", TransientError, "R moves the key's slot to another node (ASK)."),
         (
@@ -754,18 +766,19 @@ def test_a_running_script_makes_calls_wait_and_may_be_tried_again(server, client
             TransientError,
             ("R does not hold the key's slot; if it is one node of a cluster, say RedisConfig(cluster=True) (MOVED)."),
         ),
-        ("CLUSTERDOWN Hash slot not served", TransientError, "R belongs to a cluster that is down (CLUSTERDOWN)."),
-        ("MASTERDOWN Link with MASTER is down", TransientError, "R lost its master (MASTERDOWN)."),
+        ("CLUSTERDOWN Hash slot not served", UnavailableError, "R belongs to a cluster that is down (CLUSTERDOWN)."),
+        ("MASTERDOWN Link with MASTER is down", UnavailableError, "R lost its master (MASTERDOWN)."),
+        ("READONLY You can't write", UnavailableError, "R is a read-only replica (READONLY)."),
         ("MISCONF Redis is configured to save", TransientError, "R cannot save its data (MISCONF)."),
         ("NOREPLICAS Not enough good replicas", TransientError, "R has too few replicas to write (NOREPLICAS)."),
         ("EXECABORT Transaction discarded", TransientError, "R aborted a transaction (EXECABORT)."),
         ("UNBLOCKED force unblock from blocking operation", TransientError, "R changed its role (UNBLOCKED)."),
         (
             "ERR max number of clients + cluster connections reached",
-            TransientError,
+            UnavailableError,
             "R has its maximum number of clients (ERR).",
         ),
-        ("ERR max + cluster connections reached", TransientError, "R has its maximum number of clients (ERR)."),
+        ("ERR max + cluster connections reached", UnavailableError, "R has its maximum number of clients (ERR)."),
         (
             "ERR invalid password",
             FatalError,
@@ -814,7 +827,7 @@ def test_a_running_script_makes_calls_wait_and_may_be_tried_again(server, client
         ("alice@example.test", PermanentError, "R answered with an error (no code)."),
     ],
 )
-def test_an_error_of_the_server_is_told_in_our_words(reply, error, text):
+def test_an_error_of_the_server_becomes_a_message_without_its_text(reply, error, text):
     found = translate(RuntimeError(reply), "R")
 
     assert (error, text) == (type(found), str(found))
@@ -827,7 +840,7 @@ def clients_of(client: redis.Redis) -> int:
     return sum(entry["name"] == "enrichkit" for entry in client.client_list())
 
 
-def test_no_more_connections_than_capacity_whoever_asks(server: RedisServer, client, connected):
+def test_there_are_never_more_connections_than_capacity(server: RedisServer, client, connected):
     client.mset({str(n): f"v{n}" for n in range(100)})
 
     async def main() -> int:
@@ -851,7 +864,7 @@ def test_the_driver_is_loaded_by_open_and_not_before():
     assert subprocess.check_output([sys.executable, "-c", program]) == b"False"
 
 
-def test_nothing_is_dialled_before_the_first_lookup():
+def test_no_connection_is_made_before_the_first_lookup():
     async def main() -> None:
         connector = RedisConnector(RedisConfig(url="redis://127.0.0.1:1", password=Secret.env("NO_SUCH_PASSWORD")))
         await connector.open()

@@ -1,4 +1,4 @@
-"""Whatever the keys hold: an answer is what redis-py reads, key by key. On one server and in a cluster."""
+"""For keys with any content an answer equals the value that redis-py reads, on one server and in a cluster."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enrichkit.connector import Failure
 from enrichkit.errors import PermanentError
-from enrichkit.keys import encode
+from enrichkit.plugin import Failure
+from enrichkit.worker.keys import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ odd = st.sampled_from([{b"\xff": b"1"}, {b"f": b"1", b"\xff": b""}, ["in a list"
 
 @st.composite
 def contents_and_names(draw: st.DrawFn) -> tuple[dict[str, Any], list[str]]:
-    """What a server holds and what it is asked for: often all that it holds, often all of one type."""
+    """The content of a server, and keys to ask for: often all keys that it holds, often all of one type."""
     names = st.sampled_from(draw(st.sampled_from([NAMES, TAGGED])))
     contents = draw(
         st.dictionaries(names, strings, min_size=1)
@@ -56,7 +56,7 @@ def fill(client: Any, contents: dict[str, Any]) -> None:
 
 
 def read(client: Any, name: str, fields: tuple[str, ...] = (), kind: str = "string") -> Any:
-    """What the connector should say of the key *name*, None for nothing."""
+    """Return the expected answer to the key *name*; None for a miss."""
     try:
         if kind == "string":
             return client.get(name)
@@ -78,7 +78,7 @@ def read(client: Any, name: str, fields: tuple[str, ...] = (), kind: str = "stri
 
 
 def told(answers: dict[Any, Any]) -> dict[Any, Any]:
-    """Errors compare by identity; their class and text are what counts."""
+    """Return *answers* with the class and text of each error, because errors compare by identity."""
     return {
         key: (type(value.error), str(value.error), value.rejected) if isinstance(value, Failure) else value
         for key, value in answers.items()
@@ -96,7 +96,7 @@ def check(client: Any, lookup: Callable[..., Any], url: str, asked: list[str], *
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents_and_names())
-def test_answers_are_what_each_key_holds(
+def test_an_answer_is_the_value_of_its_key(
     server: RedisServer, lookup: Callable[..., Any], case: tuple[dict[str, Any], list[str]]
 ) -> None:
     contents, asked = case
@@ -108,7 +108,7 @@ def test_answers_are_what_each_key_holds(
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents_and_names())
-def test_answers_of_a_cluster_are_what_each_key_holds(
+def test_an_answer_of_a_cluster_is_the_value_of_its_key(
     cluster: RedisCluster, lookup: Callable[..., Any], case: tuple[dict[str, Any], list[str]]
 ) -> None:
     contents, asked = case

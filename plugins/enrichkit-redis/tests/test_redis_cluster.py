@@ -14,13 +14,17 @@ import pytest
 import redis
 from enrichkit_redis.cluster import slot_of
 
-from enrichkit.connector import Call, Failure
-from enrichkit.errors import FatalError, PermanentError, TransientError
-from enrichkit.keys import encode
-from enrichkit.local.redis_cluster import RedisCluster, redis_cluster
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
+from enrichkit.local.process import stop
+from enrichkit.local.redis import _binaries, _command
+from enrichkit.local.redis_cluster import RedisCluster, _start_node, redis_cluster
+from enrichkit.plugin import Call, Failure
+from enrichkit.testing.bench import wait_until
+from enrichkit.worker.keys import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 CALL = Call(timeout=5)
 KEYS = [f"u:{n}" for n in range(300)]
@@ -28,7 +32,7 @@ KEYS = [f"u:{n}" for n in range(300)]
 
 @contextlib.contextmanager
 def client_of(cluster: RedisCluster) -> Iterator[redis.RedisCluster]:
-    """redis-py's cluster client: it knows where keys belong by code of its own."""
+    """redis-py's cluster client, which finds the node of a key by its own code."""
     client = redis.RedisCluster(host="127.0.0.1", port=cluster.ports[0], protocol=2)
     try:
         yield client
@@ -51,7 +55,7 @@ def values(keys: list[str]) -> dict[str, bytes]:
     return {key: f"v{key}".encode() for key in keys}
 
 
-def test_the_slot_of_a_key_is_the_servers(cluster):
+def test_the_slot_of_a_key_is_the_one_that_the_server_computes(cluster):
     keys = ["", "a", "foo", "{x}1", "{x}2", "a{x}b{y}", "{}a", "a{}b{x}", "a{b", "}{a}", "ü", "{ü}", "\x00"]
     with redis.Redis(port=cluster.ports[0], protocol=2) as client:
         assert [client.execute_command("CLUSTER", "KEYSLOT", key) for key in keys] == [
@@ -127,9 +131,19 @@ def test_data_does_not_choose_the_slot_of_a_key_of_several_parts(filled, connect
             assert list(client.scan_iter("%7Bx%7D:*"))
 
 
+def test_the_keys_of_all_nodes_are_listed(filled, connected):
+    """What `preload` asks for."""
+
+    async def main() -> list[Any]:
+        async with connected(filled.url, cluster=True, key="u:{}") as connector:
+            return [key async for page in connector.scan((int,), 20) for key in page]
+
+    assert sorted(asyncio.run(main())) == list(range(300))
+
+
 @contextlib.contextmanager
 def moving(cluster: RedisCluster, key: str) -> Iterator[tuple[redis.Redis, redis.Redis, int]]:
-    """The slot of *key* is on its way from one node to another: the two, and the slot. It is back at the end."""
+    """Move the slot of *key* from one node to another, and back at the end. Yield both nodes and the slot."""
     slot = slot_of(key.encode())
     owner = next(n for n in range(3) if slot < 16384 * (n + 1) // 3)
     with (
@@ -177,7 +191,7 @@ def test_a_key_whose_slot_moves_is_found_before_and_after_its_own_move(filled, c
 
 
 def commands_of(cluster: RedisCluster) -> dict[str, int]:
-    """How many calls of `GET` and `MGET` all nodes counted since the last look."""
+    """Return how many calls of `GET` and `MGET` all nodes have counted since the last time."""
     counts = {"get": 0, "mget": 0}
     for port in cluster.ports:
         with redis.Redis(port=port, protocol=2) as node:
@@ -200,13 +214,13 @@ def test_the_keys_of_a_slot_are_asked_for_together(filled, connected):
             commands_of(filled)
             assert values(keys) == await connector.fetch_many(keys, CALL)
             assert commands_of(filled) == {"get": 0, "mget": 5}
-            # What is nil is asked for again: it may be of another type.
+            # A key whose reply is nil is asked for again, because it may hold another type.
             found = await connector.fetch_many([*keys, "{tag 0}gone", "{tag 1}list"], CALL)
             assert commands_of(filled)["mget"] == 5
             failure = found["{tag 1}list"]
             assert "another type of value" in str(failure.error)
             assert found == {**values(keys), "{tag 1}list": failure}
-            # Where most keys have a slot of their own, each is a command.
+            # When most keys have a slot of their own, each key has a command of its own.
             assert values(KEYS) == await connector.fetch_many(KEYS, CALL)
             assert commands_of(filled) == {"get": len(KEYS), "mget": 0}
 
@@ -252,7 +266,7 @@ def test_a_slot_that_has_moved_is_followed_and_then_known(filled, connected, mon
                 assert await connector.fetch_many(["moves"], CALL) == {"moves": b"1"}
                 assert await connector.fetch_many(["moves"], CALL) == {"moves": b"1"}
                 asked = [node.info("commandstats").get("cmdstat_get", {"calls": 0}) for node in (source, target)]
-                # The first lookup went to the old node, was sent on, and loaded the map; the second went straight.
+                # The first lookup was redirected by the old node and loaded the map; the second asked the new node.
                 assert [count.get("calls", 0) + count.get("rejected_calls", 0) for count in asked] == [1, 2]
 
     asyncio.run(main())
@@ -267,14 +281,79 @@ def test_the_keys_of_a_dead_node_may_be_tried_again_and_the_others_are_answered(
             assert values(KEYS) == await connector.fetch_many(KEYS, CALL)
             os.kill(own.pids[2], signal.SIGKILL)
             lost = [key for key in KEYS if slot_of(key.encode()) >= 16384 * 2 // 3]
-            found = await connector.fetch_many(KEYS, CALL)
-            failures = {key: found.pop(key) for key in lost}
-            assert values([key for key in KEYS if key not in lost]) == found
-            assert {Failure} == set(map(type, failures.values()))
-            assert {TransientError} == {type(failure.error) for failure in failures.values()}
+            name = f"Redis at 127.0.0.1:{own.ports[2]}"
+            refused = UnavailableError, f"{name} cannot be reached (ConnectionRefusedError).", name, False
+            broken = UnavailableError, f"{name} closed the connection.", name, True
+            for allowed in ({refused, broken}, {refused}):  # the first call may find the old connection, which breaks
+                found = await connector.fetch_many(KEYS, CALL)
+                failures = {key: found.pop(key) for key in lost}
+                assert values([key for key in KEYS if key not in lost]) == found
+                assert {Failure} == set(map(type, failures.values()))
+                (said,) = {traits(failure) for failure in failures.values()}
+                assert said in allowed
+            assert all(0 < failure.error.retry_after <= 1.25 for failure in failures.values())  # type: ignore[attr-defined]
 
     with redis_cluster(cluster.kind) as own:
         asyncio.run(main(own))
+
+
+@contextlib.contextmanager
+def replica_of(cluster: RedisCluster, number: int, folder: Path) -> Iterator[int]:
+    """Add a replica of node *number* to *cluster*, and yield its port when it has the data."""
+    process, port = _start_node(_binaries()[cluster.kind], folder / "replica", lambda port: port)
+
+    def tells(command: str, text: str) -> bool:
+        return wait_until(lambda: text in _command("127.0.0.1", port, command), 20.0)
+
+    try:
+        _, master, *_ = _command("127.0.0.1", cluster.ports[number], "CLUSTER MYID").split("\r\n")
+        _command("127.0.0.1", port, f"CLUSTER MEET 127.0.0.1 {cluster.ports[number]}")
+        assert tells("CLUSTER INFO", "cluster_known_nodes:4")
+        replicate = f"CLUSTER REPLICATE {master}"
+        assert wait_until(lambda: _command("127.0.0.1", port, replicate).startswith("+OK"), 20.0)
+        assert tells("INFO replication", "master_link_status:up")
+        yield port
+    finally:
+        stop(process, signal.SIGKILL)
+
+
+def test_a_replica_that_becomes_the_master_is_found(cluster, connected, tmp_path):
+    """Until it is found keys may be tried again, and none is missing or has another value."""
+    lost = {key for key in KEYS if slot_of(key.encode()) >= 16384 * 2 // 3}
+
+    async def main(own: RedisCluster, port: int) -> None:
+        async with connected(own.url, cluster=True) as connector:
+            assert values(KEYS) == await connector.fetch_many(KEYS, CALL)
+            failed, turn = lost, 0
+            while failed or "role:master" not in _command("127.0.0.1", port, "INFO replication"):
+                if turn % 120 == 0:  # again if masters that do not know it let it time out
+                    _command("127.0.0.1", port, "CLUSTER FAILOVER")
+                turn += 1
+                found = dict(await connector.fetch_many(KEYS, CALL))
+                failed = {key for key, value in found.items() if isinstance(value, Failure)}
+                assert failed <= lost
+                assert {UnavailableError} >= {type(found[key].error) for key in failed}
+                assert values([key for key in KEYS if key not in failed]) == {
+                    key: value for key, value in found.items() if key not in failed
+                }
+                await asyncio.sleep(0.05)
+            assert values(KEYS) == await connector.fetch_many(KEYS, CALL)
+
+    with redis_cluster(cluster.kind) as own:
+        with client_of(own) as client:
+            for key in KEYS:
+                client.set(key, f"v{key}")
+        with replica_of(own, 2, tmp_path) as port:
+            asyncio.run(main(own, port))
+            with redis.Redis(port=port, protocol=2) as client:
+                assert client.info("commandstats")["cmdstat_get"]["calls"] >= len(lost)
+
+
+def traits(failure: Failure) -> tuple[Any, ...]:
+    """Return what the engine goes by: class, text, node, and whether the keys may have been sent."""
+    error = failure.error
+    assert type(error) is UnavailableError, repr(error)
+    return UnavailableError, str(error), error.node, error.sent
 
 
 def test_connections_are_counted_per_node(filled, connected):
@@ -320,7 +399,7 @@ def test_a_frozen_node_costs_no_more_than_the_timeout(filled, connected, frozen)
     asyncio.run(main())
 
 
-def test_a_frozen_node_does_not_hold_back_the_map(filled, connected, frozen, monkeypatch):
+def test_a_frozen_node_does_not_delay_the_map(filled, connected, frozen, monkeypatch):
     monkeypatch.setattr("enrichkit_redis.cluster.REFRESH", 0.0)
     monkeypatch.setattr("enrichkit_redis.cluster.LOAD_TIMEOUT", 0.1)
     keys = [key for key in KEYS if slot_of(key.encode()) < 16384 // 3]
@@ -330,7 +409,7 @@ def test_a_frozen_node_does_not_hold_back_the_map(filled, connected, frozen, mon
             await connector.fetch_many(KEYS, CALL)
             with frozen(filled.pids[1]):
                 for _ in range(5):
-                    with pytest.raises(TransientError):  # it hangs, so its place may have been taken: look again
+                    with pytest.raises(TransientError):  # after a node that hangs the map is loaded again
                         await connector.fetch_many(KEYS, Call(timeout=0.05))
                     assert values(keys) == await connector.fetch_many(keys, Call(timeout=1))
 
@@ -342,7 +421,7 @@ def in_columns(*columns: list[Any]) -> Any:
 
 
 def told(answers: Any) -> dict[Any, Any]:
-    """Errors compare by identity; their class and text are what counts."""
+    """Return *answers* with the class and text of each error, because errors compare by identity."""
     return {
         key: (type(value.error), str(value.error), value.rejected) if isinstance(value, Failure) else value
         for key, value in answers.items()
@@ -362,7 +441,7 @@ def told(answers: Any) -> dict[Any, Any]:
         ([[*range(60)]], {"key": "h:{}", "kind": "hash", "fields": ("f",)}, 50),
     ],
 )
-def test_keys_in_columns_get_the_answers_of_a_list_of_them(filled, lookup, columns, fields, count):
+def test_keys_in_columns_get_the_same_answers_as_a_list_of_them(filled, lookup, columns, fields, count):
     with client_of(filled) as client:
         for n in range(50):
             client.set(f"n:{n}", n)
@@ -404,7 +483,7 @@ def test_keys_in_columns_follow_a_slot_that_moves(filled, connected, kind):
 
 
 def slots_told(proxy: Any, reply: bytes) -> None:
-    """Let *reply* stand for the node's own to CLUSTER SLOTS, between the two echoes; the login passes."""
+    """Replace the reply of the node to CLUSTER SLOTS by *reply*, between the two echoes; the login passes."""
     proxy.on_reply = lambda data: data[:31] + reply + data[-31:] if data.startswith(b"$24\r\n") else data
 
 
@@ -413,7 +492,7 @@ def range_of(first: int, last: int, port: int, host: bytes = b"127.0.0.1") -> by
 
 
 @pytest.mark.parametrize("host", [b"127.0.0.1", b""], ids=["named", "the one that was asked"])
-def test_a_key_whose_slot_nobody_holds_may_be_tried_again_and_the_others_are_answered(filled, proxy, connected, host):
+def test_a_key_whose_slot_has_no_node_may_be_tried_again_and_the_others_are_answered(filled, proxy, connected, host):
     held = [key for key in KEYS if slot_of(key.encode()) < 16384 // 3]
 
     async def main() -> dict[Any, Any]:
@@ -424,20 +503,22 @@ def test_a_key_whose_slot_nobody_holds_may_be_tried_again_and_the_others_are_ans
             slots_told(p, b"*1\r\n" + range_of(0, 16384 // 3 - 1, filled.ports[0], host))
             return await connector.fetch_many(KEYS, CALL)
 
-    lost = (TransientError, "No node of the Redis cluster holds the key's slot.", False)
-    assert {**dict.fromkeys(KEYS, lost), **values(held)} == told(asyncio.run(main()))
+    found = asyncio.run(main())
+    lost = (UnavailableError, "No node of the Redis cluster holds the key's slot.", False)
+    assert {**dict.fromkeys(KEYS, lost), **values(held)} == told(found)
+    assert {traits(found[key])[2:] for key in KEYS if key not in held} == {("A node of the Redis cluster", False)}
     assert 0 < len(held) < len(KEYS)
 
 
-def error_behind(proxy: Any, connected: Any, port: int, reply: bytes) -> tuple[type, str]:
-    """What a lookup says whose node answers CLUSTER SLOTS with *reply*."""
+def error_behind(proxy: Any, connected: Any, port: int, reply: bytes) -> ConnectorError:
+    """Return the error of a lookup whose node replies to CLUSTER SLOTS with *reply*."""
 
-    async def main() -> tuple[type, str]:
+    async def main() -> ConnectorError:
         async with proxy(port) as p, connected(f"redis://127.0.0.1:{p.port}", cluster=True) as connector:
             slots_told(p, reply)
             with pytest.raises((FatalError, TransientError)) as caught:
                 await connector.fetch_many(["a"], CALL)
-            return type(caught.value), str(caught.value)
+            return caught.value
 
     return asyncio.run(main())
 
@@ -456,11 +537,12 @@ def error_behind(proxy: Any, connected: Any, port: int, reply: bytes) -> tuple[t
 )
 def test_slots_in_an_unknown_form_fail_the_task(filled, proxy, connected, reply):
     text = "The Redis cluster answered CLUSTER SLOTS in an unknown form; it must be Redis or Valkey."
-    assert (FatalError, text) == error_behind(proxy, connected, filled.ports[0], reply)
+    error = error_behind(proxy, connected, filled.ports[0], reply)
+    assert (FatalError, text) == (type(error), str(error))
 
 
-def test_the_map_is_loaded_again_when_a_node_says_that_the_cluster_is_down(filled, proxy, connected, monkeypatch):
-    """A master that was cut off from the others says so for ever, while its replica has its slots."""
+def test_the_map_is_loaded_again_when_a_node_reports_that_the_cluster_is_down(filled, proxy, connected, monkeypatch):
+    """A master that was cut off from the others reports this for ever, while its replica has its slots."""
     monkeypatch.setattr("enrichkit_redis.cluster.REFRESH", 0.0)
 
     async def main() -> list[Any]:
@@ -477,20 +559,26 @@ def test_the_map_is_loaded_again_when_a_node_says_that_the_cluster_is_down(fille
 
             p.on_reply = down
             first = await connector.fetch_many(KEYS[:1], CALL)
-            slots = b""  # the others tell who has them now
+            slots = b""  # the other nodes know their new node
             return [first, await connector.fetch_many(KEYS[:1], CALL)]
 
     first, second = asyncio.run(main())
-    assert isinstance(first[KEYS[0]].error, TransientError)
+    assert traits(first[KEYS[0]]) == (
+        UnavailableError,
+        "Redis belongs to a cluster that is down (CLUSTERDOWN).",
+        "A node of Redis",
+        True,
+    )
     assert values(KEYS[:1]) == second
 
 
 def test_a_cluster_without_slots_may_be_tried_again(filled, proxy, connected):
+    error = error_behind(proxy, connected, filled.ports[0], b"*0\r\n")
     text = "The Redis cluster has no slots assigned to its nodes."
-    assert (TransientError, text) == error_behind(proxy, connected, filled.ports[0], b"*0\r\n")
+    assert (UnavailableError, text, None, False) == traits(Failure(error))
 
 
-def test_a_node_that_does_not_tell_its_slots_may_be_tried_again(filled, proxy, connected, monkeypatch):
+def test_a_node_that_does_not_send_the_map_may_be_tried_again(filled, proxy, connected, monkeypatch):
     monkeypatch.setattr("enrichkit_redis.cluster.LOAD_TIMEOUT", 0.1)
 
     async def main() -> None:
@@ -498,8 +586,9 @@ def test_a_node_that_does_not_tell_its_slots_may_be_tried_again(filled, proxy, c
             p.on_reply = lambda data: b"" if data.startswith(b"$24\r\n") else data
             with pytest.raises(TransientError) as caught:
                 await connector.fetch_many(KEYS, CALL)
-            assert str(caught.value) == "The Redis cluster did not tell its slots within 0.1 s."
-            # It answers again, and need not be quick.
+            text = "The Redis cluster did not tell its slots within 0.1 s."
+            assert (UnavailableError, text, None, False) == traits(Failure(caught.value))
+            # The node answers again, and need not be quick.
             monkeypatch.setattr("enrichkit_redis.cluster.LOAD_TIMEOUT", 2.0)
             p.on_reply = lambda data: data
             assert values(KEYS) == await connector.fetch_many(KEYS, CALL)
@@ -507,14 +596,47 @@ def test_a_node_that_does_not_tell_its_slots_may_be_tried_again(filled, proxy, c
     asyncio.run(main())
 
 
-def test_one_node_asked_as_if_it_were_alone_says_what_to_do(filled, lookup):
+def test_while_no_node_is_there_the_whole_cluster_is_away(connected):
+    async def main() -> ConnectorError:
+        async with connected("redis://127.0.0.1:1", cluster=True) as connector:
+            with pytest.raises(TransientError) as caught:
+                await connector.fetch_many(KEYS, CALL)
+            return caught.value
+
+    error = asyncio.run(main())
+    text = "Redis at 127.0.0.1:1 cannot be reached (ConnectionRefusedError)."
+    assert (UnavailableError, text, None, False) == traits(Failure(error))
+    assert error.retry_after is None  # type: ignore[attr-defined]
+
+
+def test_a_node_that_breaks_the_connection_is_named(filled, proxy, connected):
+    async def main() -> None:
+        async with proxy(filled.ports[0]) as p, connected(f"redis://127.0.0.1:{p.port}", cluster=True) as connector:
+            slots_told(p, b"*1\r\n" + range_of(0, 16383, p.port))
+            usual = p.on_reply
+
+            def cut(data: bytes) -> bytes:
+                if data.startswith(b"$24\r\n") and not data[31:].startswith(b"*"):  # the reply to a GET
+                    asyncio.get_running_loop().call_soon(lambda: [w.close() for w in p._clients.values()])
+                    return b""
+                return usual(data)
+
+            p.on_reply = cut
+            name = f"Redis at 127.0.0.1:{p.port}"
+            found = await connector.fetch_many(["a"], CALL)
+            assert (UnavailableError, f"{name} closed the connection.", name, True) == traits(found["a"])
+
+    asyncio.run(main())
+
+
+def test_a_node_of_a_cluster_without_cluster_true_gets_a_remedy(filled, lookup):
     with pytest.raises(FatalError) as caught:
         lookup(filled.url, KEYS)
 
     assert str(caught.value) == "Redis is a node of a cluster; say RedisConfig(cluster=True) (CROSSSLOT)."
 
 
-def test_a_lone_server_asked_as_if_it_were_a_cluster_says_what_to_do(server, lookup):
+def test_a_single_server_with_cluster_true_gets_a_remedy(server, lookup):
     with pytest.raises(FatalError) as caught:
         lookup(server.url.removesuffix("/0"), ["a"], cluster=True)
 

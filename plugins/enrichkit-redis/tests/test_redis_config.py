@@ -1,4 +1,4 @@
-"""What the driver refuses, with the whole text, and how key columns become names. No server."""
+"""The configs that the driver refuses, with whole messages, and the names of key columns. No server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from enrichkit_redis.template import KeyTemplate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enrichkit.connector import connector_of
 from enrichkit.errors import ConfigError, FatalError, PermanentError
-from enrichkit.hookspecs import hookimpl
-from enrichkit.secrets import Secret
+from enrichkit.interface import connector_of
+from enrichkit.plugin import Secret, hookimpl
 
 UNREADABLE = (
     "RedisConfig.url cannot be read; it must look like 'redis://user:password@host:port/database'. Percent-encode the "
@@ -184,6 +183,13 @@ SURROGATE = "The key holds a lone surrogate; a Redis key is bytes, so its text m
             ),
         ),
         (
+            {"key": "user:\ud800{}"},
+            (
+                "RedisConfig.key is 'user:\\ud800{}', which holds half of a surrogate pair; it may hold plain fields "
+                "only: '{}', '{0}' or a name, for example 'user:{}'."
+            ),
+        ),
+        (
             {"key": "{0}:{2}"},
             (
                 "RedisConfig.key is '{0}:{2}', without a field for key column 1; it must use each one, or two "
@@ -220,7 +226,7 @@ def test_a_field_that_is_not_plain_is_refused(field: str) -> None:
     )
 
 
-def test_a_url_is_taken_apart() -> None:
+def test_the_parts_of_a_url() -> None:
     found = parse_url("redis://ann:p%40ss%2F@db.example.test:6380/3")
 
     assert found.address == ("db.example.test", 6380)
@@ -232,11 +238,11 @@ def test_a_url_is_taken_apart() -> None:
         parse_url("unix:///run/re%20dis.sock?db=2").address,
         parse_url("unix:///r?db=2").db,
     ) == ("/run/re dis.sock", 2)
-    # The last @ ends the password, so one that was not encoded is understood.
+    # The last @ ends the password, so a password with an @ that is not encoded is understood.
     assert parse_url("redis://:p@ss@localhost").password == "p@ss"
 
 
-def test_a_literal_password_is_hidden_and_a_reference_is_nowhere() -> None:
+def test_a_literal_password_is_not_in_the_repr_and_a_reference_survives_pickle() -> None:
     literal = RedisConfig(url="redis://ann:S3cret@localhost")
     reference = RedisConfig(username="ann", password=Secret.env("REDIS_PASSWORD"))
 
@@ -248,7 +254,7 @@ def test_a_literal_password_is_hidden_and_a_reference_is_nowhere() -> None:
 
 
 def test_a_list_of_fields_becomes_a_tuple() -> None:
-    config = RedisConfig(kind="hash", fields=["name", "tier"])  # type: ignore[arg-type]  # as TOML gives it
+    config = RedisConfig(kind="hash", fields=["name", "tier"])  # type: ignore[arg-type]  # as from TOML
 
     assert config.fields == ("name", "tier")
     assert hash(config) == hash(replace(config))
@@ -290,7 +296,7 @@ def test_keys_become_names(template: str, keys: list[object], names: list[object
         ("k" * 2**20, "The key has 1048576 bytes; at most 65536 are allowed. Shorten it, for example by a hash."),
     ],
 )  # fmt: skip
-def test_an_impossible_key_is_rejected_and_its_neighbours_are_not(key: object, text: str) -> None:
+def test_an_impossible_key_is_rejected_and_the_others_are_not(key: object, text: str) -> None:
     names, refused = KeyTemplate("{}").names(["a", key, "b"])
 
     assert names == [b"a", b"b"]
@@ -367,7 +373,7 @@ def test_two_keys_never_share_a_name(template: str, one: tuple[object, ...], oth
 
 
 @given(st.lists(st.tuples(PARTS, PARTS), min_size=1, unique=True))
-def test_the_fast_way_and_the_slow_way_give_the_same_names(keys: list[tuple[object, ...]]) -> None:
+def test_the_fast_path_and_the_slow_path_give_the_same_names(keys: list[tuple[object, ...]]) -> None:
     template = KeyTemplate("x:{}:{}")
 
     def as_bytes(name: str | bytes) -> bytes:

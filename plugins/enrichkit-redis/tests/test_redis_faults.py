@@ -1,19 +1,21 @@
-"""A server or a network that misbehaves: no wrong value, no hang, no storm, no leak. On both kinds of event loop."""
+"""A server or network that misbehaves causes no wrong value, hang, storm or leak. On both kinds of event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from enrichkit_redis import pool
+from enrichkit_redis import RedisConfig, pool
+from enrichkit_redis.commands import pack
 
 from enrichkit import local
-from enrichkit.connector import Call
-from enrichkit.errors import ConnectorError, PermanentError, TransientError
+from enrichkit.errors import ConnectorError, PermanentError, TransientError, UnavailableError
+from enrichkit.plugin import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,13 +46,19 @@ async def error_of(connector: RedisConnector, keys: list[str], call: Call = CALL
     return caught.value
 
 
+def traits(error: ConnectorError) -> tuple[Any, ...]:
+    """Return what the engine goes by: class, text, node, whether the keys may have been sent, and the time to wait."""
+    assert type(error) is UnavailableError, repr(error)
+    return UnavailableError, str(error), error.node, error.sent, error.retry_after
+
+
 async def turns(count: int = 20) -> None:
-    """Let the loop handle what has arrived."""
+    """Let the event loop handle the bytes that have arrived."""
     for _ in range(count):
         await asyncio.sleep(0.001)
 
 
-# Replies that nobody asked for
+# Replies without a request
 
 
 @pytest.mark.parametrize("stray", [STRAY, b"+OK\r\n", b"*1\r\n$5\r\nWRONG\r\n", b"$5\r\nWRO", b"$-1\r\n"])
@@ -123,8 +131,6 @@ def test_strays_at_random_places_never_give_a_wrong_value(server, filled, proxy,
                     found = await connector.fetch_many(keys, Call(timeout=0.2))
                 except ConnectorError:
                     bad += 1
-                    for each in p_pools(connector):
-                        each._closed_until = 0.0  # a stray in the login counts as a server that is away
                 else:
                     good += 1
                     assert {key: {"f": value_of(key)} for key in keys} == found
@@ -135,15 +141,11 @@ def test_strays_at_random_places_never_give_a_wrong_value(server, filled, proxy,
     assert bad > 50
 
 
-def p_pools(connector: Any) -> list[pool.Pool]:
-    return [connector._store._source]
-
-
 # Broken replies
 
 
 @pytest.mark.parametrize("junk", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$-5\r\n", b"*3\r\n$x\r\n", b"\x16\x03\x01"])
-def test_what_is_not_resp_is_an_error(server, filled, proxy, connected, run, junk):
+def test_a_reply_that_is_not_resp_is_an_error(server, filled, proxy, connected, run, junk):
     async def main() -> None:
         async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
             await connector.fetch_many(["1"], CALL)
@@ -155,8 +157,8 @@ def test_what_is_not_resp_is_an_error(server, filled, proxy, connected, run, jun
     run(main())
 
 
-def test_the_reply_to_one_key_is_not_why_the_server_hung_up(server, filled, proxy, connected, run):
-    """It died behind the third key of many, which holds another type."""
+def test_the_reply_to_one_key_is_not_taken_for_the_reason_of_a_closed_connection(server, filled, proxy, connected, run):
+    """The server dies after its reply to the third key of many, which holds another type."""
 
     async def main() -> None:
         async with (
@@ -172,7 +174,7 @@ def test_the_reply_to_one_key_is_not_why_the_server_hung_up(server, filled, prox
             p.on_reply = cut
             error = await error_of(connector, KEYS)
             text = f"Redis at 127.0.0.1:{p.port} closed the connection."
-            assert (TransientError, text) == (type(error), str(error))
+            assert (UnavailableError, text, None, True, None) == traits(error)
 
     run(main())
 
@@ -189,7 +191,7 @@ def test_a_reply_that_ends_in_the_middle_is_no_value(server, filled, proxy, conn
             p.on_reply = cut
             error = await error_of(connector, KEYS)
             text = f"Redis at 127.0.0.1:{p.port} closed the connection."
-            assert (TransientError, text) == (type(error), str(error))
+            assert (UnavailableError, text, None, True, None) == traits(error)
             p.on_reply = lambda reply: reply
             assert await connector.fetch_many(["1"], CALL) == {"1": b"v1"}
 
@@ -241,7 +243,7 @@ def test_thousands_of_cancelled_calls_give_no_wrong_value(server, filled, connec
                 for _ in range(4):
                     group.create_task(slot())
             assert {key: value_of(key) for key in KEYS} == await connector.fetch_many(KEYS, CALL)
-            assert len(connector._store._source._free) <= 4
+            assert len(connector._store._source._idle) <= 4
             assert not connector._store._source._busy
         return done, cancelled
 
@@ -250,7 +252,7 @@ def test_thousands_of_cancelled_calls_give_no_wrong_value(server, filled, connec
     assert cancelled > 300
 
 
-def test_a_cancelled_call_takes_its_connection_with_it(server, filled, proxy, connected, run):
+def test_a_cancelled_call_closes_its_connection(server, filled, proxy, connected, run):
     async def main() -> None:
         async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
             await connector.fetch_many(["1"], CALL)
@@ -267,7 +269,7 @@ def test_a_cancelled_call_takes_its_connection_with_it(server, filled, proxy, co
     run(main())
 
 
-def test_a_call_cancelled_while_it_connects_leaves_nothing_behind(server, filled, connected, run):
+def test_a_call_cancelled_while_it_connects_leaves_no_connection(server, filled, connected, run):
     async def main() -> int:
         async with connected(server.url) as connector:
             for n in range(100):
@@ -284,7 +286,7 @@ def test_a_call_cancelled_while_it_connects_leaves_nothing_behind(server, filled
     assert run(main()) == 0
 
 
-def test_close_ends_the_calls_that_are_under_way(server, filled, proxy, connected, run):
+def test_close_ends_the_calls_in_flight(server, filled, proxy, connected, run):
     async def main() -> None:
         async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
             await connector.fetch_many(["1"], CALL)
@@ -310,58 +312,139 @@ def test_a_frozen_server_costs_no_more_than_the_timeout(server, filled, connecte
                 began = time.monotonic()
                 error = await error_of(connector, ["alice@example.test"], Call(timeout=2.0))
                 assert (TransientError, "Redis did not answer within 2 s.") == (type(error), str(error))
-                assert time.monotonic() - began < 3.9  # two limits in a row, to connect and to answer, take longer
+                assert time.monotonic() - began < 3.9  # less than two limits in a row, to connect and to answer
             assert await connector.fetch_many(["1"], CALL) == {"1": b"v1"}
 
     run(main())
 
 
-def test_a_frozen_server_is_greeted_by_two_at_once(server, filled, proxy, connected, run, frozen, monkeypatch):
-    monkeypatch.setattr(pool, "CONNECT_TIMEOUT", 0.2)
+@pytest.mark.parametrize(("callers", "capacity", "most"), [(8, 8, 2), (100, 8, 2), (100, 100, 25)])
+def test_a_frozen_server_gets_as_many_connections_as_may_be_made_at_a_time(
+    server, filled, proxy, connected, run, frozen, monkeypatch, callers, capacity, most
+):
+    monkeypatch.setattr(pool, "CONNECT_TIMEOUT", 0.5)
 
     async def main() -> None:
-        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}", capacity=8) as connector:
+        async with proxy(server.port) as p, connected(f"redis://127.0.0.1:{p.port}", capacity=capacity) as connector:
+            expected = (
+                UnavailableError,
+                f"Redis at 127.0.0.1:{p.port} did not accept a connection within 0.5 s.",
+                None,
+                False,
+                None,
+            )
             with frozen(server.pid):
-                errors = await asyncio.gather(*(error_of(connector, ["1"]) for _ in range(8)))
-            text = f"Redis at 127.0.0.1:{p.port} did not accept a connection within 0.2 s."
-            assert {(TransientError, text)} == {(type(error), str(error)) for error in errors}
-            assert p.accepted == 2
+                errors = await asyncio.gather(*(error_of(connector, ["1"]) for _ in range(callers)))
+                assert {expected} == set(map(traits, errors))
+                assert most == p.accepted  # max(2, capacity / 4), and none for those that waited
+                # The server is known to be away: of all callers one tries.
+                errors = await asyncio.gather(*(error_of(connector, ["1"]) for _ in range(callers)))
+                assert {expected} == set(map(traits, errors))
+                assert most + 1 == p.accepted
 
     run(main())
 
 
-def test_while_the_server_is_away_one_caller_a_second_tries(server, filled, proxy, connected, run, monkeypatch):
-    assert pool.PAUSE == 1.0
-    monkeypatch.setattr(pool, "PAUSE", 60.0)  # so that all rounds are in the first
-
+def test_a_failed_connect_is_that_of_all_who_wait_and_the_next_caller_tries_at_once(
+    server, filled, proxy, connected, run
+):
     async def main() -> None:
         async with proxy(1) as p, connected(f"redis://127.0.0.1:{p.port}", capacity=40) as connector:
+            text = f"Redis at 127.0.0.1:{p.port} closed the connection."
+            before = 10  # max(2, capacity / 4)
             for _ in range(5):
                 errors = await asyncio.gather(*(error_of(connector, ["1"]) for _ in range(40)))
-                assert {TransientError} == set(map(type, errors))
-                assert all(0 < error.retry_after <= 75 for error in errors)  # type: ignore[attr-defined]
-            assert p.accepted <= 10  # max(2, capacity / 4)
-            connector._store._source._closed_until = 0.0
-            before = p.accepted
-            await asyncio.gather(*(error_of(connector, ["1"]) for _ in range(40)))
-            assert before + 1 == p.accepted
-            # It is back: everybody goes on at the next attempt.
+                assert {(UnavailableError, text, None, False, None)} == set(map(traits, errors))
+                assert before == p.accepted
+                before += 1
+            # The server is back: all callers succeed at once.
             p.target = server.port
-            connector._store._source._closed_until = 0.0
             found = await asyncio.gather(*(connector.fetch_many([key], CALL) for key in KEYS[:40]))
             assert [{key: value_of(key)} for key in KEYS[:40]] == found
 
     run(main())
 
 
-def test_nobody_listens(connected, run):
+def test_a_caller_that_comes_while_another_tries_gets_the_failure_of_that_attempt(proxy, connected, run, monkeypatch):
+    monkeypatch.setattr(pool, "CONNECT_TIMEOUT", 0.5)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        listener = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        async with listener, proxy(port) as p, connected(f"redis://127.0.0.1:{p.port}") as connector:
+            await error_of(connector, ["1"])
+            assert p.accepted == 1
+            prober = asyncio.create_task(error_of(connector, ["1"]))
+            while p.accepted < 2:
+                await asyncio.sleep(0.001)
+            late = await asyncio.gather(*(error_of(connector, ["1"]) for _ in range(8)))
+            text = f"Redis at 127.0.0.1:{p.port} did not accept a connection within 0.5 s."
+            assert {(UnavailableError, text, None, False, None)} == {traits(error) for error in (await prober, *late)}
+            assert p.accepted == 2
+
+    run(main())
+
+
+def test_a_node_of_a_cluster_that_is_away_gets_one_attempt_per_pause(server, filled, proxy, run, monkeypatch):
+    assert pool.PAUSE == 1.0
+    monkeypatch.setattr(pool, "PAUSE", 60.0)  # so that all rounds are within the first pause
+
+    async def ask(node: pool.Pool) -> tuple[Any, ...]:
+        with pytest.raises(ConnectorError) as caught:
+            await node.ask(pack(("GET", "1")), 1)
+        return traits(caught.value)
+
+    async def main() -> None:
+        async with proxy(1) as p:
+            dialler = pool.Dialler(RedisConfig(url=f"redis://127.0.0.1:{p.port}", cluster=True))
+            node = pool.Pool(dialler, ("127.0.0.1", p.port), 40, node=True)
+            name = f"Redis at 127.0.0.1:{p.port}"
+            expected = UnavailableError, f"{name} closed the connection.", name, False
+            for _ in range(5):
+                errors = await asyncio.gather(*(ask(node) for _ in range(40)))
+                assert {expected} == {error[:4] for error in errors}
+                assert all(0 < error[4] <= 75 for error in errors)
+                assert p.accepted == 10  # max(2, capacity / 4)
+            node._paused_until = 0.0
+            errors = await asyncio.gather(*(ask(node) for _ in range(40)))
+            assert {expected} == {error[:4] for error in errors}
+            assert all(0 < error[4] <= 75 for error in errors)
+            assert p.accepted == 11
+            # The node is back: all callers succeed from the next attempt on.
+            p.target = server.port
+            node._paused_until = 0.0
+            assert [[value_of("1")]] * 40 == await asyncio.gather(*(node.ask(pack(("GET", "1")), 1) for _ in range(40)))
+            node.close()
+
+    run(main())
+
+
+def test_a_port_without_a_server(connected, run):
     async def main() -> None:
         async with connected("redis://127.0.0.1:1") as connector:
             error = await error_of(connector, ["alice@example.test"])
-            assert (TransientError, "Redis at 127.0.0.1:1 cannot be reached (ConnectionRefusedError).") == (
-                type(error),
-                str(error),
-            )
+            text = "Redis at 127.0.0.1:1 cannot be reached (ConnectionRefusedError)."
+            assert (UnavailableError, text, None, False, None) == traits(error)
+
+    run(main())
+
+
+def test_a_name_that_does_not_exist_is_no_outage(connected, run, monkeypatch):
+    async def unknown(*args: Any, **kwargs: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async def main() -> None:
+        async with connected("redis://cache.example.test:6379") as connector:
+            monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", unknown, raising=False)
+            error = await error_of(connector, ["1"])
+            text = "Redis at cache.example.test:6379 cannot be reached: its name has no address."
+            assert (type(error), str(error)) == (TransientError, text)
+            assert error.retry_after is None  # type: ignore[attr-defined]
 
     run(main())
 
@@ -374,11 +457,11 @@ def test_after_a_restart_old_connections_are_not_used(server, filled, proxy, con
             await p.down()
             await turns()
             error = await error_of(connector, ["1"])
-            assert f"Redis at 127.0.0.1:{p.port} cannot be reached (ConnectionRefusedError)." == str(error)
+            text = f"Redis at 127.0.0.1:{p.port} cannot be reached (ConnectionRefusedError)."
+            assert (UnavailableError, text, None, False, None) == traits(error)
             with local.redis(server.kind) as successor:
                 p.target = successor.port
                 await p.up()
-                connector._store._source._closed_until = 0.0
                 assert await connector.fetch_many(["1"], CALL) == {}
 
     run(main())
@@ -399,26 +482,26 @@ def test_a_connection_that_died_while_idle_is_found_before_it_is_used(
         async with connected_through(proxy, connected, server.port) as (p, connector):
             await asyncio.gather(*(connector.fetch_many([key], CALL) for key in KEYS[:8]))
             opened = p.accepted
-            # From now on nothing comes back on the old connections, as behind a firewall that forgot them.
+            # From now on no reply arrives on the old connections, as behind a firewall that has dropped them.
             old = set(p._clients)
             p.on_reply = lambda reply: b"" if asyncio.current_task() is not None and old == set(p._clients) else reply
             monkeypatch.setattr(pool, "CHECK_AFTER", -1.0)
             assert await connector.fetch_many(["1"], CALL) == {"1": b"v1"}
             assert opened + 1 == p.accepted
-            monkeypatch.setattr(pool, "CHECK_TIMEOUT", 4.0)  # the new one lives, and need not be quick
+            monkeypatch.setattr(pool, "CHECK_TIMEOUT", 4.0)  # the new connection works, and need not be quick
             assert await connector.fetch_many(["2"], CALL) == {"2": b"v2"}
             assert opened + 1 == p.accepted
 
     run(main())
 
 
-def test_a_connection_lost_at_the_very_moment_of_use_is_an_error(server, filled, connected, run):
+def test_a_connection_lost_at_the_moment_of_its_use_is_an_error(server, filled, connected, run):
     async def main() -> None:
         async with connected(server.url) as connector:
             await connector.fetch_many(["1"], CALL)
-            (connection,) = connector._store._source._free
+            (connection,) = connector._store._source._idle
             connection.abort()
-            with pytest.raises(TransientError) as caught:
+            with pytest.raises(UnavailableError) as caught:
                 await connection.ask(b"", 0)
             assert str(caught.value) == f"Redis at 127.0.0.1:{server.port} closed the connection."
 
@@ -438,23 +521,23 @@ def test_an_old_connection_is_replaced(server, filled, proxy, connected, run, mo
     run(main())
 
 
-def test_a_server_that_loads_its_data_is_not_greeted_over_and_over(server, filled, proxy, connected, run, monkeypatch):
-    monkeypatch.setattr(pool, "PAUSE", 60.0)  # so that all rounds are in the first
-
+def test_a_server_that_loads_its_data_gets_one_connection_for_all_who_wait(server, filled, proxy, connected, run):
     async def main() -> None:
         async with connected_through(proxy, connected, server.port) as (p, connector):
             p.on_reply = lambda reply: b"+OK\r\n-LOADING Redis is loading the dataset in memory\r\n"
-            for _ in range(5):
+            text = f"Redis at 127.0.0.1:{p.port} loads its data (LOADING)."
+            for accepted in range(2, 7):  # two in the first round, when the server is not yet known to load
                 errors = await asyncio.gather(*(error_of(connector, ["1"]) for _ in range(8)))
-                text = f"Redis at 127.0.0.1:{p.port} loads its data (LOADING)."
-                assert {(type(error), str(error)) for error in errors} == {(TransientError, text)}
-            assert p.accepted == 2
+                assert {(UnavailableError, text, None, False, None)} == set(map(traits, errors))
+                assert accepted == p.accepted
+            p.on_reply = lambda reply: reply
+            assert await connector.fetch_many(["1"], CALL) == {"1": b"v1"}
 
     run(main())
 
 
 @pytest.mark.parametrize("reply", [b"+OK\r\n$5\r\nWRONG\r\n", b"$2\r\nno\r\n$9\r\nenrichkit\r\n"])
-def test_a_login_that_is_answered_oddly_is_no_login(server, filled, proxy, connected, run, reply):
+def test_a_login_with_an_unknown_reply_is_no_login(server, filled, proxy, connected, run, reply):
     async def main() -> None:
         async with connected_through(proxy, connected, server.port) as (p, connector):
             p.on_reply = lambda _: reply
@@ -472,6 +555,6 @@ def test_while_the_server_loads_calls_may_be_tried_again(server, filled, proxy, 
             p.on_reply = lambda reply: b"-LOADING Redis is loading the dataset in memory\r\n" * 3
             error = await error_of(connector, ["1"])
             text = f"Redis at 127.0.0.1:{p.port} loads its data (LOADING)."
-            assert (TransientError, text) == (type(error), str(error))
+            assert (UnavailableError, text, None, True, None) == traits(error)
 
     run(main())

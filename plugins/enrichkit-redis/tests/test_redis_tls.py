@@ -1,4 +1,4 @@
-"""TLS, in front of a real server: what is not trusted gets not one byte of a login."""
+"""TLS in front of a real server: a server that is not trusted gets no byte of a login."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from enrichkit.connector import Call
-from enrichkit.errors import FatalError, TransientError
+from enrichkit.errors import FatalError, TransientError, UnavailableError
+from enrichkit.plugin import Call
 
 CALL = Call(timeout=5)
 
 
 @pytest.fixture(scope="module")
 def authority(authority: Any) -> Any:
-    """The one that the tests trust."""
+    """The authority that the tests trust."""
     return authority("ours")
 
 
@@ -28,7 +28,7 @@ def context_of(files: tuple[str, str]) -> ssl.SSLContext:
 
 
 def fetch(proxy: Any, connected: Any, run: Any, port: int, context: ssl.SSLContext | None, **fields: Any) -> Any:
-    """Look `a` up through a proxy that ends TLS; also return what arrived at the server."""
+    """Look up `a` through a proxy that ends TLS; also return the bytes that arrived at the server."""
     arrived: list[bytes] = []
 
     async def main() -> Any:
@@ -123,8 +123,8 @@ NO_TLS = "does not speak TLS 1.2 or later with us (REASON). See RedisConfig.url.
     [
         (b"-ERR unknown command\r\n", FatalError, NO_TLS),
         (alert(2, 70), FatalError, NO_TLS),
-        (alert(1, 0), TransientError, "closed the connection during the TLS handshake."),
-        (b"", TransientError, "cannot be reached (ConnectionResetError)."),
+        (alert(1, 0), UnavailableError, "closed the connection during the TLS handshake."),
+        (b"", UnavailableError, "cannot be reached (ConnectionResetError)."),
     ],
     ids=["plain bytes", "refuses the version", "says goodbye", "hangs up"],
 )
@@ -150,7 +150,7 @@ def test_a_server_that_breaks_off_the_handshake_gets_no_login(connected, run, re
     assert b"S3cret" not in b"".join(arrived)
 
 
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning")  # that it is deprecated is the point
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1:DeprecationWarning")  # a deprecated version is the point
 def test_an_old_version_of_tls_is_refused(server, guarded, authority, proxy, connected, run):
     context = context_of(authority.issue("old"))
     context.set_ciphers("ALL:@SECLEVEL=0")
@@ -160,15 +160,15 @@ def test_an_old_version_of_tls_is_refused(server, guarded, authority, proxy, con
     found, arrived = fetch(proxy, connected, run, server.port, context, tls_ca=authority.file)
 
     assert arrived == b""
-    # An event loop that serves TLS hangs up without an alert; with one it is "refuses the version" above.
-    assert found == (TransientError, "Redis at 127.0.0.1:PORT cannot be reached (ConnectionResetError).")
+    # An asyncio server of TLS closes without an alert; the case with an alert is "refuses the version" above.
+    assert found == (UnavailableError, "Redis at 127.0.0.1:PORT cannot be reached (ConnectionResetError).")
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     found, _ = fetch(proxy, connected, run, server.port, context, tls_ca=authority.file)
     assert found == {"a": b"1"}
 
 
 @pytest.mark.parametrize("fields", [{"tls_ca": "/nowhere/ca.pem"}, {"tls_cert": "/nowhere/cert.pem"}])
-def test_a_file_that_is_not_there_fails_the_task(connected, fields):
+def test_a_missing_file_fails_the_task(connected, fields):
     async def main() -> None:
         async with connected("rediss://127.0.0.1:1", **fields) as connector:
             await connector.fetch_many(["a"], CALL)

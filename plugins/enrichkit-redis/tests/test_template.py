@@ -1,4 +1,4 @@
-"""Keys in columns become the names that a list of them becomes, and the same keys are refused. No server."""
+"""Keys in columns and keys in a list get the same names and the same rejections. No server."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from enrichkit_redis.template import MAX_KEY_BYTES, KeyTemplate, _RefusedError
+from enrichkit_redis.template import MAX_KEY_BYTES, KeyTemplate, RejectedKeyError
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from enrichkit.connector import Keys
 from enrichkit.errors import FatalError, PermanentError
-from enrichkit.keys import encode
+from enrichkit.plugin import Keys
+from enrichkit.worker.keys import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# What a template or an escape may trip over: separators, hexadecimal digits, braces, NUL, a sign, and no ASCII.
+# Characters that a wrong encoding would confuse: separators, hexadecimal digits, braces, NUL, a sign, and non-ASCII.
 letters = st.sampled_from("ab01235ABD:/-%{} \0\r\né€🙂")
 texts = st.text(letters, max_size=6)
 long_texts = st.sampled_from(["x" * MAX_KEY_BYTES, "%" * (MAX_KEY_BYTES // 3), "é" * (MAX_KEY_BYTES // 2 + 1)])
@@ -45,7 +45,7 @@ USUAL = [pa.string(), pa.int64()]
 
 
 def column_of(values: Sequence[Any], data_type: Any) -> pa.Array[Any]:
-    """Return *values* in an array; texts are given as bytes, which need not be UTF-8."""
+    """Return *values* as an array; texts are given as bytes, which need not be UTF-8."""
     if pa.types.is_string(data_type):
         return pa.array(values, pa.binary()).view(data_type)
     if pa.types.is_large_string(data_type):
@@ -55,7 +55,7 @@ def column_of(values: Sequence[Any], data_type: Any) -> pa.Array[Any]:
 
 @st.composite
 def keys_in_columns(draw: st.DrawFn, width: int) -> Keys:
-    """One key or more, of *width* columns; maybe a part of more of them."""
+    """One or more keys of *width* columns; sometimes a slice of more keys."""
     types = draw(st.lists(st.sampled_from([*USUAL * 5, *VALUES]), min_size=width, max_size=width))
     row = st.tuples(*[VALUES[data_type] for data_type in types])
     rows = draw(st.lists(row, min_size=1, max_size=6))
@@ -72,7 +72,7 @@ def escaped(literal: str) -> str:
 
 @st.composite
 def templates(draw: st.DrawFn, width: int) -> str:
-    """A template for *width* columns, each in one field or several, in any order."""
+    """A template for *width* columns, each in one or several fields, in any order."""
     order = draw(st.permutations([*range(width), *draw(st.lists(st.integers(0, width - 1), max_size=2))]))
     between = st.sampled_from([":", "::", "-", "}:{", "1", "25", "3A", "[:a-z:]", "\\d", "^.*$"])
     if width == 1:
@@ -89,19 +89,19 @@ def as_bytes(name: str | bytes) -> bytes:
 
 
 def one_by_one(template: str, keys: Sequence[Any]) -> Any:
-    """The same as `told`, without a short cut for many keys at once."""
+    """Return the result of `told`, computed key by key."""
     made = KeyTemplate(template)
     names, failures = [], []
     for key in keys:
         try:
             names.append(as_bytes(made._name(key)))
-        except _RefusedError as error:
+        except RejectedKeyError as error:
             failures.append((key, PermanentError, str(error), True))
     return names, failures
 
 
 def told(template: str, keys: Sequence[Any]) -> Any:
-    """What the names of *keys* are and which are refused, in their order and with the whole text."""
+    """Return the names of *keys*, and the rejected keys with whole messages, in their order."""
     names, refused = KeyTemplate(template).names(keys)
     if isinstance(names, Keys):
         assert [names.columns[0].to_pylist()] == [names.objects()]
@@ -112,17 +112,19 @@ def told(template: str, keys: Sequence[Any]) -> Any:
 
 
 @given(st.integers(1, 3).flatmap(lambda width: st.tuples(templates(width), keys_in_columns(width))))
-@example(("{1}-{0}", encode([pa.array(["a", "b"]), pa.array([-1, 2])])[0]))  # a sign is what separates
-@example(("{}25{}", encode([pa.array(["%", "2"]), pa.array(["5", "%5"])])[0]))  # so are digits of what is escaped
+@example(("{1}-{0}", encode([pa.array(["a", "b"]), pa.array([-1, 2])])[0]))  # the separator is the sign of a number
+@example(
+    ("{}25{}", encode([pa.array(["%", "2"]), pa.array(["5", "%5"])])[0])
+)  # the separator holds digits of encoded characters
 @example(("{}13{}", encode([pa.array(["1"]), pa.array([3])])[0]))
-def test_keys_in_columns_have_the_names_and_refusals_of_a_list_of_them(case: tuple[str, Keys]) -> None:
+def test_keys_in_columns_have_the_same_names_and_rejections_as_a_list_of_them(case: tuple[str, Keys]) -> None:
     template, keys = case
     assert told(template, list(keys)) == told(template, keys)
 
 
 @pytest.mark.parametrize("before", ["", "1", "#~"])
-def test_whatever_separates_two_parts_is_escaped_once_in_either(before: str) -> None:
-    """Any of the characters that may, and those that are in what others are escaped by, before and after them."""
+def test_each_character_of_a_separator_is_encoded_once_in_both_parts(before: str) -> None:
+    """Any character of a separator, before and after the characters of encoded forms."""
     for char in map(chr, range(33, 127)):
         if char == "%":
             continue
@@ -134,7 +136,9 @@ def test_whatever_separates_two_parts_is_escaped_once_in_either(before: str) -> 
 
 
 @given(st.data(), st.integers(1, 3), st.integers(1, 3))
-def test_another_number_of_columns_is_refused_with_the_same_words(data: st.DataObject, fields: int, width: int) -> None:
+def test_another_number_of_columns_is_refused_with_the_same_message(
+    data: st.DataObject, fields: int, width: int
+) -> None:
     assume(fields != width)
     template, keys = KeyTemplate(data.draw(templates(fields))), data.draw(keys_in_columns(width))
     said = []
@@ -190,7 +194,7 @@ def test_texts_and_whole_numbers_become_names_without_an_object_for_each(
         (pa.array([b"\xff", b""]), []),
     ],
 )
-def test_what_the_column_cannot_say_is_said_by_its_keys(column: Any, refused: list[int]) -> None:
+def test_keys_that_cannot_be_named_as_a_column_are_named_one_by_one(column: Any, refused: list[int]) -> None:
     keys, _ = encode([column])
     names, failures = KeyTemplate("k{}").names(keys)
     assert [keys[n] for n in refused] == list(failures)
@@ -200,7 +204,7 @@ def test_what_the_column_cannot_say_is_said_by_its_keys(column: Any, refused: li
 
 @pytest.mark.parametrize(("template", "char", "size"), [("{}", "x", 1), ("k{}", "é", 2), ("{}:{}", "%", 3)])
 def test_the_longest_name_allowed_is_the_same_in_a_column(template: str, char: str, size: int) -> None:
-    """Counted are the bytes of the whole name, with what is escaped."""
+    """The limit counts the bytes of the whole name after the encoding."""
     width = KeyTemplate(template).columns
     for count in range(MAX_KEY_BYTES // size - 2, MAX_KEY_BYTES // size + 2):
         keys, _ = encode([pa.array([char * count])] + [pa.array(["a"])] * (width - 1))

@@ -1,4 +1,4 @@
-"""What a user says about a SQLite source."""
+"""The config of a SQLite source."""
 
 from __future__ import annotations
 
@@ -19,24 +19,31 @@ _EXAMPLES = (
 @dataclass(frozen=True, kw_only=True)
 class SqliteConfig(SqlConfig):
     """
-    Where the values are: rows of a table or view, or of a query, in a file that every worker can read.
+    The table, view or query with the values, in a file that every worker can read.
 
-    One value column gives its value, several give a struct. A name is taken as the schema spells it: case counts.
+    One value column gives its value, several give a struct. Names are spelt as in the schema: case counts.
 
     Attributes:
-        path: Absolute path of the file, on each worker; on the driver, too, unless *returns* is given.
+        path: Absolute path of the file on each worker, and also on the driver unless *returns* is set.
         table: Name of a table or view.
-        key: The key column, or a tuple of them in the order of the key columns in Spark. An index must lead with them.
-        columns: The value columns; empty: all columns of the table but the key's.
-        query: Instead of *table*, one SELECT of the value columns for the key `?1` (and `?2`, ... of further key
-            columns). Needs *returns*, because SQLite does not know the types of a query.
-        returns: DDL of one value, when it shall be another type than the table declares.
+        key: Name of the key column, or a tuple of names in the order of the key columns in Spark. An index must begin
+            with these columns.
+        columns: Names of the value columns; empty: all columns of the table but the key columns.
+        max_bytes: Most bytes of one row; 64 KiB to 1 GiB.
+        expires: Name of the column with the time until which a row serves, in seconds since 1970, UTC, of the type
+            REAL; NULL: for ever. A row whose time is over counts as absent. None: all rows serve for ever.
+        writable: True allows `tiers(write_back=True)` to insert and update rows, on a connection of its own. A unique
+            index must hold exactly the key columns. False: the connector only reads the file.
+        query: Instead of *table*, one SELECT of the value columns for the key `?1` (`?2`, ... are the further key
+            columns). A query needs *returns*, because SQLite does not know the types of a query.
+        returns: DDL of one value, if it is to have another type than the table declares.
 
     Raises:
         ConfigError: On the driver, when a field is wrong.
 
     >>> SqliteConfig(path="/data/shop.db", table="users", columns=("name", "tier"))
-    SqliteConfig(returns=None, table='users', key='id', columns=('name', 'tier'), path='/data/shop.db', query=None)
+    SqliteConfig(returns=None, table='users', key='id', columns=('name', 'tier'), max_bytes=67108864, expires=None, \
+writable=False, path='/data/shop.db', query=None)
     """
 
     path: str

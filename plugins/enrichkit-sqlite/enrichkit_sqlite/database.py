@@ -1,9 +1,9 @@
 """
-The connections to one file, each used by one call at a time, in threads: SQLite is a library, and its calls block.
+The connections to one file, each used by one call at a time in a thread: SQLite is a library, and its calls block.
 
-A call that nobody waits for any more is stopped by a progress handler of its own connection. `Connection.interrupt`
-would have to be called at the right moment: before the statement has begun it does nothing, and after its end it may
-hit the next one (https://www.sqlite.org/c3ref/interrupt.html).
+A progress handler of the connection stops a cancelled call. `Connection.interrupt` would have to be called at the right
+moment: before the statement has begun it does nothing, and after the end of the statement it may interrupt the next
+statement (https://www.sqlite.org/c3ref/interrupt.html).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ __all__ = ["Database", "translate"]
 
 T = TypeVar("T")
 
-BUSY_TIMEOUT = 0.25  # seconds that SQLite itself waits for a lock; after that the engine tries again
-STEPS = 10_000  # of SQLite's machine between two looks at whether somebody still waits; about a millisecond
+BUSY_TIMEOUT = 0.25  # seconds that SQLite itself waits for a lock; after that the engine retries
+WRITE_BUSY_TIMEOUT = 2.0  # seconds that a write waits for those of other processes; nobody repeats it
+STEPS = 10_000  # instructions of SQLite's virtual machine between two calls of the progress handler; about 1 ms
 
 # https://www.sqlite.org/rescode.html
 _TRANSIENT = {
@@ -37,40 +38,55 @@ _TRANSIENT = {
 }
 _PERMANENT = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG}
 _ADVICE = {
+    sqlite3.SQLITE_CONSTRAINT: " A constraint of the table refuses a row: look for columns that may not be NULL, and "
+    "for checks.",
+    sqlite3.SQLITE_READONLY: " The user of the Spark worker must be able to write to it, and to its folder.",
     sqlite3.SQLITE_BUSY: " Another process writes to it; in WAL mode readers would not have to wait.",
     sqlite3.SQLITE_CANTOPEN: " The user of the Spark worker must be able to read it, and its folder if it is in WAL "
     "mode.",
+    sqlite3.SQLITE_CORRUPT: " Put a copy without damage in its place; PRAGMA integrity_check says what is damaged.",
     sqlite3.SQLITE_NOTADB: " SqliteConfig.path must name a SQLite database.",
 }
 
 
 class Session:
     """
-    One connection, opened with its first use.
+    One connection, opened at its first use.
+
+    Args:
+        path: Path of the file.
+        max_bytes: Most bytes of one row.
+        writes: Whether its transactions write.
 
     Attributes:
-        abandoned: Nobody waits for what it does; it stops, and is not used again.
+        abandoned: True once no call waits for the result; the running statement stops, and the session is not used
+            again.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, max_bytes: int, *, writes: bool) -> None:
         self.abandoned = False
+        self._writes = writes
         self._path = path
+        self._max_bytes = max_bytes
         self._connection: sqlite3.Connection | None = None
 
     def run(self, use: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what *use* returns, in one transaction: it sees one state of the file. Called in a thread."""
-        if self.abandoned:  # while it waited for a thread
+        """Call *use* in one transaction, with one state of the file, and return its result. Runs in a thread."""
+        if self.abandoned:  # while the call waited for a thread
             raise TransientError(f"The connections to {self._path} were closed.")
         if self._connection is None:
-            self._connection = _connect(self._path)
+            self._connection = _connect(self._path, self._max_bytes, writes=self._writes)
             self._connection.set_progress_handler(lambda: self.abandoned, STEPS)
-        self._connection.execute("BEGIN")
+        # IMMEDIATE: a transaction that reads first and then writes fails at once if another one has begun to write.
+        self._connection.execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
         result = use(self._connection)
+        if self._writes and self.abandoned:
+            raise TransientError(f"The write to {self._path} was cancelled.")
         self._connection.execute("COMMIT")
         return result
 
     def close(self) -> None:
-        """Close the connection, which nobody uses."""
+        """Close the connection, which no call uses any more."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -81,12 +97,16 @@ class Database:
     The connections to one file.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
         threads: Most calls at a time.
+        max_bytes: Most bytes of one row.
+        writes: True for connections that may write; all others cannot.
     """
 
-    def __init__(self, path: str, threads: int) -> None:
+    def __init__(self, path: str, threads: int, max_bytes: int, *, writes: bool = False) -> None:
         self._path = path
+        self._writes = writes
+        self._max_bytes = max_bytes
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="enrichkit-sqlite")
         self._idle: list[Session] = []
         self._busy: dict[Session, Future[Any]] = {}
@@ -96,12 +116,12 @@ class Database:
 
     async def run(self, use: Callable[[sqlite3.Connection], T]) -> T:
         """
-        Return what *use* returns, given a connection that nobody else has.
+        Call *use* with a connection that no other call uses, and return its result.
 
         Raises:
-            ConnectorError: Any failure of SQLite, in our words.
+            ConnectorError: Any failure of SQLite, translated.
         """
-        session = self._idle.pop() if self._idle else Session(self._path)
+        session = self._idle.pop() if self._idle else Session(self._path, self._max_bytes, writes=self._writes)
         future = self._threads.submit(session.run, use)
         self._busy[session] = future
         try:
@@ -109,14 +129,14 @@ class Database:
         except BaseException as error:
             self._abandon(session)
             if isinstance(error, sqlite3.Error):
-                raise translate(error, self._path) from None
+                raise translate(error, self._path, "write" if self._writes else "read") from None
             raise
-        if self._busy.pop(session, None) is not None:  # else it was closed meanwhile
+        if self._busy.pop(session, None) is not None:  # None: `close` abandoned the session meanwhile
             self._idle.append(session)
         return result
 
     def close(self) -> None:
-        """Close all connections; a call in flight fails. Waits for nothing."""
+        """Close all connections without waiting for a call; a call in flight fails."""
         for session in list(self._busy):
             self._abandon(session)
         for session in self._idle:
@@ -128,35 +148,37 @@ class Database:
         session.abandoned = True
         future = self._busy.pop(session, None)
         if future is not None:
-            future.add_done_callback(lambda _: session.close())  # by its thread, or at once if that is through
+            future.add_done_callback(lambda _: session.close())  # called by the thread, or at once if it is done
 
 
-def translate(error: sqlite3.Error, path: str) -> ConnectorError:
-    """Return the `ConnectorError` for what went wrong with the file as a whole; its text never holds a key."""
+def translate(error: sqlite3.Error, path: str, what: str = "read") -> ConnectorError:
+    """Return the `ConnectorError` for an error that concerns the whole file; its text never holds a key."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     primary = code & 0xFF
     name = getattr(error, "sqlite_errorname", type(error).__name__)
-    # What SQLite says about a value, in an error of no other code, may quote it.
-    said = "" if primary in _PERMANENT else f": {error}"
-    text = f"SQLite cannot read {path} ({name}){said}.{_ADVICE.get(primary, '')}"
+    # The text of a permanent error speaks of a value, and may quote it.
+    reason = "" if primary in _PERMANENT else f": {error}"
+    text = f"SQLite cannot {what} {path} ({name}){reason}.{_ADVICE.get(primary, '')}"
     if primary in _TRANSIENT:
         return TransientError(text)
     return PermanentError(text) if primary in _PERMANENT else FatalError(text)
 
 
-def _connect(path: str) -> sqlite3.Connection:
-    # Asked first: SQLite's "unable to open database file" has a dozen causes.
+def _connect(path: str, max_bytes: int, *, writes: bool) -> sqlite3.Connection:
+    # Checked first, because SQLite's "unable to open database file" has a dozen causes.
     if not os.path.isfile(path):
         raise FatalError(
             f"SqliteConfig.path is {path!r}, and there is no such file on this machine. It must be there on each "
             "worker, and on the driver unless returns= is given. Copy it there, or put it into a shared folder."
         )
-    # mode=ro: neither written nor created. The path is quoted, because a URI has ? and # and %, and stands behind an
-    # empty authority, because it may begin with //.
-    return sqlite3.connect(
-        f"file://{quote(path)}?mode=ro",
+    # mode=ro: SQLite neither writes nor creates the file; with mode=rw it does not create the file either. The path is
+    # quoted, because ?, # and % have a meaning in a URI, and follows an empty authority, because it may begin with //.
+    connection = sqlite3.connect(
+        f"file://{quote(path)}?mode={'rw' if writes else 'ro'}",
         uri=True,
-        timeout=BUSY_TIMEOUT,
-        isolation_level=None,  # transactions are ours
-        check_same_thread=False,  # one thread after another, never two at a time
+        timeout=WRITE_BUSY_TIMEOUT if writes else BUSY_TIMEOUT,
+        isolation_level=None,  # `Session.run` begins and commits transactions
+        check_same_thread=False,  # threads use a connection one after another, never two at a time
     )
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
+    return connection

@@ -1,4 +1,4 @@
-"""What the schema says about a table or view, and messages for what it does not say."""
+"""The columns of a table or view, as the schema of the file declares them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Column:
     A column of a table or view.
 
     Attributes:
-        name: As the schema spells it.
-        declared: Its declared type, which may be empty or anything.
+        name: Name as the schema spells it.
+        declared: Declared type, which may be empty or any text.
     """
 
     name: str
@@ -29,10 +29,10 @@ class Column:
 
 
 def columns_of(connection: sqlite3.Connection, config: SqliteConfig, table: str) -> dict[str, Column]:
-    """Return the columns of a table or view; raises `FatalError` when there is none of that name."""
+    """Return the columns of a table or view by name; raises `FatalError` when the schema has no such table."""
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
     if table not in tables:
         raise no_table(config, table, "the file", tables)
-    # hidden is 1 for what a virtual table does not show; generated columns have other numbers.
+    # hidden is 1 for a column that a virtual table does not show; generated columns have other numbers.
     rows = connection.execute("SELECT name, type FROM pragma_table_xinfo(?1) WHERE hidden <> 1", (table,))
     return {name: Column(name, declared) for name, declared in rows}

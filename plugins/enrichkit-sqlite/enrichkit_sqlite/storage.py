@@ -1,8 +1,9 @@
 """
-SQLite's storage classes against declared types: exactly, or not at all.
+The match of SQLite's storage classes to declared types, without any conversion.
 
-A column may hold values of any class, whatever it is declared as, and `=` converts: `12` finds `'12'`
-(https://www.sqlite.org/datatype3.html). Here a key must be of the class of its column, and a value of one of its type:
+A column may hold values of any storage class, whatever its declared type, and SQLite's `=` converts: `12` finds `'12'`
+(https://www.sqlite.org/datatype3.html). The connector converts nothing. A key must have the storage class of its
+column, and a value one of the classes of its type:
 
 | wanted | stored as | | wanted | stored as |
 |---|---|---|---|---|
@@ -19,12 +20,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from enrichkit.sql import quote
+from enrichkit.sql import are_utf8, quote
 
 if TYPE_CHECKING:
     from .schema import Column
 
-__all__ = ["Taken", "ddl_of", "readers", "taken_by"]
+__all__ = ["KeyColumn", "ddl_of", "key_column", "readers"]
 
 Reader: TypeAlias = Callable[[Any], str | bytes | None]
 
@@ -43,10 +44,9 @@ _AFFINITIES = (
     ("INTEGER", re.compile("INT")),
     ("TEXT", re.compile("CHAR|CLOB|TEXT")),
     ("BLOB", re.compile("BLOB")),
-    ("ANY", re.compile("^(ANY)?$")),  # which SQLite counts as BLOB, or as NUMERIC: it holds anything
+    ("ANY", re.compile("^(ANY)?$")),  # SQLite counts such a column as BLOB or NUMERIC; it holds values of any class
     ("REAL", re.compile("REAL|FLOA|DOUB")),
 )
-_HALF_A_PAIR = re.compile("[\ud800-\udfff]")  # which has no UTF-8
 _DDL = {"INTEGER": "bigint", "TEXT": "string", "BLOB": "binary", "REAL": "double"}
 _KEYS: dict[str, tuple[type, ...]] = {
     "INTEGER": (int,),
@@ -59,14 +59,14 @@ _KEYS: dict[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class KeyColumn:
     """
     A key column.
 
     Attributes:
-        name: As the schema spells it.
-        affinity: Which conversions its `=` makes; empty: not known, for a query.
-        types: Python types of the keys that it takes.
+        name: Name as the schema spells it.
+        affinity: Affinity, which decides the conversions that `=` makes; empty: not known, for a query.
+        types: Python types of the keys that the column takes.
     """
 
     name: str
@@ -75,44 +75,51 @@ class Taken:
 
     @property
     def allowed(self) -> str:
-        """What it takes, for messages."""
+        """The types of the keys, for messages."""
         return " or ".join(kind.__name__ for kind in self.types)
 
     def condition(self, number: int) -> str:
-        """Return the SQL that compares it, in the table t, with parameter *number*."""
+        """Return the SQL that compares the column of the table t with parameter *number*."""
         name = f"t.{quote(self.name)}"
         if self.affinity not in ("NUMERIC", "ANY"):
             return f"{name} = ?{number}"
-        # Or the text '12' would find the number 12.
+        # Without the comparison of the types the text '12' would find the number 12.
         return f"{name} = ?{number} AND (typeof({name}) = 'text') = (typeof(?{number}) = 'text')"
 
     def takes(self, part: Any) -> bool:
-        """Whether *part* can be in it, as it is."""
+        """Return whether the column can hold *part* without a conversion."""
         if type(part) not in self.types:
             return False
         if type(part) is str:
-            return part.isascii() or _HALF_A_PAIR.search(part) is None
+            return part.isascii() or are_utf8((part,))
         if type(part) is not int:
             return True
-        # An index makes a REAL of the key, so that 2 ** 53 + 1 would find the row of 2 ** 53.
+        # An index on a REAL column converts the key to REAL: 2 ** 53 + 1 would find the row of 2 ** 53.
         return -(2**63) <= part < 2**63 and (self.affinity != "REAL" or int(float(part)) == part)
 
+    def lists_all(self, kind: type) -> bool:
+        """Return whether a key of the type *kind* equals a stored value only if Python finds the two equal."""
+        # An int that REAL cannot hold exactly is refused, which is more than a miss.
+        return kind in self.types and not (kind is int and self.affinity == "REAL")
 
-def taken_by(column: Column) -> Taken:
-    """Return what the key column *column* takes."""
+
+def key_column(column: Column) -> KeyColumn:
+    """Return *column* as a key column, with the types of the keys that it takes."""
     affinity = _affinity(column)
-    return Taken(column.name, affinity, _KEYS[affinity])
+    return KeyColumn(column.name, affinity, _KEYS[affinity])
 
 
 def ddl_of(column: Column) -> str | None:
-    """Return the type of the values of *column*; None when its declaration does not say."""
-    named = _BY_NAME.get(column.declared.upper().partition("(")[0].strip())
-    return named or _DDL.get(_affinity(column))
+    """Return the type of the values of *column*; None when its declared type does not decide it."""
+    by_name = _BY_NAME.get(column.declared.upper().partition("(")[0].strip())
+    return by_name or _DDL.get(_affinity(column))
 
 
 def readers(wanted: str) -> Mapping[type, Reader]:
     """
-    Return what makes text for the type *wanted* of a value of each class, as SQLite gives it: None when it is not one.
+    Return, for the Python type of each storage class, the function that turns a value into text of the type *wanted*.
+
+    The function returns None for a value that is not of the type *wanted*.
 
     >>> [read(12) for read in (readers("bigint")[int], readers("string")[int], readers("boolean")[int])]
     ['12', None, None]
@@ -125,7 +132,7 @@ def readers(wanted: str) -> Mapping[type, Reader]:
         whole = {0: "0", 1: "1"}.get
     elif kind in _EXACT_IN:
         most = _EXACT_IN[kind]
-        whole = lambda value: str(value) if abs(value) <= most else None  # noqa: E731  # as the others
+        whole = lambda value: str(value) if abs(value) <= most else None  # noqa: E731  # an alternative to the functions without a name of the other branches
     return {
         int: whole,
         float: repr if kind in _EXACT_IN or not kind else _refuse,
@@ -135,7 +142,7 @@ def readers(wanted: str) -> Mapping[type, Reader]:
 
 
 def _refuse(value: Any) -> None:
-    """For a class that the type is never stored as."""
+    """Return None: a value of the wanted type is never stored in this storage class."""
 
 
 def _affinity(column: Column) -> str:

@@ -52,7 +52,7 @@ class TestATextForAText(OneFile):
 
 
 class TestAStructForTwoColumns(OneFile):
-    """Of a view, whose names have to be quoted."""
+    """A view whose names must be quoted."""
 
     @pytest.fixture
     def connector(self, path: str) -> SqliteConnector:
@@ -79,7 +79,7 @@ class TestAStructForTwoColumns(OneFile):
 
 
 class TestBytesForAnInteger(OneFile):
-    """Of a strict table, by a query."""
+    """A query of a strict table."""
 
     @pytest.fixture
     def connector(self, path: str) -> SqliteConnector:
@@ -100,3 +100,31 @@ class TestBytesForAnInteger(OneFile):
     @pytest.fixture
     def missing_key(self) -> Any:
         return 400
+
+
+class TestWritable(OneFile):
+    @pytest.fixture
+    def connector(self, path: str) -> SqliteConnector:
+        config = SqliteConfig(path=path, table="kept", key=("tenant", "id"), expires="until", writable=True)
+        return SqliteConnector(config)
+
+    @pytest.fixture
+    def known(self, path: str) -> dict[Any, Any]:
+        fill(
+            path,
+            "CREATE TABLE kept (tenant TEXT, id INTEGER, name TEXT, tier INTEGER, size REAL, until REAL, "
+            "PRIMARY KEY (id, tenant))",
+            "INSERT INTO kept (tenant, id, name, tier, size) VALUES (?, ?, ?, ?, ?)",
+            [(key, n, value, n, n / 4) for n, (key, value) in enumerate(TEXTS.items())],
+        )
+        return {(key, n): {"name": value, "tier": n, "size": n / 4} for n, (key, value) in enumerate(TEXTS.items())}
+
+    @pytest.fixture
+    def missing_key(self) -> Any:
+        return "nobody", 5
+
+
+class TestWritableText(TestATextForAText):
+    @pytest.fixture
+    def connector(self, path: str) -> SqliteConnector:
+        return SqliteConnector(SqliteConfig(path=path, table="users", writable=True))

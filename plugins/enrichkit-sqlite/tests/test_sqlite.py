@@ -1,4 +1,4 @@
-"""What only SQLite does: storage classes, collations, locks, and queries that nobody waits for."""
+"""The behaviour that only SQLite has: storage classes, collations, locks, and queries of cancelled calls."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import datetime as dt
 import sqlite3
 import threading
+import tracemalloc
 from contextlib import closing
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,14 +21,13 @@ from enrichkit.testing import open_connector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Of a file that is there and holds nothing."""
+    """Path of an empty file."""
     file = tmp_path / "shop.db"
     file.touch()
     return str(file)
@@ -56,7 +57,7 @@ def described(config: SqliteConfig) -> str | None:
 
 
 def fault(config: SqliteConfig, kind: type[Exception] = FatalError, *keys: Any) -> str:
-    """The message of exactly the error *kind* that opening, describing and asking end with."""
+    """Open and describe the source and ask for *keys*; return the message of the error, which is exactly a *kind*."""
 
     async def scene() -> None:
         async with open_connector(config) as connector:
@@ -100,7 +101,7 @@ def test_the_table_says_what_its_values_are(path: str) -> None:
 
 
 @pytest.mark.parametrize("declared", ["DECIMAL(10,2)", "", "STRING", "JSON", "ANY"])
-def test_a_declaration_that_says_nothing_is_asked_about(path: str, declared: str) -> None:
+def test_a_column_whose_declared_type_decides_nothing_needs_returns(path: str, declared: str) -> None:
     execute(path, f"CREATE TABLE t (id INTEGER, value {declared}); INSERT INTO t VALUES (1, 'x')")
     config = SqliteConfig(path=path, table="t")
     assert fault(config) == (
@@ -112,7 +113,7 @@ def test_a_declaration_that_says_nothing_is_asked_about(path: str, declared: str
 STORED = {"12": "INTEGER", "1.5": "REAL", "'12'": "TEXT", "x'3132'": "BLOB", "9007199254740993": "INTEGER"}
 EXACT = {
     "bigint": {"12": "12", "9007199254740993": "9007199254740993"},
-    "smallint": {"12": "12", "9007199254740993": "9007199254740993"},  # which the engine finds too large
+    "smallint": {"12": "12", "9007199254740993": "9007199254740993"},  # the engine refuses the larger as out of range
     "double": {"12": "12", "1.5": "1.5"},
     "float": {"12": "12", "1.5": "1.5"},
     "string": {"'12'": "12"},
@@ -128,7 +129,7 @@ EXACT = {
 
 @pytest.mark.parametrize("wanted", EXACT)
 def test_a_value_is_stored_as_its_type_or_an_error_of_its_key(path: str, wanted: str) -> None:
-    """Whatever the column is declared as: here as nothing, so that SQLite keeps what it is given."""
+    """The column has no declared type here, so that SQLite stores each value without a conversion."""
     rows = "; ".join(f"INSERT INTO t VALUES ({n}, {stored}, 'fine')" for n, stored in enumerate(STORED))
     execute(path, f"CREATE TABLE t (id INTEGER, value, other TEXT); {rows}; INSERT INTO t VALUES (99, NULL, 'fine')")
     config = SqliteConfig(path=path, table="t", returns=f"struct<value:{wanted},other:string>")
@@ -168,7 +169,7 @@ def test_a_generated_column_is_a_column(path: str) -> None:
 
 
 def test_a_declared_field_is_a_column(path: str) -> None:
-    """Or it would be null in every row, and nobody would know."""
+    """A field without a column would be null in every row, without an error."""
     execute(path, "CREATE TABLE t (id INTEGER, name TEXT, tier INTEGER); INSERT INTO t VALUES (1, 'Ann', 2)")
     assert fault(SqliteConfig(path=path, table="t", returns="struct<Name:string,tier:int>")) == (
         "SqliteConfig.returns names the column 'Name', which the table 't' does not have. Did you mean 'name'? Its "
@@ -202,7 +203,7 @@ def test_spark_gets_dates_and_booleans_as_the_table_declares_them(path: str, spa
 
 @pytest.mark.spark
 def test_spark_gets_documents_and_decimals_as_the_user_declares_them(path: str, spark: SparkSession) -> None:
-    """A DECIMAL column has made a REAL of the price, so the query makes a text of it again."""
+    """A DECIMAL column stores the price as REAL, and the query makes it a text again."""
     execute(
         path,
         """
@@ -246,7 +247,7 @@ def test_a_key_of_another_type_is_rejected(path: str, declared: str, takes: Any,
         assert f" and was given a value of the type {type(other).__name__}" in str(failure.error)
 
 
-def test_the_message_of_a_rejected_key_says_what_is_taken(path: str) -> None:
+def test_the_message_of_a_rejected_key_names_the_types_that_the_column_takes(path: str) -> None:
     execute(path, "CREATE TABLE t (id REAL, value TEXT)")
     assert str(ask(SqliteConfig(path=path, table="t"), "secret")["secret"].error) == (
         "The key was not sent: the key column 'id' of the table 't' is REAL and was given a value of the type str; it "
@@ -256,7 +257,7 @@ def test_the_message_of_a_rejected_key_says_what_is_taken(path: str) -> None:
 
 @pytest.mark.parametrize("declared", ["DECIMAL(10,2)", "ANY"])
 def test_a_text_does_not_find_a_number(path: str, declared: str) -> None:
-    """SQLite's `=` does, where a column is NUMERIC: DECIMAL, DATE, and all that it does not know."""
+    """SQLite's `=` finds it in a column of the affinity NUMERIC: DECIMAL, DATE, and all types unknown to SQLite."""
     execute(
         path, f"CREATE TABLE t (id {declared}, value TEXT); INSERT INTO t VALUES (12, 'number'), ('2020-01-01', 'd')"
     )
@@ -267,7 +268,7 @@ def test_a_text_does_not_find_a_number(path: str, declared: str) -> None:
 
 
 @pytest.mark.parametrize("index", ["", "PRIMARY KEY"])
-def test_an_int_that_no_double_is_does_not_find_the_double_beside_it(path: str, index: str) -> None:
+def test_an_int_that_is_no_double_does_not_find_the_nearest_double(path: str, index: str) -> None:
     execute(path, f"CREATE TABLE t (id REAL {index}, value TEXT); INSERT INTO t VALUES (9007199254740992, 'other')")
     found = ask(SqliteConfig(path=path, table="t"), 2**53, 2**53 + 1)
     assert found[2**53] == "other"
@@ -276,7 +277,7 @@ def test_an_int_that_no_double_is_does_not_find_the_double_beside_it(path: str, 
 
 
 def test_a_collation_of_the_column_decides_what_is_equal(path: str) -> None:
-    """And each key gets its own answer, though one row is that of both."""
+    """Each key gets its own answer, although both find the same row."""
     execute(path, "CREATE TABLE t (id TEXT COLLATE NOCASE, value TEXT); INSERT INTO t VALUES ('Ann', 'found')")
     assert {"ANN": "found", "ann": "found"} == ask(SqliteConfig(path=path, table="t"), "ANN", "ann", "bob")
 
@@ -286,7 +287,7 @@ def test_several_rows_of_a_key_are_refused_or_a_list(path: str) -> None:
     config = SqliteConfig(path=path, table="t", key=("a", "b"))
     failure = ask(config, ("x", 1))["x", 1]
     assert str(failure.error) == (
-        "Several rows of the table 't' have one key, and one is allowed: 'a' and 'b' is not unique. Use "
+        "Several rows of the table 't' have the same key, and only one row is allowed: 'a' and 'b' is not unique. Use "
         "enrich_frame(..., many=True) to get them all, or a key that is unique."
     )
     assert {("x", 1): ["v1", "v2"], ("y", 1): []} == ask(config, ("x", 1), ("y", 1), many=True)
@@ -295,12 +296,12 @@ def test_several_rows_of_a_key_are_refused_or_a_list(path: str) -> None:
 def test_a_key_of_another_width_is_fatal(path: str) -> None:
     execute(path, "CREATE TABLE t (a TEXT, b INTEGER, v TEXT)")
     assert fault(SqliteConfig(path=path, table="t", key=("a", "b")), FatalError, "x") == (
-        "A key came with another number of parts than SqliteConfig.key names columns: 'a', 'b'. Name as many key "
+        "The number of parts of a key is not the number of columns in SqliteConfig.key: 'a', 'b'. Name as many key "
         "columns in enrich(...) as in SqliteConfig.key."
     )
 
 
-# --- what is not there
+# --- missing files, tables and columns
 
 
 def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
@@ -318,8 +319,8 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
     )
 
 
-def test_what_cannot_be_opened_or_is_no_database_is_refused(tmp_path: Path) -> None:
-    """Root may open any file, so the first error is made otherwise."""
+def test_a_file_that_cannot_be_opened_or_is_no_database_is_refused(tmp_path: Path) -> None:
+    """The user root may open any file, so the test makes the first error without the connector."""
     with pytest.raises(sqlite3.OperationalError) as caught:
         sqlite3.connect(f"file:{tmp_path}/absent.db?mode=ro", uri=True)
     error = database.translate(caught.value, "/data/shop.db")
@@ -338,7 +339,31 @@ def test_what_cannot_be_opened_or_is_no_database_is_refused(tmp_path: Path) -> N
     )
 
 
-def test_names_that_are_not_there_are_told_with_those_that_are(path: str) -> None:
+def test_a_damaged_page_fails_the_task_and_gives_no_wrong_answer(path: str) -> None:
+    """Each page in turn, or the end of the file; none of these makes a row missing."""
+    size, keys = 4096, range(0, 2000, 5)
+    execute(path, f"PRAGMA page_size = {size}; CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)")
+    rows = ", ".join(f"({key}, '{key * 10**49}')" for key in range(2000))
+    execute(path, f"INSERT INTO t VALUES {rows}")
+    config = SqliteConfig(path=path, table="t")
+    assert {key: str(key * 10**49) for key in keys} == ask(config, *keys)
+    whole = Path(path).read_bytes()
+    pages = len(whole) // size
+    assert pages > 20
+    damaged = [
+        whole[: page * size] + fill * size + whole[(page + 1) * size :]
+        for page in range(1, pages)
+        for fill in (b"\0", b"\xff")
+    ]
+    for content in (*damaged, whole[: len(whole) // 2]):
+        Path(path).write_bytes(content)
+        assert fault(config, FatalError, *keys) == (
+            f"SQLite cannot read {path} (SQLITE_CORRUPT): database disk image is malformed. Put a copy without damage "
+            "in its place; PRAGMA integrity_check says what is damaged."
+        )
+
+
+def test_the_error_for_a_missing_name_lists_the_existing_names(path: str) -> None:
     execute(path, "CREATE TABLE users (id INTEGER, name TEXT, tier INTEGER); CREATE VIEW everybody AS SELECT 1")
     assert fault(SqliteConfig(path=path, table="Users")) == (
         "SqliteConfig.table names 'Users', which the file does not have. Did you mean 'users'? Its tables and views: "
@@ -405,7 +430,7 @@ def test_a_query_that_is_no_select_is_refused_and_does_nothing(
     assert [path] == [str(file) for file in tmp_path.iterdir()]
 
 
-def test_a_query_of_all_columns_goes_by_their_names_when_the_table_changes(path: str) -> None:
+def test_a_query_of_all_columns_keeps_their_names_when_the_table_changes(path: str) -> None:
     execute(path, "CREATE TABLE t (id INT PRIMARY KEY, name TEXT, city TEXT); INSERT INTO t VALUES (1, 'A', 'Rome')")
     config = of_query(path, "SELECT * FROM t WHERE id = ?1", "struct<id:bigint,name:string,city:string>")
 
@@ -441,22 +466,52 @@ def test_an_expression_that_fails_is_an_error_of_its_key(path: str) -> None:
     )
 
 
+def test_a_row_over_the_limit_is_an_error_of_its_key_and_is_not_read(path: str) -> None:
+    execute(
+        path,
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, v BLOB);"
+        "INSERT INTO t VALUES (1, x'01'), (2, zeroblob(30000000)), (3, zeroblob(65000)), (4, x'04')",
+    )
+    config = SqliteConfig(path=path, table="t", max_bytes=2**16)
+    tracemalloc.start()
+    try:
+        found = dict(ask(config, 1, 2, 3, 4))
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+    failure = found.pop(2)
+    assert (PermanentError, False) == (type(failure.error), failure.rejected)
+    assert str(failure.error) == (
+        "A row of the table 't', or the key, has more than SqliteConfig.max_bytes, 65536 bytes. Raise max_bytes if it "
+        "may."
+    )
+    assert {1: b"\x01", 3: bytes(65000), 4: b"\x04"} == found
+    assert bytes(30_000_000) == ask(SqliteConfig(path=path, table="t"), 2)[2]
+
+
+def test_a_key_over_the_limit_is_an_error_of_that_key(path: str) -> None:
+    execute(path, "CREATE TABLE t (id TEXT, v TEXT); INSERT INTO t VALUES ('a', 'x')")
+    found = ask(SqliteConfig(path=path, table="t", max_bytes=2**16), "a", "b" * 2**17)
+    assert "x" == found["a"]
+    assert "or the key, has more than SqliteConfig.max_bytes" in str(found["b" * 2**17].error)
+
+
 def test_the_keys_of_a_call_see_one_state_of_the_file(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody writes between two of them, which WAL allows."""
+    """The test writes between two keys, which WAL allows."""
     execute(
         path, "PRAGMA journal_mode = WAL; CREATE TABLE t (id INTEGER, v TEXT); INSERT INTO t VALUES (1, 'a'), (2, 'a')"
     )
 
     async def scene() -> tuple[Mapping[Any, Any], Mapping[Any, Any]]:
         async with open_connector(SqliteConfig(path=path, table="t")) as connector:
-            value_of = connector._lookup._value_of
+            value_of = connector._statement._value_of
 
             def writing(row: Any) -> Any:
                 monkeypatch.undo()
                 execute(path, "UPDATE t SET v = 'b'")
                 return value_of(row)
 
-            monkeypatch.setattr(connector._lookup, "_value_of", writing)
+            monkeypatch.setattr(connector._statement, "_value_of", writing)
             call = Call(timeout=10.0)
             return await connector.fetch_many((1, 2), call), await connector.fetch_many((1, 2), call)
 
@@ -466,7 +521,7 @@ def test_the_keys_of_a_call_see_one_state_of_the_file(path: str, monkeypatch: py
 @pytest.mark.parametrize("column", ["id", "v", "w"])
 @pytest.mark.parametrize("change", ["ALTER TABLE t RENAME COLUMN {} TO other", "ALTER TABLE t DROP COLUMN {}"])
 def test_a_column_that_is_gone_is_no_text(path: str, column: str, change: str) -> None:
-    """SQLite takes a name in double quotes that is no column for a text."""
+    """SQLite takes a name in double quotes for a text when no column has that name."""
     execute(path, "CREATE TABLE t (id TEXT, v TEXT, w TEXT); INSERT INTO t VALUES ('id', 'a', 'b')")
 
     async def scene() -> str:
@@ -511,13 +566,13 @@ ENDLESS = (
 
 
 async def threads_end() -> None:
-    """Without a limit of its own: the test has one."""
+    """Wait for the end of the threads, without a time limit: the test has a limit."""
     while any(thread.name.startswith("enrichkit-sqlite") for thread in threading.enumerate()):
         await asyncio.sleep(0.002)
 
 
 def test_a_cancelled_call_stops_its_query_and_no_other(path: str) -> None:
-    """A query without end, beside another one that goes on; without a handler its thread would run for ever."""
+    """Of two endless queries one is cancelled and one goes on. Without the handler a thread would run for ever."""
 
     async def scene() -> None:
         query = f"SELECT CASE WHEN ?1 < 0 THEN 'quick' ELSE ({ENDLESS.replace('?1 UNION', '1 UNION')}) END AS c"
@@ -529,7 +584,7 @@ def test_a_cancelled_call_stops_its_query_and_no_other(path: str) -> None:
             doomed.cancel()
             await asyncio.wait({doomed})
             assert doomed.cancelled()
-            assert {-1: "quick"} == await connector.fetch_many((-1,), Call(timeout=10.0)), "on the thread of the other"
+            assert {-1: "quick"} == await connector.fetch_many((-1,), Call(timeout=10.0)), "on the freed thread"
             assert not held.done()
         with pytest.raises(TransientError, match="SQLITE_INTERRUPT"):
             await held
@@ -538,7 +593,7 @@ def test_a_cancelled_call_stops_its_query_and_no_other(path: str) -> None:
     asyncio.run(scene())
 
 
-def test_what_waits_for_a_thread_when_the_source_is_closed_fails(path: str) -> None:
+def test_a_call_that_waits_for_a_thread_fails_when_the_connector_closes(path: str) -> None:
     async def scene() -> None:
         connector: Any = SqliteConnector(of_query(path, ENDLESS))
         connector.capacity = 1

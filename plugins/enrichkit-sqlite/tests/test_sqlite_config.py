@@ -1,4 +1,4 @@
-"""What `SqliteConfig` takes and refuses, whole messages."""
+"""The fields that `SqliteConfig` takes and refuses, with whole messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from enrichkit_sqlite import SqliteConfig
 
 from enrichkit import ConfigError
-from enrichkit.config import find_source
+from enrichkit.sources.config import find_source
 
 
 def refusal(**fields: Any) -> str:
@@ -43,13 +43,13 @@ def test_there_is_a_table_or_a_query(fields: dict[str, Any], fault: str) -> None
 
 @pytest.mark.parametrize("field", ["key", "columns", "table"])
 def test_a_name_is_a_text(field: str) -> None:
-    what = "table" if field == "table" else "column"
-    given = "" if field == "table" else ("",)
-    expected = f"SqliteConfig.{field} holds an empty name; it must be the name of a {what}. "
-    assert f"{expected}Write the name as the database has it." == refusal(**{field: given})
+    noun = "table" if field == "table" else "column"
+    value = "" if field == "table" else ("",)
+    expected = f"SqliteConfig.{field} holds an empty name; it must be the name of a {noun}. "
+    assert f"{expected}Write the name as the database has it." == refusal(**{field: value})
 
 
-def test_a_query_says_what_it_takes_and_gives() -> None:
+def test_a_query_takes_the_key_and_has_a_declared_type() -> None:
     query: dict[str, Any] = {"table": None, "query": "SELECT name FROM users WHERE id = ?1", "returns": "string"}
     assert SqliteConfig(path="/data/shop.db", **query).key_parts == 1
     assert refusal(**query, columns=("name",)) == (

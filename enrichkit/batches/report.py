@@ -1,0 +1,86 @@
+"""What `submit_batches` and `collect_batches` return: how far the batches are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..reports.text import Report, plural, table
+
+__all__ = ["Batch", "Batches"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """
+    One batch.
+
+    Attributes:
+        id: Id that the service has given it; empty while it is planned.
+        status: The service's word for how far it is; `planned` before it has it.
+        requests: Number of its requests.
+        answered: Number of requests that the service has answered.
+        missing: Those of them that say that the source does not hold the key.
+        failed: Number of requests without an answer that can be used, by the reason.
+        collected: True when the batch has ended and its answers are in the journal.
+        spent: What the batch has cost, by unit, as the service says; empty until it is collected.
+    """
+
+    id: str
+    status: str
+    requests: int
+    answered: int
+    missing: int
+    failed: Mapping[str, int]
+    collected: bool
+    spent: Mapping[str, float]
+
+
+@dataclass(frozen=True, repr=False)
+class Batches(Report):
+    """
+    The batches of one source in a journal; its `str` is the text.
+
+    Attributes:
+        source: Name of the source.
+        batches: The batches, the oldest first.
+        submitted: Number of keys that this call has submitted.
+        known: Number of keys of the DataFrame whose answers the journal has, so that they were not submitted.
+        waiting: Number of keys of the DataFrame that are in a batch that was submitted before.
+        refused: Number of keys that the source does not take, so that they were not submitted.
+    """
+
+    source: str
+    batches: tuple[Batch, ...]
+    submitted: int = 0
+    known: int = 0
+    waiting: int = 0
+    refused: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether all batches are collected."""
+        return all(each.collected for each in self.batches)
+
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """What the collected batches have cost, by unit."""
+        return dict(sum((Counter(each.spent) for each in self.batches), Counter()))
+
+    def __str__(self) -> str:
+        counts = {"submitted": self.submitted, "in the journal": self.known, "in earlier batches": self.waiting}
+        counts["refused"] = self.refused
+        said = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
+        head = f"{self.source}: {len(self.batches):,} batch{'es' * (len(self.batches) != 1)}"
+        lines = [f"{head}; keys: {said}" if said else head]
+        if self.batches:
+            lines += table([_cells(each) for each in self.batches])
+        return "\n".join(lines)
+
+
+def _cells(batch: Batch) -> tuple[str, str, str]:
+    parts = [f"{batch.answered:,} of {plural(batch.requests, 'request')} answered"]
+    parts += [f"{batch.missing:,} missing"] * bool(batch.missing)
+    parts += [f"{number:,} failed: {reason}" for reason, number in batch.failed.items()]
+    return batch.id or "(no id yet)", batch.status + ", collected" * batch.collected, "; ".join(parts)

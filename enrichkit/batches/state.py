@@ -1,0 +1,166 @@
+"""
+What is known of batches, on durable storage: `<journal>/<table>/batches/<folder of the scope>/<name>.json`.
+
+A batch is *planned* before it is sent, *submitted* when the service has named it, and *collected* when its answers are
+in the journal. Its keys are in `<name>.keys` from before it is planned until it is collected. Each file is written
+whole, so a driver that is killed leaves the state before a step or after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from ..errors import JournalError
+from ..journal.stores import LocalStore, ObjectStore, Store, storage_errors
+
+__all__ = ["State", "States"]
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One batch.
+
+    Attributes:
+        name: 32 hexadecimal digits, by which the service finds it again.
+        step: `planned`, `submitted` or `collected`.
+        batch: Id that the service has given it; empty until then.
+        at: Seconds since 1970 at which it was planned.
+        requests: Number of its requests.
+        status: The service's word for how far it is; empty until it was asked.
+        answered: Number of requests that the service has answered.
+        missing: Number of answers that say that the source does not hold the key; part of *answered*.
+        failed: Number of requests without an answer that can be used, by the reason.
+        spent: What the batch has cost, by unit.
+    """
+
+    name: str
+    at: float
+    requests: int
+    step: str = "planned"
+    batch: str = ""
+    status: str = ""
+    answered: int = 0
+    missing: int = 0
+    failed: dict[str, int] = {}
+    spent: dict[str, float] = {}
+
+
+class States:
+    """
+    The batches of one table and scope of a journal.
+
+    Args:
+        store: Where the journal is.
+        folder: Path of the folder below the journal.
+    """
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self._store, self._folder = store, folder
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """
+        Keep other processes of this machine from submitting or collecting the same batches.
+
+        Raises:
+            JournalError: Another process does so now.
+        """
+        if not isinstance(self._store, LocalStore):
+            yield
+            return
+        with storage_errors(self._store.root, "written"), open(self._path("lock"), "wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise JournalError(
+                    f"Another process submits or collects these batches in the journal at {self._store.root!r} now; "
+                    "two at a time could submit a key twice. Wait until it has ended."
+                ) from None
+            yield
+
+    def all(self) -> list[State]:
+        """Return the batches, the oldest first."""
+        names = [name for name in self._names() if name.endswith(".json")]
+        found = [msgspec.json.decode(self._read(name), type=State) for name in names]
+        return sorted(found, key=lambda state: (state.at, state.name))
+
+    def sweep(self) -> None:
+        """Delete what a driver has left that was killed before its batch was planned."""
+        names = self._names()
+        for name in names:
+            if name.endswith((".new", ".keys")) and f"{name.partition('.')[0]}.json" not in names:
+                self._delete(name)
+
+    def plan(self, columns: Sequence[Any], schema: pa.Schema) -> State:
+        """Note a new batch of the keys in *columns*, which are written first; return its state."""
+        batch = pa.record_batch(columns, schema=schema)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as stream:
+            stream.write_batch(batch)
+        state = State(name=uuid.uuid4().hex, at=time.time(), requests=len(batch))
+        self._write(f"{state.name}.keys", sink.getvalue())
+        self.put(state)
+        return state
+
+    def keys(self, state: State) -> list[Any]:
+        """Return the key columns of a batch that is not collected."""
+        table = pa.ipc.open_stream(self._read(f"{state.name}.keys")).read_all().combine_chunks()
+        return [column.chunk(0) for column in table.columns]
+
+    def put(self, state: State) -> None:
+        """Write *state* in place of the older one of its batch."""
+        self._write(f"{state.name}.json", msgspec.json.encode(state))
+        if state.step == "collected":
+            self._delete(f"{state.name}.keys")
+
+    def _path(self, name: str) -> str:
+        assert isinstance(self._store, LocalStore)
+        return self._store.path_for_writing(f"{self._folder}/{name}")[0]
+
+    def _names(self) -> list[str]:
+        if isinstance(self._store, ObjectStore):
+            selector = pafs.FileSelector(f"{self._store.root}/{self._folder}", allow_not_found=True)
+            return [info.base_name for info in self._store.file_system.get_file_info(selector)]
+        try:
+            return os.listdir(os.path.join(self._store.root, self._folder))
+        except FileNotFoundError:
+            return []
+
+    def _read(self, name: str) -> bytes:
+        with storage_errors(self._store.root, "read"):
+            if isinstance(self._store, ObjectStore):
+                path = f"{self._store.root}/{self._folder}/{name}"
+                with self._store.file_system.open_input_stream(path, compression=None) as stream:
+                    return bytes(stream.read())
+            with open(self._path(name), "rb") as file:
+                return file.read()
+
+    def _write(self, name: str, data: Any) -> None:
+        with storage_errors(self._store.root, "written"):
+            if isinstance(self._store, ObjectStore):
+                self._store.write(f"{self._folder}/{name}", data)
+                return
+            assert isinstance(self._store, LocalStore)
+            path, mode = self._store.path_for_writing(f"{self._folder}/{name}")
+            with open(f"{path}.new", "wb", opener=lambda file, flags: os.open(file, flags, mode)) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(f"{path}.new", path)
+
+    def _delete(self, name: str) -> None:
+        with storage_errors(self._store.root, "written"), contextlib.suppress(FileNotFoundError):
+            if isinstance(self._store, ObjectStore):
+                self._store.file_system.delete_file(f"{self._store.root}/{self._folder}/{name}")
+            else:
+                os.unlink(self._path(name))

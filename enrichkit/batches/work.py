@@ -1,0 +1,233 @@
+"""From distinct keys to batches of a service, and from its answers to the journal; see `state.py` for the steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from ..errors import ConfigError, PermanentError, TransientError
+from ..interface import Call, Failure
+from ..journal.columns import key_columns
+from ..journal.opening import index_of, writer_of
+from ..journal.stores import open_store
+from ..journal.table import Table
+from ..values.decode import decoder
+from ..worker.keys import encode
+from .report import Batch, Batches
+from .state import State, States
+
+if TYPE_CHECKING:
+    from ..columnar import Keys
+    from ..journal.config import Journal
+    from ..plan import Plan
+
+__all__ = ["Work"]
+
+T = TypeVar("T")
+
+ATTEMPTS = 6
+"""Attempts of a request to the service that fails for a moment, with waits that double from half a second on."""
+MOST_REASONS = 20
+
+
+class Work:
+    """
+    The batches of one source, and the journal that gets the answers.
+
+    Args:
+        plan: The enrichment for which the answers are: the journal finds them by its fingerprint.
+        journal: The journal.
+        key_types: Arrow type of each key column.
+
+    Raises:
+        ConfigError: The connector has no batch form.
+    """
+
+    def __init__(self, plan: Plan, journal: Journal, key_types: Sequence[pa.DataType]) -> None:
+        connector = plan.connector(plan.config)
+        form = connector.batches()
+        if form is None:
+            raise ConfigError(
+                f"The connector {connector.name!r} has no batch form: its service answers no files of requests, or "
+                "nobody has written that part. Use enrich() for this source."
+            )
+        self.form = form
+        self._source, self._journal, self._scope = plan.source, journal, journal.scope()
+        self._table = Table(plan.source, plan.content_key, tuple(key_types), plan.value_type)
+        self._states = States(open_store(journal.path), f"{self._table.digest}/batches/{self._scope.folder}")
+        self._decode = decoder(plan.value_type, connector.encoding)
+        self._name_of = Call(timeout=1.0, run=self._table.digest).idempotency_key
+
+    async def submit(self, slices: Iterable[Keys], most: int | None) -> Batches:
+        """
+        Submit the keys that neither the journal nor an earlier batch has.
+
+        Args:
+            slices: Distinct keys.
+            most: Most requests of a batch; None: as many as the service takes.
+        """
+        counts: Counter[str] = Counter()
+        with self._states.locked():
+            async with self._opened():
+                self._states.sweep()
+                await self._resume()
+                unfinished = [state for state in self._states.all() if state.step != "collected"]
+                waiting = {name for state in unfinished for name in self._keys(state)}
+                keys: list[Any] = []
+                requests: list[bytes] = []
+                size, most = 0, most or self.form.max_requests
+                for key in self._unanswered(slices, counts):
+                    name = self._name_of(key)
+                    if name in waiting:
+                        counts["waiting"] += 1
+                        continue
+                    waiting.add(name)
+                    try:
+                        request = self.form.request(name, key)
+                    except PermanentError:
+                        counts["refused"] += 1
+                        continue
+                    if keys and (len(keys) >= most or size + len(request) > self.form.max_bytes):
+                        counts["submitted"] += await self._plan_and_send(keys, requests)
+                        keys, requests, size = [], [], 0
+                    keys.append(key)
+                    requests.append(request)
+                    size += len(request)
+                if keys:
+                    counts["submitted"] += await self._plan_and_send(keys, requests)
+        return self.report(**counts)
+
+    async def collect(self) -> Batches:
+        """Ask once how far the batches are, and write the answers of those that have ended to the journal."""
+        with self._states.locked():
+            if any(state.step != "collected" for state in self._states.all()):
+                async with self._opened():
+                    await self._resume()
+                    for state in self._states.all():
+                        if state.step == "submitted":
+                            await self._look(state)
+        return self.report()
+
+    def report(self, **counts: int) -> Batches:
+        """Return how far the batches are, as the service has said last."""
+        batches = [
+            Batch(
+                id=state.batch,
+                status=state.status or state.step,
+                requests=state.requests,
+                answered=state.answered,
+                missing=state.missing,
+                failed=state.failed,
+                collected=state.step == "collected",
+                spent=state.spent,
+            )
+            for state in self._states.all()
+        ]
+        return Batches(self._source, tuple(batches), **counts)
+
+    def _unanswered(self, slices: Iterable[Keys], counts: Counter[str]) -> Iterable[Any]:
+        """Yield the keys that the journal does not hold."""
+        index = index_of(self._journal, self._table, self._scope)
+        for keys in slices:
+            held = set(index.lookup(keys, self._scope).places.to_pylist())
+            counts["known"] += len(held)
+            yield from (key for place, key in enumerate(keys) if place not in held)
+
+    async def _plan_and_send(self, keys: list[Any], requests: list[bytes]) -> int:
+        columns = key_columns(keys, self._table.key_types)
+        state = self._states.plan(columns, pa.schema(list(self._table.schema)[: len(columns)]))
+        await self._send(state, requests, again=False)
+        return len(keys)
+
+    async def _resume(self) -> None:
+        """Send what a driver has planned that was killed before it knew whether the service has it."""
+        for state in self._states.all():
+            if state.step == "planned":
+                requests = [self.form.request(name, key) for name, key in self._keys(state).items()]
+                await self._send(state, requests, again=True)
+
+    async def _send(self, state: State, requests: Sequence[bytes], *, again: bool) -> None:
+        batch = await _steady(lambda attempt: self.form.submit(state.name, requests, again=again or attempt > 0))
+        self._states.put(msgspec.structs.replace(state, step="submitted", batch=batch))
+
+    def _keys(self, state: State) -> dict[str, Any]:
+        """Return the keys of a batch by the names of their requests, in the order of the requests."""
+        keys, _ = encode(self._states.keys(state))
+        return {self._name_of(key): key for key in keys}
+
+    async def _look(self, state: State) -> None:
+        status = await _steady(lambda _: self.form.status(state.batch))
+        if status.done:
+            await self._gather(state, status.word, status.reason)
+        elif (status.word, status.answered) != (state.status, state.answered):
+            self._states.put(msgspec.structs.replace(state, status=status.word, answered=status.answered))
+
+    async def _gather(self, state: State, word: str, reason: str) -> None:
+        """Write the answers of a batch that has ended to the journal, and then note that they are there."""
+        spent = _Spent()
+        keys = self._keys(state)
+        call = Call(timeout=1.0, meter=spent)
+        answers = dict(await _steady(lambda _: self.form.answers(state.batch, call)))
+        values = {name: answers[name] for name in keys if not isinstance(answers.get(name, _NO_ANSWER), Failure)}
+        decoded, errors = self._decode(list(values.values()))
+        failed = Counter(str(found.error) for name in keys if isinstance(found := answers.get(name), Failure))
+        failed.update(map(str, errors.values()))
+        right = [place for place in range(len(values)) if place not in errors]
+        names = list(values)
+        found = [values[names[place]] is not None for place in right]
+        # The answers survive the machine before the state says that they are there.
+        with writer_of(
+            replace(self._journal, sync=True), self._table, self._scope, task=f"batch-{state.name}"
+        ) as writer:
+            writer.append([keys[names[place]] for place in right], [decoded[place] for place in right], found)
+        absent = state.requests - len(right) - failed.total()
+        if absent:
+            failed[f"The batch ended as {word!r}{f' ({reason})' if reason else ''} without an answer."] += absent
+        done = {"step": "collected", "status": word, "answered": len(right), "missing": found.count(False)}
+        self._states.put(
+            msgspec.structs.replace(
+                state, **done, failed=dict(failed.most_common(MOST_REASONS)), spent=dict(spent.units)
+            )
+        )
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[None]:
+        try:
+            await self.form.open()
+            yield
+        finally:
+            await self.form.close()
+
+
+_NO_ANSWER = Failure(PermanentError(""))
+"""Stands for what a request has whose name is in no line: None would be a miss."""
+
+
+class _Spent:
+    """Takes what the answers of a batch say that they have cost."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, float] = {}
+
+    def spent(self, units: Any) -> None:
+        self.units.update(units)
+
+    def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
+        """A batch has no limit that a call would have to keep to."""
+
+
+async def _steady(step: Callable[[int], Awaitable[T]]) -> T:
+    """Return what *step* returns, which gets the number of its attempt; it is made again after a `TransientError`."""
+    for attempt in range(ATTEMPTS - 1):
+        try:
+            return await step(attempt)
+        except TransientError as error:
+            await asyncio.sleep(0.5 * 2**attempt if error.retry_after is None else min(error.retry_after, 60.0))
+    return await step(ATTEMPTS - 1)

@@ -1,0 +1,45 @@
+"""Asks a source on the driver: opens its connector, puts one question, and closes it, in bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from ..interface import Connector
+
+__all__ = ["ask"]
+
+T = TypeVar("T")
+
+
+def ask(connector: Connector[Any], question: Callable[[], Awaitable[T]], timeout: float) -> T | BaseException:
+    """
+    Return the answer to *question*, which is put while *connector* is open, or the exception that ended it.
+
+    It takes *timeout* seconds at most. The coroutine runs in a thread of its own, because the thread of a notebook has
+    an event loop already.
+    """
+    result: list[T | BaseException] = []
+
+    async def opened() -> T:
+        try:
+            await connector.open()
+            return await question()
+        finally:
+            await connector.close()
+
+    def run() -> None:
+        try:
+            result.append(asyncio.run(asyncio.wait_for(opened(), timeout)))
+        except BaseException as error:  # noqa: BLE001  # the caller judges it, in the thread of the user
+            result.append(error)
+
+    thread = threading.Thread(target=run, name="enrichkit-describe", daemon=True)
+    thread.start()
+    # The join has a timeout because asyncio.run waits without end for a connector that ignores its cancellation, or for
+    # a name server that does not answer.
+    thread.join(timeout + 1.0)
+    return result[0] if result else TimeoutError()

@@ -1,0 +1,222 @@
+"""
+The fingerprint of what answers depend on, which is the same in each program that asks the same source for the same.
+
+A journal finds answers by it after a restart, and for other jobs. So it must change with a query or a prompt, and with
+the code of a function that a user has written and of all that this function uses, but not with the process, the path of
+a script, or a line above the function. What an installed package defines counts by its name.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import Field, fields, is_dataclass
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..secrets import Secret
+from .pickling import is_installed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..interface import Connector, ConnectorConfig
+
+__all__ = ["content_of"]
+
+CHANGES_ANSWERS = "changes_answers"
+"""In the metadata of a field of a config, False: an answer is the same whatever the field says, as with a price."""
+_OF_THE_PROCESS = frozenset(
+    ("__module__", "__dict__", "__weakref__", "__doc__", "__firstlineno__", "__slotnames__", "__static_attributes__")
+)
+_PLAIN = (str, bytes, int, float, complex, type(None), type(...), Secret)
+"""What has no parts. A `Secret` counts as its reference: the secret itself changes no answer."""
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def content_of(connector: type[Connector[Any]], config: ConnectorConfig, value_type: pa.DataType) -> str:
+    """Return a text that is different for sources, configs, code or types whose answers may differ."""
+    writer = _Writer()
+    parts = (connector.name, writer.text(connector), writer.text(config), str(value_type))
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+class _Writer:
+    """Writes texts that are equal for equal values, and for code that does the same."""
+
+    def __init__(self) -> None:
+        # Functions and classes that were written, and what is being written: of these, a number is written. Each is
+        # kept alive, so that no other object gets its id.
+        self._written: dict[int, tuple[int, Any]] = {}
+        self._open: dict[int, int] = {}
+
+    def text(self, value: Any) -> str:
+        """Return the text of *value*, or a number where it is a part of itself, or code that has its text already."""
+        if isinstance(value, _PLAIN) and type(value) in _PLAIN:
+            return f"{type(value).__name__}:{value!r}"
+        if (depth := self._open.get(id(value))) is not None:
+            return f"^{depth}"
+        if isinstance(value, type | FunctionType):
+            if is_installed(value):
+                return f"{value.__module__}.{value.__qualname__}"
+            if id(value) in self._written:
+                return f"#{self._written[id(value)][0]}"
+            self._written[id(value)] = (len(self._written), value)
+        self._open[id(value)] = len(self._open)
+        try:
+            return _text(value, self)
+        finally:
+            del self._open[id(value)]
+
+    def texts(self, values: Iterable[Any]) -> str:
+        """Return the texts of *values*, in their order."""
+        return _joined(map(self.text, values))
+
+
+@functools.singledispatch
+def _text(value: Any, writer: _Writer) -> str:
+    """Return the text of *value*, whose class has no function of its own below."""
+    kind = writer.text(type(value))
+    if is_dataclass(value):
+        counting = (f for f in fields(value) if f.metadata.get(CHANGES_ANSWERS, True))
+        return kind + _joined(f"{f.name}={writer.text(getattr(value, f.name))}" for f in counting)
+    if callable(value) and hasattr(value, "__wrapped__"):  # functools.cache
+        return f"{kind}:{writer.text(value.__wrapped__)}"
+    if not is_installed(type(value)):
+        try:
+            state = value.__reduce_ex__(2)[1:3]  # what pickle would send, after the function that makes the object
+        except TypeError:  # it cannot be pickled, and so no function that uses it travels to a worker
+            return kind
+        return f"{kind}{writer.texts(state)}"
+    return f"{kind}:{_stable(value)}"
+
+
+@_text.register
+def _(value: type, writer: _Writer) -> str:
+    members = (f"{name}={writer.text(part)}" for name, part in sorted(vars(value).items()) if _counts(name))
+    return f"{value.__qualname__}{_joined(members)}{writer.texts(value.__bases__)}"
+
+
+@_text.register
+def _(value: FunctionType, writer: _Writer) -> str:
+    does = _code(value.__code__, writer)
+    given = writer.texts((value.__defaults__, value.__kwdefaults__))
+    return f"{value.__qualname__}{does}{given}{_joined(_outer(value, writer))}"
+
+
+def _outer(function: FunctionType, writer: _Writer) -> Iterator[str]:
+    """Yield the texts of what *function* uses of the functions around it, and of the global names."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f"{name}={writer.text(cell.cell_contents)}"
+        except ValueError:  # it has no value yet
+            yield f"{name}:"
+    # Among these are the names of attributes, which may be those of global names by chance.
+    names = sorted(_names(function.__code__))
+    for name in names:
+        if name in function.__globals__ and not name.startswith("__"):  # as the path of the file does
+            value = function.__globals__[name]
+            yield f"{name}={writer.text(value)}"
+            if isinstance(value, ModuleType) and not _is_installed_module(value):
+                used = (n for n in names if n in vars(value) and not n.startswith("__"))
+                yield from (f"{name}.{n}={writer.text(vars(value)[n])}" for n in used)
+
+
+@_text.register
+def _(value: ModuleType, writer: _Writer) -> str:
+    return f"module:{value.__name__}"
+
+
+@_text.register
+def _(value: MethodType, writer: _Writer) -> str:
+    return f"method:{writer.texts((value.__func__, value.__self__))}"
+
+
+@_text.register
+def _(value: functools.partial, writer: _Writer) -> str:  # type: ignore[type-arg]  # singledispatch takes a plain class
+    return f"partial:{writer.texts((value.func, value.args, value.keywords))}"
+
+
+@_text.register
+def _(value: Mapping, writer: _Writer) -> str:  # type: ignore[type-arg]  # as above
+    return "dict" + _joined(sorted(writer.texts((key, value[key])) for key in sorted(value, key=_stable)))
+
+
+@_text.register(set)
+@_text.register(frozenset)
+def _(value: Iterable[Any], writer: _Writer) -> str:
+    return "set" + _joined(sorted(map(writer.text, sorted(value, key=_stable))))
+
+
+@_text.register(tuple)
+@_text.register(list)
+def _(value: Iterable[Any], writer: _Writer) -> str:
+    return f"{type(value).__name__}{writer.texts(value)}"
+
+
+@_text.register(classmethod)
+@_text.register(staticmethod)
+def _(value: Any, writer: _Writer) -> str:
+    return f"{type(value).__name__}:{writer.text(value.__func__)}"
+
+
+@_text.register
+def _(value: property, writer: _Writer) -> str:
+    return f"property:{writer.texts((value.fget, value.fset, value.fdel))}"
+
+
+@_text.register
+def _(value: CodeType, writer: _Writer) -> str:
+    return _code(value, writer)
+
+
+@_text.register
+def _(value: functools.cached_property, writer: _Writer) -> str:  # type: ignore[type-arg]  # as above
+    return f"property:{writer.text(value.func)}"
+
+
+@_text.register
+def _(value: Field, writer: _Writer) -> str:  # type: ignore[type-arg]  # as above
+    return f"field:{writer.texts((value.name, value.default, value.default_factory, value.init, value.kw_only))}"
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Return *texts* as one text, which is different for different ones: each follows its length."""
+    return f"({' '.join(f'{len(text)}:{text}' for text in texts)})"
+
+
+def _stable(value: Any) -> str:
+    """Return the `repr` of *value* without addresses in memory."""
+    return _ADDRESS.sub("", repr(value))
+
+
+def _counts(member: str) -> bool:
+    """Whether the *member* of a class may change answers."""
+    return member not in _OF_THE_PROCESS
+
+
+def _code(code: CodeType, writer: _Writer) -> str:
+    """Return what *code* does, without the file and lines where it is."""
+    takes = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    names = (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)
+    does = f"{code.co_code.hex()} {code.co_exceptiontable.hex()}"
+    return f"<{takes} {names} {does} {writer.texts(code.co_consts)}>"
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that *code*, or code inside it, looks up outside of functions."""
+    inner = (part for part in code.co_consts if isinstance(part, CodeType))
+    return {*code.co_names}.union(*map(_names, inner))
+
+
+def _is_installed_module(module: ModuleType) -> bool:
+    return is_installed(_NamedAfter(module.__name__))
+
+
+class _NamedAfter:
+    """An object of the module *name*, for `is_installed`."""
+
+    def __init__(self, name: str) -> None:
+        self.__module__ = name

@@ -1,0 +1,105 @@
+"""Checks the limits of a whole job on the driver, and plans the stores that hold them."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from ..budgets import Budget
+from ..errors import ConfigError, PluginError
+from ..interface import Connector
+from ..limits import Limit, Rate
+from ..plan import LimitPlan
+from ..sources.config import find_source
+from ..sources.registry import require_driver
+from .pickling import canonical_text, digest
+
+if TYPE_CHECKING:
+    from ..interface import ConnectorConfig
+    from ..options import Options
+
+__all__ = ["check_budget", "engine_limits", "plan_limits", "without_stores"]
+
+PROGRAM = uuid.uuid4().hex[:16]
+"""Names this driver program in the stores, so that the limits without a name are those of this program."""
+
+
+def plan_limits(options: Options, source: str, config: ConnectorConfig) -> tuple[LimitPlan, ...]:
+    """
+    Return the stores of the limits of *options* that hold for the whole job, for the lookups in *source*.
+
+    Raises:
+        ConfigError: There is no such store, or it can hold no limits.
+    """
+    return tuple(_plan(option, limit, source, config) for option, limit in _of_job(options).items())
+
+
+def check_budget(source: str, instance: Connector[Any], budget: Budget | None) -> None:
+    """
+    Check that the connector of *source* can say what a call may take at most of *budget*.
+
+    Raises:
+        ConfigError: It cannot, or not in all units of the budget.
+    """
+    if budget is None:
+        return
+    most = instance.most(())
+    if most is None:
+        raise ConfigError(
+            f"budget is given, but the connector {instance.name!r} of {source!r} cannot say what a call may take at "
+            "most. Leave budget out, or have the connector define most()."
+        )
+    lacking = [unit for unit in budget.units if unit not in most]
+    if lacking:
+        remedy = "Set the price= in the config of the source" if lacking == ["cost"] else "Limit one of these"
+        raise ConfigError(
+            f"Budget.{lacking[0]} is given, but the calls of {source!r} are counted in {' and '.join(most)} only. "
+            f"{remedy}, or leave Budget.{lacking[0]} out."
+        )
+
+
+def _of_job(options: Options) -> dict[str, Rate | Limit | Budget]:
+    """Return the limits among *options* that hold for the whole job, by option."""
+    given = {"rate": options.rate, "limit": options.limit, "budget": options.budget}
+    return {
+        option: limit
+        for option, limit in given.items()
+        if isinstance(limit, Rate | Limit | Budget) and limit.per == "job"
+    }
+
+
+def _plan(option: str, limit: Rate | Limit | Budget, source: str, of: ConnectorConfig) -> LimitPlan:
+    where = f"{type(limit).__name__}.store"
+    assert limit.store is not None
+    try:
+        store, connector, config = find_source(limit.store)
+        require_driver(connector)
+    except (ConfigError, PluginError) as error:
+        raise type(error)(f"{where}: {error}") from error
+    if connector.lease_store.__func__ is Connector.lease_store.__func__:  # type: ignore[attr-defined]  # of a classmethod
+        raise ConfigError(
+            f"{where} is the source {store!r}, whose connector {connector.name!r} can hold no limits; of those of "
+            "enrichkit, 'redis' (for Valkey, too) and 'postgres' can. Name a source of one of them."
+        )
+    if limit.name is not None:
+        name = f"{option}:{limit.name}"
+    else:  # two services may have the same name, that of the connector; columns of one may have different types
+        asked = {each.name: getattr(of, each.name) for each in fields(of) if each.name != "returns"}
+        name = f"{option}:{source}:{digest(canonical_text(asked))[:16]}:{PROGRAM}"
+    return LimitPlan(option=option, name=name, source=store, connector=connector, config=config)
+
+
+def engine_limits(options: Options, limits: tuple[LimitPlan, ...]) -> list[object]:
+    """Return what the limits of *options* add to the fingerprint of an engine: lookups with other limits share none."""
+    if not isinstance(options.rate, Rate) and options.limit is None and options.budget is None:
+        return [options.rate]
+    stores = [(each.option, each.name, canonical_text(each.config)) for each in limits]
+    bare = without_stores(options)
+    return [*(canonical_text(each) for each in (bare.rate, bare.limit, bare.budget)), *stores]
+
+
+def without_stores(options: Options) -> Options:
+    """Return *options* whose limits name no config: that of a store travels in its plan, and only there."""
+    changed: dict[str, Any] = {option: replace(limit, store="planned") for option, limit in _of_job(options).items()}
+    return replace(options, **changed) if changed else options

@@ -1,0 +1,146 @@
+"""
+The vectorised UDFs, which the driver makes: `arrow_udf`, `pandas_udf` (both of the iterator kind) and `mapInArrow`.
+
+Spark ships a small closure that carries a pickled `Plan`. On the worker the closure imports enrichkit and calls
+`worker/entry.py`. All state is in modules on the worker, because a closure's globals start afresh with every task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from .pickling import pack
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+    from ..plan import Plan
+
+__all__ = ["column", "frame", "function"]
+
+INSTANT = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'G", "timeZone": "UTC"}
+
+
+def column(plan: Plan, spark_type: DataType, keys: Sequence[Column | str]) -> Column:
+    """Return the column that runs *plan* over *keys*; it needs a live Spark session."""
+    from pyspark.sql import functions as F
+
+    from ..values.types import details_of
+
+    result_type = details_of(spark_type, plan.units) if plan.options.details else spark_type
+    columns = [F.col(key) if isinstance(key, str) else key for key in keys]
+    carrier = plan.options.carrier
+    if carrier == "auto":
+        carrier = "arrow" if hasattr(F, "arrow_udf") else "pandas"
+    if carrier == "arrow":
+        return _arrow_column(plan, result_type, columns).alias(plan.source)
+    return _pandas_column(plan, result_type, columns).alias(plan.source)
+
+
+def frame(df: DataFrame, payload: bytes, schema: StructType, source: str) -> DataFrame:
+    """
+    Return the DataFrame that `frame_batches` makes of *df*.
+
+    Args:
+        df: The input, with numbered columns.
+        payload: A pickled `FrameTask`.
+        schema: Schema of the result.
+        source: Name of the source.
+    """
+    return df.mapInArrow(_closure("frame_batches", payload, source, __version__), schema)
+
+
+def function(plan: Plan, spark_type: DataType) -> Any:
+    """Return the UDF that runs *plan* for SQL, where only a worker learns the number of key columns of a call."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    from ..values.types import details_of
+
+    run = _closure("sql_batches", pack(plan), plan.source, __version__)
+    array: Any = pa.Array
+    # The annotations tell Spark that the UDF is an iterator UDF. They name one key column, but Spark calls the UDF with
+    # any number of them.
+    run.__annotations__ = {"batches": Iterator[array], "return": Iterator[array]}
+    result_type = details_of(spark_type, plan.units) if plan.options.details else spark_type
+    return _set_determinism(F.arrow_udf(run, result_type), plan)  # type: ignore[attr-defined]  # absent from its stubs
+
+
+def _arrow_column(plan: Plan, result_type: DataType, columns: list[Column]) -> Column:
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    run = _closure("arrow_batches", pack(plan), plan.source, __version__)
+    array: Any = pa.Array
+    batch: Any = array if len(columns) == 1 else tuple[array, ...]
+    run.__annotations__ = {"batches": Iterator[batch], "return": Iterator[array]}  # Spark reads the annotations
+    return _apply(F.arrow_udf(run, result_type), plan, columns)  # type: ignore[attr-defined]  # absent from its stubs
+
+
+def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> Column:
+    """
+    Return the column for the pandas carrier.
+
+    A key travels as an array of one element, a timestamp as text, and the value inside a struct. In a plain pandas
+    Series an integer key beside a null would become a float, so that 2^53 + 1 would become the key of another user; a
+    timestamp would lose its instant in the hour that the session's time zone has twice; and a null struct would come
+    back as a struct of nulls.
+    """
+    import pandas as pd
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructField, StructType
+
+    run = _closure("pandas_batches", pack(plan), plan.source, __version__)
+    batch: Any = tuple[pd.Series, ...]
+    run.__annotations__ = {"batches": Iterator[batch], "return": Iterator[pd.DataFrame]}  # Spark reads the annotations
+    envelope = StructType([StructField("value", result_type)])
+    # Only Spark's analyser knows the type of a column; its optimiser then drops the branch that does not apply. Each
+    # branch names the column once: Spark evaluates a column, perhaps an enrichment, as often as an expression names it.
+    keys = [F.when(F.typeof(c) != "timestamp", F.array_compact(F.array(c))) for c in columns]
+    instants = [F.when(F.typeof(c) == "timestamp", F.transform(F.array(c), _instant)[0]) for c in columns]
+    return _apply(F.pandas_udf(run, envelope), plan, [*keys, *instants])["value"]  # type: ignore[attr-defined]  # absent from its stubs
+
+
+def _instant(timestamp: Column) -> Column:
+    """Return *timestamp* as text, see `pandas_arrow`."""
+    from pyspark.sql import functions as F
+
+    # Without the condition Spark 4.3 raises a NullPointerException for a null.
+    return F.when(timestamp.isNotNull(), F.to_csv(F.struct(timestamp.alias("k")), INSTANT))
+
+
+def _apply(udf: Any, plan: Plan, columns: list[Column]) -> Column:
+    result: Column = _set_determinism(udf, plan)(*columns)
+    return result
+
+
+def _set_determinism(udf: Any, plan: Plan) -> Any:
+    return udf if plan.options.deterministic else udf.asNondeterministic()
+
+
+def _closure(entry: str, payload: bytes, source: str, version: str) -> Callable[[Any], Any]:
+    """Return the closure that Spark ships. It is pickled by value, so it uses only its own variables."""
+
+    def run(batches: Any) -> Any:
+        try:
+            import enrichkit
+            from enrichkit.worker import entry as entries
+        except ImportError as error:
+            raise ImportError(
+                f"enrichkit cannot be imported on this Spark worker ({error}). Ship it with its plugins: enrichkit "
+                "pack prints the lines that do. Or install it on the workers as on the driver: pip install "
+                f"enrichkit=={version}, and the plugin of the source {source!r}."
+            ) from None
+        if enrichkit.__version__ != version:
+            raise ImportError(
+                f"This Spark worker has enrichkit {enrichkit.__version__}, but the driver has {version}. Ship that of "
+                f"the driver: enrichkit pack prints the lines that do. Or install one on both: pip install "
+                f"enrichkit=={version}"
+            )
+        return getattr(entries, entry)(payload, batches)
+
+    run.__name__ = run.__qualname__ = source
+    return run

@@ -1,0 +1,224 @@
+"""
+The account of the budget of a job in this process: what calls may take, before they leave, and what they took.
+
+A call leaves when the most that it may take is reserved in the store. The process reserves for a few calls ahead, so
+that calls do not wait for the store, and gives back what no call wants. Where nothing more fits, calls wait as long as
+others may give something back; then the budget is spent, and their keys are not asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ..budgets import Draw, Drawn
+from ..errors import ContractError, OverBudgetError
+from ..functions import raised
+from ..outcome import OVER_BUDGET
+from . import settlement
+from .leases import AGAIN, HOLD, IDLE
+from .records import Bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..budgets import Budget
+    from .leases import Lessee
+    from .records import Bisection, Group, InFlight
+    from .run import Run
+
+__all__ = ["Account", "reserve"]
+
+
+class Account:
+    """
+    A part of the budget of the job.
+
+    Args:
+        budget: The budget of all worker processes.
+        free_slots: Returns how many more calls this process may have in flight.
+        lessee: Asks the store.
+
+    Attributes:
+        lessee: Asks the store.
+        away, held: As `leases.Share` says; nothing is held without the store, since a budget is exact.
+        total: The budget, by unit.
+        calls: What is reserved for each call in flight, by unit.
+        waiting: Whether a call waits for an answer of the store.
+        spent_up: Whether the first call of the last question did not fit, while nobody may give anything back.
+    """
+
+    AHEAD = 1.5
+    """Reserved for the time until the next answer: a multiple of the calls that have left since the last one."""
+
+    __slots__ = (
+        "_average",
+        "_first",
+        "_free_slots",
+        "_left",
+        "_question",
+        "_ready",
+        "_sent",
+        "_spent",
+        "_told",
+        "_wanted_at",
+        "away",
+        "calls",
+        "held",
+        "lessee",
+        "spent_up",
+        "total",
+        "waiting",
+    )
+
+    def __init__(self, budget: Budget, free_slots: Callable[[], int], lessee: Lessee) -> None:
+        self.total = budget.units
+        self._free_slots = free_slots
+        self.lessee = lessee
+        self.held = 0.0
+        self.away = False
+        self.calls: dict[InFlight, Mapping[str, float]] = {}
+        self.waiting = False
+        self.spent_up = False
+        self._ready = dict.fromkeys(self.total, 0.0)  # reserved for calls that have not left
+        self._spent = dict.fromkeys(self.total, 0.0)
+        self._told = dict(self._spent)  # what the store has heard of it
+        self._left = dict(self.total)
+        self._first: Mapping[str, float] = {}  # the most that the call which waits may take
+        self._average = dict.fromkeys(self.total, 0.0)
+        self._sent = 0  # calls since the last question
+        self._question: Draw | None = None  # the last one
+        self._wanted_at = float("-inf")
+
+    def take(self, most: Mapping[str, float], now: float) -> bool:
+        """Return whether a call that may take *most* may leave; that is reserved then. Else it waits, or is over."""
+        self._wanted_at = now
+        self.lessee.wake(self)
+        for unit, average in self._average.items():
+            self._average[unit] = most[unit] if average == 0.0 else average + 0.1 * (most[unit] - average)
+        if all(most[unit] <= ready for unit, ready in self._ready.items()):
+            for unit in self._ready:
+                self._ready[unit] -= most[unit]
+            self._sent += 1
+            return True
+        self._first = most
+        self.waiting = not self.over(most)
+        return False
+
+    def over(self, most: Mapping[str, float]) -> bool:
+        """Whether a call that may take *most* is never going to leave."""
+        return self.spent_up and not self.calls and any(most[unit] > left for unit, left in self._left.items())
+
+    def delay(self, now: float) -> float:
+        """Return 0 when it is worth to try to `take`, else the seconds after which to ask again."""
+        return HOLD if self.waiting else 0.0
+
+    def ended(self, call: InFlight, reported: Mapping[str, float] | None) -> None:
+        """Count what *call* took: what it *reported*, by unit, or else the most; None: it was not sent."""
+        for unit, most in self.calls.pop(call).items():
+            if unit in self._spent and reported is not None:
+                self._spent[unit] += reported.get(unit, most)
+        self.lessee.wake(self)
+
+    def describe(self) -> str:
+        """Return what has become of the budget, for messages."""
+        parts = [f"{total - self._left[unit]:,.6g} of {total:,.6g} {unit}" for unit, total in self.total.items()]
+        return f"the budget of the job is spent, {' and '.join(parts)}; no call was made for the key"
+
+    # the store; see `leases.Share`
+
+    def idle(self, now: float) -> bool:
+        """Whether no call is in flight, none has wanted to leave for a while, and the store knows all."""
+        return now - self._wanted_at >= IDLE and not self.calls and self._told == self._spent
+
+    def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Draw:
+        """Return the question to the store; the *last* one counts the calls in flight with the most they may take."""
+        in_flight = {unit: sum(most[unit] for most in self.calls.values()) for unit in self.total}
+        spent, calls = dict(self._spent), []
+        if last:
+            spent = {unit: amount + in_flight[unit] for unit, amount in spent.items()}
+            in_flight = dict.fromkeys(self.total, 0.0)
+        elif self.waiting:
+            self._ready = dict.fromkeys(self.total, 0.0)  # too little for the call that waits
+            further = max(self._free_slots() - 1, 0)
+            calls = [self._first, *[dict(self._average)] * further]
+        elif now - self._wanted_at < IDLE:
+            average = max(self._average.values())
+            ahead = 0 if average == 0.0 else min(self._ready[u] / max(self._average[u], 1e-12) for u in self.total)
+            calls = [dict(self._average)] * max(0, math.ceil(self.AHEAD * self._sent - ahead))
+        else:
+            self._ready = dict.fromkeys(self.total, 0.0)
+        self._sent = 0
+        held = {unit: amount + (0.0 if last else self._ready[unit]) for unit, amount in in_flight.items()}
+        self._question = Draw(budget=name, worker=worker, total=self.total, spent=spent, held=held, calls=tuple(calls))
+        return self._question
+
+    def unanswered(self, ask: Draw) -> None:
+        """Nothing: the store may have reserved what was asked for, and the next question gives it back."""
+
+    def granted(self, drawn: Drawn, asked: float, now: float, *, back: bool) -> None:
+        """Take the answer to the last question."""
+        ask = self._question
+        assert ask is not None
+        self._told, self._left = dict(ask.spent), dict(drawn.left)
+        for call in ask.calls[: drawn.calls]:
+            for unit in self._ready:
+                self._ready[unit] += call[unit]
+        alone = not any(ask.held.values()) and not drawn.waits
+        self.spent_up = alone and drawn.calls == 0 and bool(ask.calls)
+        self.waiting = False
+
+    def next_ask(self, now: float) -> float:
+        """Return the time at which to ask again."""
+        return now + AGAIN
+
+    def told(self) -> str:
+        """Return the share as users read it."""
+        return "nothing"
+
+
+def reserve(run: Run, group: Group, bisection: Bisection | None) -> Mapping[str, float] | None:
+    """
+    Reserve the most that a call for *group* may take, and return it.
+
+    Returns:
+        None: the call may not leave now. The group is back at the head of the queue, or it will have its outcome, that
+        the budget is spent.
+    """
+    engine = run.engine
+    account = engine.account
+    assert account is not None
+    keys: tuple[Any, ...] = tuple(
+        chain.from_iterable(held.keys if isinstance(held, Bundle) else (held.key,) for held in group)
+    )
+    try:
+        found = engine.connector.most(keys)
+        most = {unit: float((found or {})[unit]) for unit in account.total}
+    except Exception as error:  # noqa: BLE001  # the border to a plugin
+        wrong = ContractError(f"{run.source}: the connector's most() raised {raised(error)}.")
+        engine.soon(run.fail, wrong)
+        return None
+    if account.take(most, engine.now()):
+        return most
+    if account.over(most):
+        engine.soon(_refuse, run, group)
+        return None
+    run.pending.put_back(group, bisection)
+    run.stop_clocks(held for held in group if not isinstance(held, Bundle))
+    engine.hold()
+    return None
+
+
+def _refuse(run: Run, group: Group) -> None:
+    """Give the keys of *group* their outcome: the budget is spent."""
+    assert run.engine.account is not None
+    error = OverBudgetError(run.engine.account.describe())
+    for held in group:
+        for lookup in held.singly():
+            if run.closed:
+                return
+            if not lookup.settled and lookup.unasked():
+                settlement.settle(run, lookup, OVER_BUDGET, error=error)
+    run.flush()
+    run.engine.wake()

@@ -1,0 +1,180 @@
+"""
+A slice of rows enters a run: each of its keys takes a known answer, joins a lookup of the same key, or is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any
+
+from ..interface import Keys
+from ..outcome import MISSING, OK
+from . import settlement
+from .cache import ABSENT, MISS
+from .records import Bundle, Lookup, Part
+
+if TYPE_CHECKING:
+    from ..outcome import Outcomes
+    from .cache import Stage
+    from .run import Run
+
+_COUNTERS = {"preload": "preloaded", "reuse": "reused", "journal": "journaled", "cache": "cached"}
+MARK = type(ABSENT)
+"""The type of `ABSENT` and `MISS`."""
+
+__all__ = ["admit", "admit_keys", "attach", "index_all"]
+
+
+def admit(run: Run, outcomes: Outcomes) -> None:
+    """Take one slice of rows into *run*: its place in the queue, its rows without a key, and its keys."""
+    outcomes.ticket = run.queue.put(outcomes)
+    outcomes.admitted = run.engine.now()
+    keys = outcomes.keys
+    run.stats.rows += outcomes.rows
+    run.stats.keys += len(keys)
+    if not run.ordered:
+        assert outcomes.counts is not None, "an unordered run needs the number of rows of each key"
+        nulls = outcomes.rows - sum(outcomes.counts)
+        if nulls or not keys:
+            run.queue.ready(outcomes.ticket, Part(outcomes, [], nulls, 0), last=not keys)
+    elif not keys:
+        run.queue.ready(outcomes.ticket, Part(outcomes, None, outcomes.rows, 0))
+    absent: Sequence[int] = range(len(keys))
+    for stage in run.stages:
+        if absent and stage.active:
+            absent = _take_known(run, outcomes, stage, absent)
+        elif absent:
+            stage.watch(keys)
+    if absent and run.serves_stale and run.engine.gate.outage.since is not None:
+        absent = _take_stale(run, outcomes, absent)
+    run.remembers = bool(run.writers) or any(stage.active for stage in run.stages)
+    if not absent or run.closed:  # a stage that cannot be asked may fail the task
+        return
+    if run.tiers:
+        outcomes.apart = False  # keys of a later slice may be asked for first
+        run.tiers[0].ask(outcomes, absent)
+    else:
+        admit_keys(run, outcomes, absent)
+
+
+def _take_known(run: Run, outcomes: Outcomes, stage: Stage, indices: Sequence[int]) -> Sequence[int]:
+    """Settle those of the keys with *indices* that *stage* knows; return the indices of the others."""
+    keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
+    asked = keys if len(indices) == len(keys) else [keys[index] for index in indices]
+    found = stage.get_many(asked, run.engine.now())
+    if run.refresher is not None and stage is run.cache:
+        run.refresher.refresh(asked)
+    hits, missed, absent = indices, [], []
+    # `all` takes 4 ns for each value and the set 13; empty values, zeros and nulls need the set.
+    if not all(found) and MARK in set(map(type, found)):
+        absent = [index for index, value in zip(indices, found, strict=True) if value is ABSENT]
+        if len(absent) == len(indices):
+            return indices
+        missed = [index for index, value in zip(indices, found, strict=True) if value is MISS]
+        known = [(index, value) for index, value in zip(indices, found, strict=True) if type(value) is not MARK]
+        hits, found = [index for index, _ in known], [value for _, value in known]
+    counter = _COUNTERS[stage.origin]
+    setattr(run.stats, counter, getattr(run.stats, counter) + len(hits) + len(missed))
+    if stage is not run.stages[0]:
+        _tell_earlier(run, stage, [keys[index] for index in (*hits, *missed)], [*found, *[MISS] * len(missed)])
+    run.stats.ok += len(hits)
+    if hits:
+        statuses = bytes([OK]) * len(hits)
+        settlement.record(run, outcomes, hits, found, statuses, 0, 0, 0.0, {OK: stage.origin})
+    for index in missed:
+        settlement.settle(run, Lookup(keys[index], outcomes, index), MISSING, origin=stage.origin)
+    return absent
+
+
+def _take_stale(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> Sequence[int]:
+    """Settle those of the keys with *indices* that have a stale value, as the source is away; return the others."""
+    keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
+    known = run.old_values([keys[index] for index in indices])
+    hits = [index for index in indices if keys[index] in known]
+    if not hits:
+        return indices
+    run.stats.stale += len(hits)
+    run.stats.ok += len(hits)
+    values, statuses = [known[keys[index]] for index in hits], bytes([OK]) * len(hits)
+    settlement.record(run, outcomes, hits, values, statuses, 0, 0, 0.0, {OK: "stale"})
+    run.ask_in_background(known)
+    return [index for index in indices if keys[index] not in known]
+
+
+def _tell_earlier(run: Run, stage: Stage, keys: Sequence[Any], values: Sequence[Any]) -> None:
+    """Give what *stage* has found to the stages before it, so that they need not ask it again."""
+    for earlier in run.stages:
+        if earlier is stage:
+            return
+        if earlier.active:
+            earlier.put_many(keys, values, run.engine.now())
+
+
+def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
+    """Queue the keys of *outcomes* with *indices*, or let them wait for lookups and calls that there are."""
+    keys, table, size = outcomes.keys, run.table, run.engine.batch_size
+    if len(indices) < len(keys):
+        every = list(keys)
+        keys = [every[index] for index in indices]
+    if run.unindexed and not outcomes.apart:
+        index_all(run)
+    if run.draining or (size == 1 and not table.keys().isdisjoint(keys)):
+        new = [pair for pair in zip(keys, indices, strict=True) if _is_new(run, pair[0], outcomes, pair[1])]
+        keys, indices = [key for key, _ in new], [index for _, index in new]
+    if size == 1:  # no key ever shares its fate with another
+        lookups = list(map(Lookup, keys, repeat(outcomes), indices))
+        if run.tiers:
+            for lookup in lookups:
+                lookup.spent = outcomes.spent
+        table.update(zip(keys, lookups, strict=True))
+        run.pending.add(lookups)
+    else:
+        _add_bundles(run, outcomes, keys if isinstance(keys, list | Keys) else list(keys), indices)
+    run.engine.wake()
+
+
+def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Sequence[int]) -> None:
+    """Queue *keys* in bundles of a call each, or in one bundle where neighbours are asked for together."""
+    size = run.engine.batch_size
+    if run.pending.neighbours:
+        size = max(size, len(keys))
+    for start in range(0, len(keys), size):
+        end = start + size
+        bundle = Bundle(run.table, outcomes, keys[start:end], indices[start:end])
+        bundle.spent = outcomes.spent
+        if outcomes.apart:
+            run.unindexed = True
+        else:
+            run.stats.shared += bundle.enter()
+        if bundle.keys:
+            run.pending.add_bundle(bundle)
+
+
+def index_all(run: Run) -> None:
+    """Enter all bundles in the table that are not in it yet: a slice comes that may have some of their keys."""
+    asked = (bundle for call in run.engine.calls_of(run) for bundle in call.bundles)
+    for bundle in chain(run.pending.bundles(), asked):
+        if not bundle.entered:
+            bundle.enter()
+    run.unindexed = False
+
+
+def _is_new(run: Run, key: Any, outcomes: Outcomes, index: int) -> bool:
+    """Whether *key* has to be queued; else it waits for a lookup or a call that there is."""
+    found = run.table.get(key)
+    if found is not None:
+        run.stats.shared += 1
+        found.wait(key, outcomes, index)
+        return False
+    if key in run.draining:
+        run.table[key] = lookup = Lookup(key, outcomes, index)
+        attach(run, lookup)
+        return False
+    return True
+
+
+def attach(run: Run, lookup: Lookup) -> None:
+    """Let *lookup* wait for a call that still runs although the earlier lookup of its key has timed out."""
+    lookup.joined(run.draining[lookup.key])
+    run.deadlines.start([lookup], run.engine.now())

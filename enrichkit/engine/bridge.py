@@ -1,0 +1,329 @@
+"""
+The bridge between the thread that Spark calls and the run on the loop thread.
+
+On Spark's thread, the bridge admits slices while the window has room and yields parts as they are finished: finished
+rows leave before more are read. It waits in steps of a second, so that it notices a loop that is dead or blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConnectorBlockedError
+from ..interface import Keys
+from ..observe.clock import Phase, TaskClock
+from ..outcome import Outcomes
+from .consumer import BEAT, LOOK, FirstRows
+from .overlap import OverlapCheck
+from .queues import Window
+from .records import Part
+from .run import FEW
+
+if TYPE_CHECKING:
+    from ..observe.task import ObservedTask
+    from ..options import Options
+    from .consumer import Consumer
+    from .loop import LoopThread
+    from .run import Run
+
+__all__ = ["NOTHING", "Bridge", "Mark"]
+
+_log = logging.getLogger("enrichkit")
+
+STEP = 1.0
+LAG_WARN = 1.0
+LAG_FAIL = 30.0
+LAG_FAIL_TIMEOUTS = 3.0
+FROZEN = 4.0
+SLICES_PER_WINDOW = 8
+SLICES_PER_WINDOW_BYTES = 16
+ROW_BYTES_DECAY = 0.9  # per part: wide rows keep the next slices small for a while, and one of them not for ever
+
+NOTHING = Part(Outcomes([], 0), None, 0, 0)
+"""Yielded when no part is ready, so that the caller can flush what it holds, or yield an empty batch."""
+
+
+class Mark(enum.Enum):
+    """
+    What the input may hold between slices.
+
+    Attributes:
+        BARRIER: Rows before the barrier leave before rows behind it; for unordered runs.
+        PAUSE: The next slice may take long to arrive.
+    """
+
+    BARRIER = enum.auto()
+    PAUSE = enum.auto()
+
+
+class Bridge:
+    """
+    One run, as the thread that Spark calls sees it.
+
+    Attributes:
+        wake_at: `time.monotonic()` at which the next wait ends with `NOTHING`, set between two parts; None: the wait
+            lasts until parts are ready, or until a consumer gets a beat.
+        observed: Who hears of the run; None: nobody.
+
+    Args:
+        loop: The loop thread of this process.
+        window: Most rows admitted and not yet emitted.
+        start: Rows of the window at first: two rounds of calls.
+        source: Name of the source in messages.
+        options: Flow control.
+        make_run: Makes the run from the function that takes its parts; called on the loop thread.
+        intersects: See `OverlapCheck`; for ordered runs.
+        consumer: What takes the rows; None where nothing can be known of it.
+        observed: Who hears of the run; None: nobody.
+    """
+
+    def __init__(
+        self,
+        loop: LoopThread,
+        window: int,
+        start: int,
+        source: str,
+        options: Options,
+        make_run: Callable[[Callable[[Any], None]], Run],
+        intersects: Callable[[Any, Sequence[Any]], bool] | None = None,
+        consumer: Consumer | None = None,
+        observed: ObservedTask | None = None,
+    ) -> None:
+        self._loop = loop
+        self._window = Window(window, start)
+        self._start = start
+        self._source = source
+        self._options = options
+        self._make_run = make_run
+        self._run: Run | None = None
+        self._ready: queue.SimpleQueue[list[Part] | BaseException] = queue.SimpleQueue()
+        self._emit = self._ready.put
+        self.wake_at: float | None = None
+        self._row_bytes = 1.0  # bytes of values per row, in the last parts
+        self._warned = False
+        self._overlap = OverlapCheck(intersects)
+        self._consumer = consumer
+        self.observed = observed
+        self._clock = TaskClock() if observed is None else observed.clock
+        self._first_rows = FirstRows(start * 3 // 2) if consumer is not None and not consumer.steady else None
+
+    @property
+    def run(self) -> Run:
+        """The run. The loop thread makes it; it is there when the first part has arrived."""
+        assert self._run is not None, "the loop thread has not made the run"
+        return self._run
+
+    @property
+    def slice_rows(self) -> int:
+        """
+        Most rows of the next slice: an eighth of the window, or up to half of it for four rounds of calls.
+
+        The rows of a larger slice share more keys and cost less; the rows of a smaller one leave earlier. The window
+        grows only when rows leave, so in a small window a slow row in a large first slice would hold all others up.
+        With values as wide as those of the last parts, a slice fills at most a sixteenth of `window_bytes`, because the
+        oldest slice passes that limit whatever it holds.
+        """
+        window = self._window
+        few = max(1, window.size // SLICES_PER_WINDOW)
+        rows = few if window.size < window.limit else max(few, min(2 * self._start, window.size // 2))
+        return max(1, min(rows, int(self._options.window_bytes / SLICES_PER_WINDOW_BYTES / self._row_bytes)))
+
+    def process(self, slices: Iterable[Outcomes | Mark]) -> Iterator[Part]:
+        """
+        Admit *slices* and yield their parts as they leave the run's queue; a barrier leaves as a part without rows.
+
+        Args:
+            slices: Pulled only while the window has room; a slice should have at most `slice_rows` rows.
+
+        Raises:
+            TaskFailedError: A lookup failed and its policy is ``"fail"``, or a limit was passed.
+            FatalError: The connector cannot work at all.
+        """
+        ended: BaseException | None = None
+        try:
+            for part in self._parts(slices):
+                self._clock.enter(Phase.OUTPUT)
+                yield part
+                del part  # its values may be many, and the next part may take long to come
+                self._clock.enter(Phase.PARTS)
+        except BaseException as error:
+            ended = error
+            raise
+        finally:
+            self._loop.post(self._close)
+            if self.observed is not None:
+                self.observed.end(self._loop, ended)
+
+    def _parts(self, slices: Iterable[Outcomes | Mark]) -> Iterator[Part]:
+        window, loop = self._window, self._loop
+        loop.post(self._start_run)
+        for outcomes in self._clock.input_of(slices):
+            if outcomes is Mark.BARRIER:
+                loop.post(self.admit_barrier)
+                continue
+            if outcomes is Mark.PAUSE:
+                yield NOTHING
+                continue
+            yield from self._make_room(outcomes.rows)
+            outcomes.apart = self._overlap.enter(outcomes.key_array)
+            remembers = self._run is None or self._run.remembers
+            if isinstance(outcomes.keys, Keys) and (remembers or not outcomes.apart):
+                outcomes.keys.objects()  # table and stages need Python objects; here the loop does not wait for them
+            loop.post(self._admit, outcomes)
+            while not self._ready.empty():
+                yield from self._take()
+        while window.held:
+            yield from self._take()
+        self._look_back()
+        yield from self._drain()
+        if self._consumer is not None:
+            self._consumer.took_all()
+
+    def _drain(self) -> Iterator[Part]:
+        """Wait until the tiers have what the task has found; meanwhile Spark may cancel the task."""
+        if self._run is None or not self._run.writers:
+            return
+        drained = threading.Event()
+        self._loop.post(self._drain_run, drained)
+        while not drained.wait(BEAT):
+            self._watch()
+            yield NOTHING
+
+    def _look_back(self) -> None:
+        """All rows have left: warn when the source held none of their keys, raise when no answer had a field."""
+        run = self._run
+        if run is None:
+            return
+        if run.found_none:
+            run.tell_of_misses(FEW)
+        if run.first_answers is not None and (error := run.first_answers.verdict()) is not None:
+            raise error
+
+    def _make_room(self, rows: int) -> Iterator[Part]:
+        """Yield parts until *rows* may be admitted, and count them as admitted."""
+        if self._first_rows is not None:
+            while not self._first_rows.admits(rows):
+                yield from self._take(self._first_rows.until())
+            self._first_rows.enter(rows)
+        while not self._window.admits(rows):
+            yield from self._take()
+        self._window.enter(rows)
+
+    # mails: on the loop thread
+
+    def _start_run(self) -> None:
+        try:
+            self._run = self._make_run(self._emit)
+        except Exception as error:  # noqa: BLE001  # whatever a connector's constructor raises is the task's error
+            self._emit(error)
+        else:
+            if self.observed is not None:
+                self.observed.begin(self._run, asyncio.get_running_loop())
+            if self._consumer is not None:
+                self._look(self._run, self._consumer)
+
+    def _look(self, run: Run, consumer: Consumer) -> None:
+        """Fail *run* as soon as *consumer* is gone, because nobody would take the rows of further calls."""
+        if consumer.gone():
+            run.fail(BrokenPipeError(f"{self._source}: Spark takes no more rows of this task."))
+        if not run.closed:
+            asyncio.get_running_loop().call_later(LOOK, self._look, run, consumer)
+
+    def _admit(self, outcomes: Outcomes) -> None:
+        if self._run is not None:
+            self._run.admit(outcomes)
+
+    def admit_barrier(self, tag: Any = None) -> None:
+        """Do what `Run.admit_barrier` does. A mail: loop thread only."""
+        if self._run is not None:
+            self._run.admit_barrier(tag)
+
+    def _drain_run(self, drained: threading.Event) -> None:
+        if self._run is not None and not self._run.closed:
+            self._draining = asyncio.get_running_loop().create_task(self._run.drain(), name="enrichkit-drain")
+            self._draining.add_done_callback(lambda _: drained.set())
+        else:
+            drained.set()
+
+    def _close(self) -> None:
+        if self._run is not None:
+            self._run.close()
+
+    def broken(self, error: BaseException) -> None:
+        """Fail the task because a mail raised *error*. Loop thread only."""
+        if self._run is not None:
+            self._run.broken(error)
+
+    # waiting: on Spark's thread
+
+    def _take(self, until: float | None = None) -> Iterator[Part]:
+        """Wait for parts, at most until the times *until* and `wake_at`; yield them, or raise what failed the run."""
+        beat = None if self._consumer is None else time.monotonic() + BEAT
+        parts = self._wait(min((moment for moment in (until, self.wake_at, beat) if moment is not None), default=None))
+        if isinstance(parts, BaseException):
+            raise parts
+        if not parts:
+            yield NOTHING
+        parts.reverse()
+        while parts:
+            part = parts.pop()
+            self._window.leave(part.rows)
+            if part.outcomes.key_array is not None:
+                self._overlap.leave()
+            if part.rows:
+                self._row_bytes = max(1.0, ROW_BYTES_DECAY * self._row_bytes, part.bytes / part.rows)
+            yield part
+            if self._first_rows is not None and part.rows:
+                self._first_rows.leave()
+            self.run.taken_bytes += part.bytes  # not before: Spark holds the column that was made of the part
+            del part  # its values may be many, and the next part may take long to come
+        if self._run is not None and self._run.held_back:  # a wait may end before the loop thread has made the run
+            self._loop.post(self._run.resume)
+
+    def _wait(self, until: float | None) -> list[Part] | BaseException:
+        if self._consumer is not None and self._ready.empty():
+            self._consumer.flush()
+        while True:
+            asked = time.monotonic()
+            step = STEP if until is None else min(STEP, max(0.0, until - asked))
+            try:
+                return self._ready.get(timeout=step)
+            except queue.Empty:
+                now = time.monotonic()
+                if now - asked < step + FROZEN:  # else the whole process stood still, and the loop is not to blame
+                    self._watch()
+                if until is not None and now >= until:
+                    return []
+
+    def _watch(self) -> None:
+        """Warn when the event loop is blocked; raise when it is dead, or blocked for too long."""
+        if not self._loop.alive():
+            raise ConnectorBlockedError(
+                f"{self._source}: the event loop of this worker has ended, so no answer can come. A connector raised "
+                "SystemExit or KeyboardInterrupt in a task of its own; see the worker's log."
+            )
+        lag = self._loop.lag()
+        if lag < LAG_WARN:
+            self._warned = False
+            return
+        limit = max(LAG_FAIL, LAG_FAIL_TIMEOUTS * (self._options.timeout or 0.0))
+        if lag > limit:
+            raise ConnectorBlockedError(
+                f"{self._source}: a connector has blocked the event loop for {lag:.0f} s; at most {limit:.0f} s are "
+                f"allowed. Await instead of blocking, or use asyncio.to_thread. It is here:\n{self._loop.stack()}"
+            )
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s: a connector blocks the event loop since %.1f s; lookups wait. It is here:\n%s",
+                self._source,
+                lag,
+                self._loop.stack(),
+            )

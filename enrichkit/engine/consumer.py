@@ -1,0 +1,67 @@
+"""What takes the rows of a task, and how few keys are asked for until it is known to want many."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+__all__ = ["Consumer", "FirstRows"]
+
+LOOK = 0.01
+"""Seconds between two looks whether the consumer is gone."""
+BEAT = 0.2
+"""Seconds without rows after which the consumer gets an empty batch: Spark looks for a cancel when a batch comes."""
+GRACE = 0.2
+"""Seconds that a new consumer has to go, from the first rows on, before more than three rounds of calls are made."""
+
+
+class Consumer(Protocol):
+    """
+    What takes the rows of a task, see `worker/spark_socket.py`.
+
+    Attributes:
+        steady: Whether such a consumer took all rows of an earlier task.
+        flush: Send what was yielded. On the thread that yields; raises `OSError` when the consumer is gone.
+        gone: Return whether the consumer takes no more rows. From any thread.
+        took_all: Remember that the consumer took all rows.
+    """
+
+    steady: bool
+
+    def flush(self) -> None: ...
+    def gone(self) -> bool: ...
+    def took_all(self) -> None: ...
+
+
+class FirstRows:
+    """
+    The rows that may be admitted before a consumer that wants only a few has had the time to go.
+
+    A job such as `show(5)` closes the socket a few milliseconds after its rows, or a tenth of a second after them when
+    Spark compiles its plan for the first time; meanwhile a fast source would be asked for thousands of keys.
+
+    Args:
+        rows: Rows that may be admitted at once.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._first_left: float | None = None
+
+    def enter(self, rows: int) -> None:
+        """Count *rows* as admitted."""
+        self._rows -= rows
+
+    def leave(self) -> None:
+        """Note that rows have left."""
+        if self._first_left is None:
+            self._first_left = time.monotonic()
+
+    def admits(self, rows: int) -> bool:
+        """Return whether *rows* more may be admitted now."""
+        until = self.until()
+        return rows <= self._rows or (until is not None and time.monotonic() >= until)
+
+    def until(self) -> float | None:
+        """Return the `time.monotonic()` from which any rows may be admitted; None while no row has left."""
+        return None if self._first_left is None else self._first_left + GRACE

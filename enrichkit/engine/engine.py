@@ -1,0 +1,467 @@
+"""
+Pending keys become calls: one engine per source and worker process, with its connector, slots and limits.
+
+`capacity` long-lived slot coroutines take groups from the runs and await `fetch_many` themselves: no task, timer or
+semaphore per key. A slot is held until its call has really ended, late and cancelled calls included, so the number of
+calls in flight is bounded by construction. Between tasks the engine stays open, because Spark reuses its workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConnectorError, FatalError, TransientError
+from ..functions import raised
+from .deadlines import TICKS_PER_TIMEOUT, Sweeper
+from .fast_paths import answered_one
+from .hedging import Hedges
+from .job import JobLimits, average_cost
+from .limits import Gate, RetryBudget
+from .pacing import CallMeter
+from .results import ANSWERED, AWAY, TROUBLED, Ending, conclude
+from .returned import came_back
+from .tuning import Tuner
+from .watchdog import sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ..budgets import Budget
+    from ..interface import Call, Connector
+    from ..limits import Limit, Rate
+    from .job import Store
+    from .records import InFlight, Lookup
+    from .run import Run
+
+__all__ = ["Engine"]
+
+_log = logging.getLogger("enrichkit")
+
+TURNS_WITHOUT_YIELD = 32  # calls that a slot may make without letting the loop go round, if they never suspend
+
+
+class Engine:
+    """
+    One source in one worker process. Lives on the loop thread.
+
+    Args:
+        connector: Not opened yet; opened by the first call.
+        capacity: Number of slots.
+        batch_size: Most keys per call.
+        rate: Calls per second of this process, or a `Rate`; None: no limit.
+        limit: Calls in flight of the job; None: no limit.
+        budget: The most that the job may spend; None: no limit.
+        stores: The stores of the limits of the job, by option.
+        tuned: Whether the source's latency says how many calls may be in flight, at most *capacity*.
+        seed: For the breaker; tests give one.
+
+    Attributes:
+        runs: The runs that are served; they take turns.
+        calls: The calls in flight, late ones included, each with its run.
+        gate: What holds calls back although a slot is free.
+        account: What the job may still spend; None: there is no budget.
+        retry_budget: How many retries the source may get.
+        tuner: What says how many calls may be in flight; None: the capacity does.
+        hedges: When a call is slow, and what second calls the source may get; None: no run has asked for them.
+        silent: No call has ended in time since one became late.
+        idle_since: Loop time since which there is no run; None: there is one.
+    """
+
+    def __init__(
+        self,
+        connector: Connector[Any],
+        capacity: int,
+        batch_size: int,
+        *,
+        name: str = "",
+        rate: float | Rate | None = None,
+        limit: Limit | None = None,
+        budget: Budget | None = None,
+        stores: Mapping[str, Store] = MappingProxyType({}),
+        tuned: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        self.name = name or connector.name
+        self.connector = connector
+        self._key_columns = connector.key_columns
+        self.capacity = capacity
+        self.batch_size = batch_size
+        self.retry_budget = RetryBudget()
+        self.tuner = Tuner(capacity) if tuned else None
+        self.hedges: Hedges | None = None
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self.job = JobLimits(self.name, stores, self.look_again)
+        self._average = average_cost(connector, rate)
+        self.account = self.job.account(budget, lambda: self.allowed - len(self.calls))
+        self.gate = Gate(
+            self.name,
+            capacity,
+            self.job.pace(rate, self._average),
+            random.Random(seed),  # noqa: S311  # a throttle needs no cryptography
+            self.job.limit(limit, capacity, lambda: len(self.calls)),
+            self.account,
+        )
+        self._metered = connector.reports or self._average is not None or self.account is not None
+        self._meters: dict[InFlight, CallMeter] = {}
+        self.runs: deque[Run] = deque()
+        self.calls: dict[InFlight, Run] = {}
+        self.silent = False
+        self.idle_since: float | None = self.now()
+        self._sweeper = Sweeper(self._loop, self._sweep)
+        self._slots: set[asyncio.Task[None]] = set()
+        self._parked: deque[asyncio.Future[None]] = deque()
+        self._short_of_tokens: deque[tuple[Run, list[Lookup], int]] = deque()  # retries, in the order of their back-off
+        self._resume: asyncio.TimerHandle | None = None
+        self._opening = asyncio.Lock()
+        self._open = False
+        self._open_failures = 0
+        self._open_failure: BaseException = TransientError("")
+        self._closing = False
+
+    def __repr__(self) -> str:
+        waiting = sum(bool(run.pending) for run in self.runs)
+        return f"<Engine {self.name}: {len(self.calls)} in flight, {waiting} runs waiting, {self.capacity} capacity>"
+
+    @property
+    def allowed(self) -> int:
+        """The calls that may be in flight now."""
+        return self.capacity if self.tuner is None else self.tuner.allowed
+
+    # runs
+
+    def attach(self, run: Run) -> None:
+        """Serve *run* until it closes."""
+        self.runs.append(run)
+        self.idle_since = None
+        for timeout in (run.options.timeout, run.attempt_timeout):
+            if timeout is not None:
+                self._sweeper.watch(timeout / TICKS_PER_TIMEOUT)
+        if run.hedged and self.hedges is None:
+            self.hedges = Hedges()
+
+    def detach(self, run: Run) -> None:
+        """Stop serving *run*, and cancel its calls: all its rows have their outcome, or nobody waits for the rows."""
+        if run in self.runs:
+            self.runs.remove(run)
+            self._short_of_tokens = deque(entry for entry in self._short_of_tokens if entry[0] is not run)
+        for call in self.calls_of(run):
+            call.late = True  # nobody waits for the call any more, and its end says nothing of the source
+            run.stats.abandoned += call.cancelled_at is None
+            call.cancel(self.now())
+        if not self.runs:
+            self.idle_since = self.now()
+
+    def calls_of(self, run: Run) -> Iterator[InFlight]:
+        """Iterate over the calls of *run* that are in flight."""
+        return (call for call, owner in self.calls.items() if owner is run)
+
+    def wake(self) -> None:
+        """Let slots look for groups: parked slots first, new ones while there are fewer than `capacity`."""
+        groups = sum(run.pending.groups(self.batch_size) for run in self.runs)
+        while groups > 0 and self._parked:
+            future = self._parked.popleft()
+            if not future.done():
+                future.set_result(None)
+                groups -= 1
+        while groups > 0 and len(self._slots) < self.capacity:
+            slot = self._loop.create_task(self._slot(), name=f"enrichkit-slot-{self.name}")
+            self._slots.add(slot)
+            slot.add_done_callback(self._slot_ended)
+            groups -= 1
+
+    def later(self, run: Run, wait: float, group: list[Lookup], tokens: int = 0) -> None:
+        """
+        Put *group* at the head of the pending queue of *run* in *wait* seconds; it holds no slot meanwhile.
+
+        It waits longer when it needs *tokens* of the budget that are not there: until they have come back.
+        """
+
+        def due() -> None:
+            run.timers.discard(handle)
+            if tokens and (self._short_of_tokens or not self.retry_budget.spend(tokens)):
+                run.stop_clocks(group)
+                self._short_of_tokens.append((run, group, tokens))
+            else:
+                run.put_first(group)
+
+        handle = self._loop.call_later(wait, due)
+        run.timers.add(handle)
+        self._sweeper.wake()
+
+    def release_retries(self) -> bool:
+        """Queue the retries for which tokens have come back; return whether others still wait for theirs."""
+        waiting = self._short_of_tokens
+        if waiting:
+            self.retry_budget.trickle(self._sweeper.tick)
+        while waiting and self.retry_budget.spend(waiting[0][2]):
+            run, group, _ = waiting.popleft()
+            run.put_first(group)
+        return bool(waiting)
+
+    async def store(self, values: Mapping[Any, Any], ttl: float | None) -> None:
+        """Have the connector write *values*, whatever calls are in flight; see `Connector.store_many`."""
+        if values:
+            if not self._open:
+                await self._open_connector()
+            await self.connector.store_many(values, ttl)
+
+    async def close(self) -> None:
+        """End the slots and close the connector."""
+        self._closing = True
+        self._sweeper.stop()
+        if self._resume is not None:
+            self._resume.cancel()
+        for slot in list(self._slots):
+            slot.cancel()
+        if self._slots:
+            await asyncio.wait(list(self._slots), timeout=1.0)
+        await self.job.close()
+        await self._close_connector()
+
+    # slots
+
+    async def _slot(self) -> None:
+        """Take groups and make calls, one after another, until the engine closes."""
+        task = asyncio.current_task()
+        connector, calls = self.connector, self.calls
+        turns = 0
+        while not self._closing:
+            taken = self._next(task)
+            if taken is None:
+                parked = self._loop.create_future()
+                self._parked.append(parked)
+                await parked
+                continue
+            call, run = taken
+            calls[call] = run
+            if self._sweeper.idle:
+                self._sweeper.wake()
+            answers: Any = None
+            failure: BaseException | None = None
+            try:
+                if not self._open:
+                    await self._open_connector()
+                about = run.first_call if call.attempt == 1 and not self._metered else self._about(run, call)
+                answers = await connector.fetch_many(call.keys, about)
+            except BaseException as error:  # the border to a plugin: any error is a key's or the task's
+                failure = error
+                if self._closing and isinstance(error, asyncio.CancelledError):
+                    raise
+                if isinstance(error, GeneratorExit) and (task is None or asyncio.current_task(self._loop) is not task):
+                    raise  # not the connector: this coroutine is thrown away, in a forked child for example
+            self._end(run, call, answers, failure)
+            answers = None  # a parked slot need not keep them
+            turns += 1
+            if turns % TURNS_WITHOUT_YIELD == 0:
+                await asyncio.sleep(0)
+
+    def _about(self, run: Run, call: InFlight) -> Call:
+        """Return what the connector may know of *call*, with what takes its reports where somebody needs them."""
+        about = run.call(call.attempt)
+        if not self._metered:
+            return about
+        meter = CallMeter(self.gate, self._average, self.connector.cost(call.keys), self.now)
+        self._meters[call] = meter
+        return replace(about, meter=meter)
+
+    def _count_cost(self, run: Run, call: InFlight) -> None:
+        """Count what *call* has cost, which has ended."""
+        meter, reported = self._meters.pop(call, None), None
+        if meter is not None:
+            meter.ended()
+            known = meter.known and call.cancelled_at is None
+            if meter.reported:
+                run.stats.paid(meter.reported, known=known)
+                self.gate.took(meter.reported)
+                call.paid = meter.reported
+            reported = meter.reported if known else {}
+        if self.account is not None:
+            self.account.ended(call, reported)
+
+    def _slot_ended(self, slot: asyncio.Task[None]) -> None:
+        """Forget *slot*, and let another take its place: a connector may leave a cancellation behind."""
+        self._slots.discard(slot)
+        if not self._closing:
+            self.wake()
+
+    def _next(self, task: asyncio.Task[None] | None) -> tuple[InFlight, Run] | None:
+        """Take the next group, for a call that *task* makes, if the gate lets one leave now; the runs take turns."""
+        runs = self.runs
+        if self.tuner is not None and len(self.calls) >= self.tuner.allowed:
+            return None  # a call in flight ends first, and its slot comes here
+        if self.gate.may_hold and any(run.pending for run in runs) and self._held_back():
+            return None
+        for _ in range(len(runs)):
+            run = runs[0]
+            if len(runs) > 1:
+                runs.rotate(-1)
+            try:
+                call = run.take(self.batch_size, task, self._key_columns)
+            except Exception as error:  # noqa: BLE001  # keys that left `pending` for no call would wait for ever
+                run.broken(error)
+                return self._next(task)
+            if call is not None:
+                call.accepts = self.gate.breaker.accepts
+                if self.gate.may_hold:
+                    self.gate.sent(call)
+                return call, run
+        return None
+
+    def _held_back(self) -> bool:
+        """Whether the gate holds calls back now; if so, the slots are woken when it may let one leave."""
+        wait = self.gate.delay(self.now(), len(self.calls))
+        if wait <= 0:
+            return False
+        self._sweeper.wake()
+        if self._resume is None:
+            self._resume = self._loop.call_later(wait, self._wake_again)
+        return True
+
+    def hold(self) -> None:
+        """Look again in a moment whether a call may leave, which could not."""
+        self._held_back()
+
+    def soon(self, step: Callable[..., None], *args: Any) -> None:
+        """Have *step* done as soon as the present one has ended."""
+        self._loop.call_soon(step, *args)
+
+    def look_again(self) -> None:
+        """Look now whether the gate lets calls leave: a share of a limit has changed."""
+        if self._resume is not None:
+            self._resume.cancel()
+            self._wake_again()
+
+    def held_by(self) -> str | None:
+        """Return what holds calls back now, although keys wait: a limit of the gate; None: nothing does."""
+        if self._resume is None or not any(run.pending for run in self.runs):
+            return None
+        return self.gate.reason(self.now())
+
+    def _wake_again(self) -> None:
+        self._resume = None
+        self.wake()
+
+    def _end(self, run: Run, call: InFlight, answers: Any, failure: BaseException | None) -> None:
+        """Note how *call* ended, and give its keys their outcomes."""
+        del self.calls[call]
+        if self._metered:
+            self._count_cost(run, call)
+        ending: Ending | None = None
+        try:
+            if failure is not None or call.cancelled_at is not None:
+                failure = self._translated(run, call, failure)
+            elif run.first_answers is not None:
+                run.look_at_first(answers)
+            if failure is None and answered_one(run, call, answers):
+                ending = ANSWERED
+            else:
+                run.stats.calls_took.add(self.now() - call.started)
+                ending = conclude(run, call, answers, failure)
+        except Exception as error:  # noqa: BLE001  # a defect of a decoder or of ours must fail the task, not hang it
+            run.broken(error)
+        if self.gate.may_hold or self.tuner is not None or self.hedges is not None:
+            self._note(run, call, ending)
+        if call.late or ending is None:
+            return  # the gate has counted the call when it became late
+        self.silent = False
+        if ending is ANSWERED:
+            self.gate.accepted()
+        elif ending is TROUBLED:
+            self.gate.refused()
+
+    def became_late(self, call: InFlight, now: float) -> None:
+        """Count *call*, which has not been answered in time, with those that the source refused."""
+        self.gate.refused()
+        if self.tuner is not None:
+            self.tuner.refused(call.started, now)
+
+    def _note(self, run: Run, call: InFlight, ending: Ending | None) -> None:
+        """Let what holds calls back see how *call* ended."""
+        if self.gate.may_hold:
+            self._note_for_outage(call, ending)
+        hedges = self.hedges
+        if hedges is not None and ending is ANSWERED and hedges.answered(call, self.now(), earns=run.hedged):
+            self._sweeper.watch(hedges.tick)
+        tuner = self.tuner
+        if tuner is None or call.cancelled_at is not None:  # a cancelled call says how long the engine has waited
+            return
+        if ending is TROUBLED or (ending is AWAY and not self.gate.outage.probes):
+            tuner.refused(call.started, self.now())
+        elif ending is ANSWERED and tuner.answered(call.started, self.now(), len(self.calls) + 1):
+            self.wake()
+
+    def _note_for_outage(self, call: InFlight, ending: Ending | None) -> None:
+        """Note that *call* ended: an answer ends an outage, and the calls in flight ramp up after it."""
+        outage, now = self.gate.outage, self.now()
+        if ending is not ANSWERED or call.cancelled_at is not None:
+            outage.gave_up(call, now)
+        elif outage.holds:
+            began = outage.since
+            blamed = outage.answered(call, now, len(self.calls))
+            if began is not None and blamed is not None:
+                for run in list(self.runs):
+                    try:
+                        came_back(run, began, now, blamed, counted=outage.probes > 0 and not blamed)
+                    except Exception as error:  # noqa: BLE001  # as in `_end`: it must not end the slot
+                        run.broken(error)
+            self.wake()
+
+    def _translated(self, run: Run, call: InFlight, failure: BaseException | None) -> BaseException | None:
+        """Return what a failed or cancelled call means: a key's error or the task's, never the end of the slot."""
+        # Either the engine cancelled the call, or the connector its own task.
+        while call.task is not None and call.task.cancelling() and not self._closing:
+            call.task.uncancel()  # also when the connector swallowed the cancellation and answered
+        if isinstance(failure, asyncio.CancelledError) and call.cancelled_at is not None:
+            failure = TransientError(f"no answer within {run.hard_limit:g} s; the call was cancelled")
+        if isinstance(failure, TransientError):
+            self.gate.heed(failure, self.now())  # also when nobody waits for this call any more
+        if isinstance(failure, ConnectorError) and failure.said and run.options.show_keys:
+            failure.args = (f"{str(failure).rstrip('.')} (the source said: {failure.said})",)
+        return failure
+
+    # connector
+
+    async def _open_connector(self) -> None:
+        times = self._open_failures
+        async with self._opening:
+            if self._open:
+                return
+            if self._open_failures > times:  # while this slot waited for the lock: one failure is that of all
+                raise self._open_failure.with_traceback(None)
+            try:
+                await self.connector.open()
+            except BaseException as error:
+                await self._close_connector()  # what a failed open left behind
+                if isinstance(error, TransientError):
+                    self._open_failures, self._open_failure = self._open_failures + 1, error
+                if isinstance(error, Exception) and not isinstance(error, ConnectorError):
+                    raise FatalError(
+                        f"{self.name}: its connector could not be opened: it raised {raised(error)}."
+                    ) from None  # its text may hold secrets, and a traceback would show them
+                raise
+            self._open = True
+
+    async def _close_connector(self) -> None:
+        self._open = False
+        try:
+            await self.connector.close()
+        except Exception as error:  # noqa: BLE001  # nothing depends on it any more, but it must be seen
+            _log.warning("%s: close() raised %s", self.name, type(error).__name__)
+
+    # deadlines
+
+    def _sweep(self, now: float) -> bool:
+        """Look at all deadlines; return whether there is anything left to watch."""
+        try:
+            return sweep(self, now)
+        except Exception as error:  # noqa: BLE001  # without the sweeper no deadline holds any more
+            for run in list(self.runs):
+                run.broken(error)
+            return bool(self.calls)

@@ -1,0 +1,148 @@
+"""
+Which answers leave a cache that is full: those that are asked for least, as far as a sketch remembers.
+
+This is TinyLFU (Einziger, Friedman and Manes: TinyLFU: A Highly Efficient Cache Admission Policy, ACM Transactions on
+Storage 13, 2017) for whole groups of keys. Answers that came together are a batch. New batches wait in line, in a
+twentieth of the cache. When there is no room, the oldest of them competes with the batches of the main part whose turn
+it is: of the keys of all, those that were asked for less often leave, as many as are new. The survivors go to the end
+of the main part. So a scan of keys that never come again pushes out nothing that is asked for.
+
+How often a key was asked for is known to a sketch, an array of small counters in which the hash of a key has its place.
+Two keys may have the same place, and then both seem to be asked for more often. After each `AGE` looks per answer all
+counters are halved, so that what was popular long ago is forgotten. Nothing is counted while the cache is half empty.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Any
+
+__all__ = ["Batch", "Eviction"]
+
+NEW = 0.05
+"""Share of the answers that may wait in line."""
+RIVALS = 2
+"""Keys of the main part that compete with each new one."""
+AGE = 16
+"""Looks per answer after which the counters are halved."""
+MOST = 255
+_HALF = bytes(count >> 1 for count in range(MOST + 1))
+
+
+class Batch:
+    """
+    Keys that came together.
+
+    Attributes:
+        keys: Those whose answers are still there.
+        expires: Loop time at which their answers expire.
+        came: How many keys came.
+    """
+
+    __slots__ = ("came", "expires", "keys")
+
+    def __init__(self, keys: list[Any], expires: float) -> None:
+        self.keys = keys
+        self.expires = expires
+        self.came = len(keys)
+
+    def join(self, keys: list[Any]) -> None:
+        """Append *keys*, whose answers expire no earlier."""
+        self.keys += keys
+        self.came += len(keys)
+
+
+class Eviction:
+    """
+    The line of new batches, the round of the main part, and the sketch.
+
+    Args:
+        counters: Size of the sketch, in bytes; about eight for each answer that there is room for.
+    """
+
+    def __init__(self, counters: int) -> None:
+        self._size = counters | 1  # odd, so that keys which are multiples of a power of two have different places
+        self._counters = bytearray()
+        self._looks = 0
+        self._new: deque[Batch] = deque()
+        self._main: deque[Batch] = deque()
+        self._waiting = 0  # keys that came in the new batches
+
+    def __len__(self) -> int:
+        """Return how many batches there are."""
+        return len(self._new) + len(self._main)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the sketch."""
+        return len(self._counters)
+
+    def start(self) -> None:
+        """Make the sketch, if there is none."""
+        if not self._counters:
+            self._counters = bytearray(self._size)
+
+    def add(self, batch: Batch) -> None:
+        """Let *batch* wait in line."""
+        self._new.append(batch)
+        self._waiting += batch.came
+
+    def join(self, batch: Batch, keys: list[Any]) -> bool:
+        """Append *keys* to *batch* if it still waits in line."""
+        if not batch.keys or not self._new or self._new[-1] is not batch:
+            return False
+        batch.join(keys)
+        self._waiting += len(keys)
+        return True
+
+    def count(self, keys: Iterable[Any], answers: int) -> None:
+        """Count that *keys* were asked for, of a cache with a number of *answers*."""
+        counters, size = self._counters, self._size
+        for code in map(hash, keys):
+            place = code % size
+            if counters[place] < MOST:
+                counters[place] += 1
+            self._looks += 1
+        if self._looks > AGE * answers:
+            self._looks >>= 1
+            self._counters = counters.translate(_HALF)
+
+    def choose(self, answers: int) -> list[Any] | None:
+        """Return keys to remove from a cache with a number of *answers*, which may be gone; None: there are none."""
+        batches: list[Batch] = []
+        while self._new and self._waiting - self._new[0].came > NEW * answers:
+            self._main.append(self._first_in_line())  # it came while there was room
+        if self._waiting > NEW * answers or (self._new and not self._main):
+            batches.append(self._first_in_line())
+        candidates = max(1, sum(len(batch.keys) for batch in batches))
+        drawn = 0
+        while self._main and drawn < RIVALS * candidates:
+            batches.append(self._main.popleft())
+            drawn += len(batches[-1].keys)
+        if not batches:
+            return None
+        ranked = [(key, batch) for batch in batches for key in batch.keys]
+        counters, size = self._counters, self._size
+        if counters:
+            ranked.sort(key=lambda entry: counters[hash(entry[0]) % size])
+        leaving = ranked[: min(candidates, (len(ranked) + 1) // 2)]
+        for batch in batches:
+            batch.keys = []
+        for key, batch in ranked[len(leaving) :]:
+            batch.keys.append(key)
+        self._main.extend(batch for batch in batches if batch.keys)
+        return list(map(itemgetter(0), leaving))
+
+    def tidy(self) -> None:
+        """Forget the batches without keys, whose answers have expired."""
+        while self._new and not self._new[0].keys:
+            self._first_in_line()
+        while self._main and not self._main[0].keys:
+            self._main.popleft()
+
+    def _first_in_line(self) -> Batch:
+        batch = self._new.popleft()
+        self._waiting -= batch.came
+        return batch

@@ -1,0 +1,114 @@
+"""
+The short ways from a call's answers to outcomes, which most calls go: none of its keys needs a look of its own.
+
+Each function says whether it settled the keys. If not, it has done nothing, and `results.py` looks at each key, which
+comes to the same outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+from ..interface import Absent, Answers, Failure
+from .cache import ABSENT
+from .limits import RetryBudget
+from .settlement import settle_bundles, settle_lookup
+from .sizes import SMALL, TEXT_BYTES, size_of
+
+if TYPE_CHECKING:
+    from .records import InFlight
+    from .run import Run
+
+__all__ = ["answered_in_columns", "answered_one", "answered_together", "bytes_of", "earn"]
+
+ABSENT_EACH = repeat(ABSENT)
+MARKED = frozenset((Failure, Absent, type(ABSENT)))
+_NOT_PLAIN = MARKED | {list, tuple}
+_TEXT = frozenset((bytes, str, type(None), type(ABSENT)))
+
+
+def answered_one(run: Run, call: InFlight, answers: Any) -> bool:
+    """Settle the only key of *call*: the fastest path. False: nothing done, since there is more to it than a value."""
+    if type(answers) is not dict or len(answers) != 1 or len(call.lookups) != 1:
+        return False
+    [lookup] = call.lookups.values()
+    raw = answers.get(lookup.key, ABSENT)
+    kind = type(raw)
+    if kind in _NOT_PLAIN:
+        return False
+    size = 64 if kind in SMALL else size_of(raw)
+    if not settle_lookup(run, lookup, raw, call.started, size):
+        return False
+    call.running = False
+    call.record.clear()
+    call.lookups.clear()  # the call and the lookup would hold each other until the garbage collector comes
+    if run.engine.retry_budget.tokens < RetryBudget.SIZE:  # else it would earn nothing, for 1 % of a whole lookup
+        earn(run, call)
+    return True
+
+
+def answered_together(run: Run, call: InFlight, answers: Any) -> bool:
+    """Settle all keys of *call* at once: the path of bulk calls. False: nothing done, as a key needs more than that."""
+    if run.closed or type(answers) is not dict:
+        return False
+    in_order = [*answers] == [*call.keys]  # as most connectors give them, which saves a look at each key
+    raws = list(answers.values()) if in_order else list(map(answers.get, call.keys, ABSENT_EACH))
+    kinds = set(map(type, raws))
+    missed: list[int] = []
+    if not kinds.isdisjoint(MARKED):
+        if Failure in kinds or Absent in kinds or not run.misses_alike:
+            return False
+        missed = [place for place, raw in enumerate(raws) if raw is ABSENT]
+        for place in missed:
+            raws[place] = None
+    if len(answers) + len(missed) != len(raws):
+        return False  # an answer to what was not asked for
+    values, bad = run.decode(raws)
+    if bad:
+        return False
+    _settle_together(run, call, values, missed, bytes_of(raws, kinds))
+    return True
+
+
+def answered_in_columns(run: Run, call: InFlight, answers: Answers) -> bool:
+    """Settle all keys of *call* without an object for each value. False: nothing done."""
+    if run.closed or run.columns is None or run.remembers:
+        return False
+    if any(bundle.more and not bundle.more.keys().isdisjoint(bundle.keys) for bundle in call.bundles):
+        return False
+    if len(answers.found) < len(call.keys) and not run.misses_null:
+        return False
+    try:
+        column, missed = run.columns(answers, call.keys)
+    except Exception:  # noqa: BLE001  # whatever the reader stumbles over, a look at each key explains
+        return False
+    _settle_together(run, call, column, missed, column.nbytes)
+    return True
+
+
+def _settle_together(run: Run, call: InFlight, values: Any, missed: Sequence[int], size: int) -> None:
+    settle_bundles(run, call, values, missed, size)
+    call.running = False
+    call.record.clear()
+    call.release()
+    earn(run, call)
+    run.flush()
+
+
+def earn(run: Run, call: InFlight) -> None:
+    """Give back some of the budget of retries for a clean answer in time."""
+    budget = run.engine.retry_budget
+    if not call.late and budget.tokens < RetryBudget.SIZE:
+        retry = run.options.retry
+        # The half of a poisoned group has cost less, and a miss that is asked for again is no success.
+        retried = call.attempt > 1 and call.bisection is None and not (retry and retry.on_missing)
+        budget.earn(RetryBudget.RETRY if retried else 1)
+
+
+def bytes_of(raws: list[Any], kinds: set[type]) -> int:
+    """Return about how many bytes the answers *raws* take, which are of the types *kinds*."""
+    if kinds <= _TEXT:
+        return sum(map(len, filter(None, raws))) + TEXT_BYTES * len(raws)
+    return 64 * len(raws) if kinds <= SMALL else sum(map(size_of, raws))

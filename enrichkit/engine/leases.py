@@ -1,0 +1,242 @@
+"""
+The questions of a worker process to the stores that hold the limits of its job.
+
+A process has one connection to a store, whatever many engines and limits ask it. While the store is away, a limit goes
+on with the share that it had; the store is asked again a few times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
+
+from ..budgets import Draw
+from ..errors import ConnectorError, FatalError, TransientError
+from ..functions import raised
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..budgets import Drawn
+    from ..interface import Connector, ConnectorConfig
+    from ..limits import Ask, Grant, LeaseStore
+
+__all__ = ["AGAIN", "HOLD", "IDLE", "PERIOD", "Lessee", "Share", "StoreConnection"]
+
+_log = logging.getLogger("enrichkit")
+
+PERIOD = 0.25
+"""Seconds for which a lease is asked."""
+FIRST_TIMEOUT = 2.5
+"""Seconds that the first question may take: it connects."""
+TIMEOUT = 0.5
+"""Seconds that a further question may take, while calls go on with the last lease."""
+AGAIN = 0.2
+"""Fewest seconds between two questions."""
+HOLD = 0.05
+"""Seconds after which a slot looks again that waits for the store."""
+IDLE = 2 * PERIOD
+"""Seconds without a call that wants to leave, after which a share is given back."""
+AT_CLOSE = 0.2
+"""Seconds that the end of an engine waits for the store to take its share back."""
+
+_connections: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, StoreConnection]] = WeakKeyDictionary()
+
+
+class StoreConnection:
+    """The connection of this process to one store, which all limits in this store share."""
+
+    def __init__(self, key: Any, store: LeaseStore) -> None:
+        self._key = key
+        self._users = 0
+        self.store = store
+
+    @classmethod
+    def of(cls, connector: type[Connector[Any]], config: ConnectorConfig) -> StoreConnection:
+        """Return the connection to the store of *config* for one more user. It connects with the first question."""
+        connections = _connections.setdefault(asyncio.get_running_loop(), {})
+        key = (connector, config)
+        if key not in connections:
+            store = connector.lease_store(config)
+            assert store is not None, "the driver has looked whether it can hold limits"
+            connections[key] = cls(key, store)
+        connections[key]._users += 1
+        return connections[key]
+
+    async def release(self) -> None:
+        """Close the connection, if nobody else uses it."""
+        self._users -= 1
+        if self._users == 0:
+            _connections[asyncio.get_running_loop()].pop(self._key, None)
+            await self.store.close()
+
+
+class Share(Protocol):
+    """The part of a limit that this process has: of a rate, of a number of calls in flight, or of a budget."""
+
+    away: bool
+    held: float
+
+    def idle(self, now: float) -> bool:
+        """Whether no call has wanted to leave for a while."""
+
+    def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Any:
+        """Return the question to the store, which may have been *away*; the *last* one gives the share back."""
+
+    def unanswered(self, ask: Any) -> None:
+        """Take back what *ask* has told the store, which has not heard it."""
+
+    def granted(self, grant: Any, asked: float, now: float, *, back: bool) -> None:
+        """Take the answer to a question that left at *asked*; *back*: the store was away."""
+
+    def next_ask(self, now: float) -> float:
+        """Return the time at which to ask again."""
+
+    def told(self) -> str:
+        """Return the share as users read it, for example `25 calls/s`."""
+
+
+class Lessee:
+    """
+    What asks a store for the share of one limit, as long as calls want to leave.
+
+    Args:
+        source: Name of the source in messages.
+        store: Name of the store in messages.
+        name: Name of the limit in the store.
+        connect: Returns the connection to the store.
+        notify: Called when a share has changed.
+
+    Attributes:
+        store: Name of the store in messages.
+        fatal: Why the store can never answer; None: nothing is known of the kind.
+        waiting_since: Loop time since which there is neither a share nor an answer; None: there is one of them.
+        problem: Why the last question has got no answer.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        store: str,
+        name: str,
+        connect: Callable[[], StoreConnection],
+        notify: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self.store = store
+        self._name = name
+        self._connect = connect
+        self._notify = notify
+        self._worker = uuid.uuid4().hex[:16]
+        self._connection: StoreConnection | None = None
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+        self._answered = False
+        self._away_since = 0.0
+        self.fatal: FatalError | None = None
+        self.waiting_since: float | None = None
+        self.problem = ""
+
+    def wake(self, share: Share) -> None:
+        """Ask for *share* from now on, until it is not wanted any more."""
+        if self._task is None and not self._closing:
+            self.fatal = None
+            self._task = self._loop.create_task(self._ask(share), name=f"enrichkit-lease-{self._source}")
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            _log.error("%s: the limit of the job is not kept up: %s", self._source, error)
+
+    async def close(self, share: Share) -> None:
+        """Give *share* back, and let go of the connection."""
+        self._closing = True
+        task = self._task
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,), timeout=AT_CLOSE)
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            if self._answered and not share.away:
+                async with asyncio.timeout(AT_CLOSE):
+                    await _put(connection.store, share.ask(self._loop.time(), self._name, self._worker, last=True))
+        except (ConnectorError, TimeoutError):
+            pass  # the lease ends by itself
+        finally:
+            await connection.release()
+
+    async def _ask(self, share: Share) -> None:
+        """Ask for *share* again and again."""
+        while True:
+            asked = self._loop.time()
+            if self.waiting_since is None and not self._answered:
+                self.waiting_since = asked
+            ask = share.ask(asked, self._name, self._worker, away=bool(self.problem))
+            error = await self._asked_once(share, ask, asked)
+            now = self._loop.time()
+            if isinstance(error, FatalError) and share.held == 0:
+                self.fatal = error
+                self._notify()
+                return
+            if ask.wanted <= 0 and error is None and share.idle(now):
+                self._answered = False
+                return
+            wait = PERIOD if error is not None else share.next_ask(now) - now
+            await asyncio.sleep(max(AGAIN - (now - asked), wait, 0.01))
+
+    async def _asked_once(self, share: Share, ask: Ask, asked: float) -> ConnectorError | None:
+        """Ask the store, and hand *share* the answer; return why there is none."""
+        error: ConnectorError
+        try:
+            async with asyncio.timeout(TIMEOUT if self._answered else FIRST_TIMEOUT):
+                if self._connection is None:
+                    self._connection = self._connect()
+                granted: Any = await _put(self._connection.store, ask)
+        except TimeoutError:
+            error = TransientError("It has not answered in time.")
+        except ConnectorError as failed:
+            error = failed
+        except Exception as unexpected:  # noqa: BLE001  # the border to a plugin
+            error = FatalError(f"Its plugin raised {raised(unexpected)}.")
+        else:
+            share.granted(granted, asked, self._loop.time(), back=self._back(share, asked))
+            self._notify()
+            return None
+        share.unanswered(ask)
+        self.problem = str(error)
+        if share.held == 0 and self.waiting_since is None:
+            self.waiting_since = asked
+        if not share.away and share.held > 0:
+            share.away, self._away_since = True, asked
+            _log.warning(
+                "%s: the store %s of its limit is away. It got: %s Calls go on with the last share of this process, "
+                "%s, and not above it.",
+                self._source,
+                self.store,
+                error,
+                share.told(),
+            )
+            self._notify()
+        return error
+
+    def _back(self, share: Share, now: float) -> bool:
+        """Note that the store has answered; return whether it was away."""
+        self._answered, self.waiting_since, self.problem = True, None, ""
+        was_away, share.away = share.away, False
+        if was_away:
+            _log.warning("%s: the store %s of its limit is back after %.1f s.", self._source, self.store,
+                         now - self._away_since)  # fmt: skip
+        return was_away
+
+
+async def _put(store: LeaseStore, ask: Ask | Draw) -> Grant | Drawn:
+    """Put a question to *store*."""
+    return await (store.draw(ask) if isinstance(ask, Draw) else store.lease(ask))

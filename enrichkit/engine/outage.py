@@ -1,0 +1,280 @@
+"""
+Outages: the source answers nobody, so a call that fails says nothing about its keys.
+
+The engine is *away* from the first call that finds the source unavailable, when no other call has ended well since that
+call started, until a call ends well that left no earlier than the last one that failed. Meanwhile one call at a time
+goes out as a probe, with keys that have not failed where there are some. When a probe hangs, the next one leaves a
+second after it: the probe may have met the one server of several that is still gone. After the outage the calls in
+flight ramp up by doubling, so that a source that has just come back is not met by all slots at once.
+
+It was not the source, and the failures count as those of their keys, when a call is answered that started before the
+first failure came, but no earlier than the last call that failed; or when the keys of one call alone have failed and
+the probe is answered. Then there is no ramp either: a source that refuses some calls at once must not lose its
+throughput.
+
+When calls start at different times, the first to fail are those after whose start others ended well. So after each such
+failure the source is in *doubt*, until a call ends well that started no earlier than the failed one: an answer to an
+older call says nothing of what came after it. Meanwhile one call leaves each 50 ms. Else a slot that an old answer sets
+free would send its next call into the same outage.
+
+The log has a line at the beginning of an outage and one at its end. Within a minute after such a line an outage is
+logged only when it has lasted five seconds; the next line counts the others. Else a source whose connections break
+every second would fill the log of each worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ..errors import TransientError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .records import InFlight, Lookup
+
+__all__ = ["Outage"]
+
+_log = logging.getLogger("enrichkit")
+
+
+class Outage:
+    """
+    Whether the source is away, and which calls may leave while it is, and just after.
+
+    Args:
+        name: Name of the source in messages.
+        capacity: Calls in flight at which the ramp ends.
+        rng: Draws the waits between probes.
+
+    Attributes:
+        since: Loop time since which the source is away; None: it is not.
+        alone: The lookups of the only call that has failed in this outage, again and again: they may be the reason
+            themselves. Empty when other calls have failed, too. A dict, as a set in order.
+        suspects: The lookups of all calls that have failed in this outage.
+        last: What the last failed call got.
+        probes: Probes of this outage.
+        repeated: Calls of this outage whose keys go out again.
+        seconds: Seconds of the outages that are over.
+    """
+
+    PROBE_FIRST = 0.05
+    PROBE_MAX = 1.0
+    HOLD = 0.05
+    """Seconds after which a slot that has to wait for the end of another call looks again."""
+    QUIET = 60.0
+    """Seconds after a line in the log for which a short outage is counted and not logged."""
+    SHORT = 5.0
+    """Seconds after which an outage is no short one any more."""
+
+    __slots__ = (
+        "_allowed",
+        "_capacity",
+        "_clock",
+        "_doubt",
+        "_failing_since",
+        "_last_failed",
+        "_logged",
+        "_name",
+        "_next_in_doubt",
+        "_next_probe",
+        "_probe",
+        "_quiet_until",
+        "_rng",
+        "_untold",
+        "_wait",
+        "alone",
+        "last",
+        "probes",
+        "repeated",
+        "seconds",
+        "since",
+        "suspects",
+    )
+
+    def __init__(self, name: str, capacity: int, rng: random.Random) -> None:
+        self._name = name
+        self._capacity = capacity
+        self._rng = rng
+        self.since: float | None = None
+        self.alone: dict[Lookup, None] = {}
+        self.suspects: dict[Lookup, None] = {}
+        self.last: TransientError | None = None
+        self.probes = self.repeated = 0
+        self.seconds = 0.0
+        self._logged = False
+        self._quiet_until = 0.0  # until when a short outage is not logged
+        self._untold = 0  # short outages since the last line
+        self._clock = ""  # time of day at which the outage began, for the message
+        self._probe: InFlight | None = None
+        self._wait = self._next_probe = 0.0
+        self._doubt: float | None = None  # when the last call started that failed while others were answered
+        self._next_in_doubt = 0.0
+        self._failing_since = 0.0  # when the first failure came of this doubt or outage
+        self._last_failed = 0.0  # when the last call started that failed in this outage
+        self._allowed: int | None = None  # calls in flight during the ramp; None: there is no ramp
+
+    @property
+    def holds(self) -> bool:
+        """Whether calls may have to wait: the source is away or in doubt, or the calls still ramp up."""
+        return self.since is not None or self._allowed is not None or self._doubt is not None
+
+    def delay(self, now: float, in_flight: int) -> float:
+        """Return 0 when a call may leave now beside *in_flight* others, else the seconds after which to ask again."""
+        if self.since is not None:
+            wait = max(0.0, self._next_probe - now)
+            return wait if self._probe is None else min(wait, self.HOLD)  # the probe may fail before that
+        if self._allowed is not None and in_flight >= self._allowed:
+            return self.HOLD
+        return 0.0 if self._doubt is None else max(0.0, self._next_in_doubt - now)
+
+    def sent(self, call: InFlight) -> None:
+        """Note that *call* leaves; while the source is away it is the probe."""
+        self._next_in_doubt = call.started + self.HOLD
+        if self.since is not None:
+            self._probe = call
+            self._next_probe = call.started + self.PROBE_MAX  # unless it fails before that
+            self.probes += 1
+            # Not before two groups have failed, because one alone may be the reason itself.
+            known = not self.alone or self.probes > 1
+            if known and not self._logged and call.started >= min(self._quiet_until, self.since + self.SHORT):
+                self._logged = True
+                _log.warning(
+                    "%s: the source is away. The last call got: %s Keys wait for at most stall_timeout, and one call "
+                    "at a time asks whether the source is back.%s",
+                    self._name,
+                    _sentence(self.last),
+                    self._tell_others(),
+                )
+
+    def asks_with(self, call: InFlight) -> bool:
+        """Whether *call* is the probe that asks whether the source is back."""
+        return call is self._probe
+
+    def unavailable(self, call: InFlight, error: TransientError, answered: bool, now: float) -> bool:
+        """
+        Note that *call* as a whole ended with *error*.
+
+        Args:
+            call: The call; its keys go out again when the source is away.
+            error: An `UnavailableError` of the whole source may begin an outage; any `TransientError` continues one.
+            answered: Whether another call has ended well since *call* started.
+            now: Loop time.
+
+        Returns:
+            Whether the source is away.
+        """
+        if self.since is None:
+            if not isinstance(error, UnavailableError) or error.node is not None:
+                return False
+            if self._doubt is None:
+                self._failing_since = now
+            if answered:
+                self._doubt = max(call.started, self._doubt or 0.0)
+                self._next_in_doubt = now + self.HOLD
+                return False
+            self._begin(now)
+            self.alone = _waiting(call)
+        if not getattr(error, "sent", True) or self.alone.keys().isdisjoint(call.lookups.values()):
+            self.alone = {}
+        self.suspects |= _waiting(call)
+        self._last_failed = max(self._last_failed, call.started)
+        self.last = error
+        self.repeated += 1
+        return True
+
+    def gave_up(self, call: InFlight, now: float) -> None:
+        """Note that *call* ended without an answer; if it was the last probe, another one goes out later."""
+        if call is self._probe:
+            self._probe = None
+            self._schedule(now)
+
+    def answered(self, call: InFlight, now: float, in_flight: int) -> list[Lookup] | None:
+        """
+        Note that *call* ended well, after which *in_flight* others are in flight.
+
+        Returns:
+            None unless this ends an outage; else the lookups whose own failure it was, empty where it was the source.
+        """
+        if self._doubt is not None and call.started >= self._doubt:
+            self._doubt = None
+        if self.since is None:
+            if self._allowed is not None:
+                self._allowed += 1  # so a round of calls doubles the number
+                if self._allowed > self._capacity:
+                    self._allowed = None
+            return None
+        if call.started < self._last_failed:
+            return None  # an older call may have been answered before
+        suspects = self.suspects if call.started <= self._failing_since else self.alone
+        blamed = [lookup for lookup in suspects if not lookup.settled]
+        lasted = now - self.since
+        self.since = self._probe = self.last = None
+        self.alone, self.suspects = {}, {}  # lookups hold much alive, as errors do
+        self._last_failed = 0.0
+        self.seconds += lasted
+        self._allowed = None if blamed else max(2, in_flight + 1)
+        if self._logged:
+            self._quiet_until = now + self.QUIET
+            _log.warning(
+                "%s: the source is back after %.1f s. Calls to repeat: %d, of which %d asked whether it was back.",
+                self._name,
+                lasted,
+                self.repeated,
+                self.probes - 1,
+            )
+        else:
+            self._untold += self.probes > 0 and not blamed  # as in the statistics
+        return blamed
+
+    def forget(self, lookups: Iterable[Any]) -> None:
+        """Forget *lookups*, whose run ends early: nobody will learn whether their failure was their own."""
+        if self.suspects:
+            for lookup in lookups:
+                self.suspects.pop(lookup, None)
+                self.alone.pop(lookup, None)
+
+    def describe(self, now: float) -> str:
+        """Return for how long the source has been away, since when, and what the last call got."""
+        assert self.since is not None
+        return (
+            f"the source has been away for {now - self.since:.0f} s, since {self._clock} UTC. "
+            f"The last of {self.probes} calls that asked whether it is back got: {_sentence(self.last)}"
+        )
+
+    def _tell_others(self) -> str:
+        """Say how many outages have not been logged since the last line."""
+        count, self._untold = self._untold, 0
+        return f" Shorter outages since the last one that was logged: {count:,}." if count else ""
+
+    def _begin(self, now: float) -> None:
+        self.since = now
+        self._doubt = None
+        self.probes = self.repeated = 0
+        self._clock = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        self._allowed = None
+        self._logged = False
+        self._wait = self.PROBE_FIRST / 2
+        self._schedule(now)
+
+    def _schedule(self, now: float) -> None:
+        """
+        Set the time of the next probe: twice as late as the last one, with jitter.
+
+        The jitter takes at most half of the wait. With full jitter, as of a back-off, two probes a second would leave
+        on average, and often three.
+        """
+        self._wait = min(self.PROBE_MAX, 2 * self._wait)
+        self._next_probe = now + self._wait * self._rng.uniform(0.5, 1.0)
+
+
+def _waiting(call: InFlight) -> dict[Lookup, None]:
+    """Return the lookups that wait for *call* alone, in order."""
+    return dict.fromkeys(lookup for lookup in call.lookups.values() if lookup.waits_for(call))
+
+
+def _sentence(error: BaseException | None) -> str:
+    return f"{str(error).rstrip('.')}."

@@ -1,0 +1,62 @@
+"""
+Whether a slice has keys in common with another slice that is under way.
+
+If not, no other slice waits for its keys, and the keys need no place in the table that leads from a key to its lookup.
+The check by Arrow looks each key up in two hash tables: 30 ns per key without the GIL, against 90 ns with the GIL to
+enter the key in the table.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["OverlapCheck"]
+
+COMPARED_MAX = 4  # times as many keys as the slice has; to compare it with more costs more than the table
+
+
+class OverlapCheck:
+    """
+    The key columns of the slices that were admitted and have not left, in order.
+
+    Args:
+        intersects: Returns whether one column and several others have a key in common. None: slices are not compared.
+    """
+
+    def __init__(self, intersects: Callable[[Any, Sequence[Any]], bool] | None) -> None:
+        self._intersects = intersects
+        self._columns: deque[Any] = deque()
+
+    def enter(self, column: Any) -> bool:
+        """
+        Add a slice.
+
+        Args:
+            column: The keys of the slice as one Arrow column; None: they are no column, and nothing can be compared.
+
+        Returns:
+            True when no other slice has a key of this one; False when another has one, or when it is not known.
+        """
+        if self._intersects is None:
+            return False
+        if column is None:
+            self._stop()
+            return False
+        is_compared = sum(map(len, self._columns)) <= COMPARED_MAX * len(column)
+        if is_compared and self._columns and self._intersects(column, self._columns):
+            self._stop()  # where two slices share a key, later slices do so as a rule
+            return False
+        self._columns.append(column)
+        return is_compared
+
+    def leave(self) -> None:
+        """Remove the slice that came first."""
+        if self._columns:
+            self._columns.popleft()
+
+    def _stop(self) -> None:
+        """Compare no slices any more."""
+        self._intersects = None
+        self._columns.clear()

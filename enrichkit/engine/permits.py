@@ -1,0 +1,107 @@
+"""The part of the calls in flight of the whole job that this process may have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..limits import Ask, Grant
+from .leases import HOLD, IDLE, PERIOD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .leases import Lessee
+
+__all__ = ["LimitShare"]
+
+
+class LimitShare:
+    """
+    A part of the calls in flight of the job.
+
+    Args:
+        calls: Calls in flight of the job.
+        capacity: Calls in flight that this process can have.
+        in_flight: Returns how many it has.
+        lessee: Asks the store.
+
+    Attributes:
+        lessee: Asks the store.
+        away: Whether the store is away.
+        held: The calls in flight that this process may have.
+        waiting: Whether a call has had to wait since the last question.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_capacity",
+        "_ends",
+        "_in_flight",
+        "_most",
+        "_wanted_at",
+        "away",
+        "held",
+        "lessee",
+        "waiting",
+    )
+
+    def __init__(self, calls: int, capacity: int, in_flight: Callable[[], int], lessee: Lessee) -> None:
+        self._calls = calls
+        self._capacity = capacity
+        self._in_flight = in_flight
+        self.lessee = lessee
+        self.held = 0.0
+        self.away = False
+        self.waiting = False
+        self._most = 0  # calls in flight since the last question
+        self._ends = 0.0  # when the lease ends, unless the store is away
+        self._wanted_at = float("-inf")
+
+    def delay(self, now: float, in_flight: int) -> float:
+        """Return 0 when a call may leave now beside *in_flight* others, else the seconds after which to ask again."""
+        self._wanted_at = now
+        self.lessee.wake(self)
+        self._most = max(self._most, in_flight + 1)
+        if in_flight < self.held and (self.away or now < self._ends):
+            return 0.0
+        self.waiting = True
+        return HOLD
+
+    def idle(self, now: float) -> bool:
+        """Whether no call is in flight, and none has wanted to leave for a while."""
+        return now - self._wanted_at >= IDLE and not self._in_flight()
+
+    def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:
+        """Return the question to the store, which may have been *away*; the *last* one gives the share back."""
+        in_flight = self._in_flight()
+        wanted = 0.0 if last or self.idle(now) else float(max(self._most, in_flight, 1) + 1)
+        if self.waiting and not last:
+            wanted = float(self._capacity)
+        return Ask(
+            limit=name,
+            worker=worker,
+            total=float(self._calls),
+            wanted=min(wanted, float(self._capacity), float(self._calls)),
+            held=self.held,
+            least=0.0 if last else float(in_flight),
+            away=away,
+            period=PERIOD,
+        )
+
+    def unanswered(self, ask: Ask) -> None:
+        """Nothing: a question changes nothing here."""
+
+    def granted(self, grant: Grant, asked: float, now: float, *, back: bool) -> None:
+        """Take the answer to a question that left at *asked*."""
+        self.held = grant.share
+        self._ends = asked + 2 * PERIOD
+        self._most = self._in_flight()
+        self.waiting = False
+
+    def next_ask(self, now: float) -> float:
+        """Return the time at which to ask again."""
+        return self._ends - PERIOD
+
+    def told(self) -> str:
+        """Return the share as users read it."""
+        return f"{self.held:.0f} calls in flight"

@@ -1,0 +1,46 @@
+"""What the source says that it still allows, as the headers `RateLimit` and `X-RateLimit-Remaining` do."""
+
+from __future__ import annotations
+
+__all__ = ["Quota"]
+
+
+class Quota:
+    """
+    The calls that the source still allows, as its last answer said.
+
+    Calls leave as they come while more than a fifth of the limit remains. Then they are spread evenly over the seconds
+    until the limit begins anew. Other processes draw on the same limit: each answer says anew what remains, and so the
+    calls of all slow down together, and none is refused.
+    """
+
+    RESERVE = 0.2
+
+    __slots__ = ("_interval", "_limit", "_next", "_until")
+
+    def __init__(self) -> None:
+        self._limit = 0.0
+        self._interval = 0.0
+        self._next = 0.0
+        self._until = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether calls are spread."""
+        return self._interval > 0.0
+
+    def told(self, now: float, remaining: float, seconds: float, limit: float | None) -> None:
+        """Note that *remaining* calls of *limit* are allowed in the next *seconds*; None: the most that ever were."""
+        self._limit = limit if limit is not None else max(self._limit, remaining)
+        self._until = now + seconds
+        self._interval = seconds / remaining if 0 < remaining <= self.RESERVE * self._limit else 0.0
+
+    def delay(self, now: float) -> float:
+        """Return 0 when a call may leave now, else the seconds to wait."""
+        if now >= self._until:
+            self._interval = 0.0
+        return max(0.0, min(self._next, self._until) - now) if self._interval else 0.0
+
+    def sent(self, now: float) -> None:
+        """Count one call as sent."""
+        self._next = max(now, self._next) + self._interval

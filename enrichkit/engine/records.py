@@ -1,0 +1,465 @@
+"""
+The records of a run: lookups, bundles of them, calls, and the part of a slice that leaves.
+
+The life of a lookup. Only the methods of `Lookup` and `settlement.py` change its state:
+
+| state     | the key                                                     | event: next state                     |
+|-----------|-------------------------------------------------------------|---------------------------------------|
+| PENDING   | waits for its first slot                                    | `sent`: IN_FLIGHT; `joined`: DRAINING |
+| IN_FLIGHT | is held by a call that was made for it                      | `queued`, `returned`: WAITING         |
+| WAITING   | waits for a retry; a late call of it may still answer       | `sent`, `blamed`: IN_FLIGHT           |
+| DRAINING  | waits for a late call that an earlier lookup of it has left | `queued`: WAITING                     |
+| SETTLED   | has its outcome, which is final; a late call may still run  |                                       |
+
+Each state but SETTLED also ends with the outcome: SETTLED. After `attempt_timeout` a key may be held by several calls,
+and a call may outlive the lookups it was made for: the first answer settles a key, and a key fails only when its
+`routes` are used up, that is when no call holds it and no retry of it is queued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..interface import Keys
+from ..outcome import Outcomes
+
+if TYPE_CHECKING:
+    from .fallback import Fallback
+
+__all__ = ["NO_SLICE", "Bisection", "Bundle", "FallbackRequest", "Group", "InFlight", "Lookup", "Part", "State"]
+
+NO_SLICE = Outcomes([], 0)
+"""A slice without keys, where only the keys of one slice may be asked for, and it is none."""
+
+
+class State(enum.Enum):
+    """Where a lookup is in its life; see the table above."""
+
+    PENDING = enum.auto()
+    IN_FLIGHT = enum.auto()
+    WAITING = enum.auto()
+    DRAINING = enum.auto()
+    SETTLED = enum.auto()
+
+
+# As globals: to find a member in its class takes three times as long, for each key and call.
+PENDING, IN_FLIGHT, WAITING, DRAINING, SETTLED = State
+
+
+class Lookup:
+    """
+    One distinct key from admission to its outcome.
+
+    Attributes:
+        state: See the table above.
+        routes: Ways in which an answer may still come: calls that hold the key, and a place in a queue.
+        started: Loop time at which its clock started; None before, and while it waits for no fault of its own.
+        attempts: Calls made with the key.
+        failures: Attempts that count against `Retry.attempts`: transient errors, overdue calls, and misses with
+            `on_missing`.
+        error: The last transient error.
+        node_away_since: Loop time since which the key has met nothing but a node that is away; None: it has not.
+        call: The last call that holds the key.
+        more: Further slices that wait for the key, with its index in each.
+        spent: Seconds that tiers took for the key; not set where there are none, which saves 1 % of a lookup.
+        paid: What its calls have cost so far; not set unless the run shows costs.
+    """
+
+    __slots__ = (
+        "attempts",
+        "call",
+        "error",
+        "failures",
+        "index",
+        "key",
+        "more",
+        "node_away_since",
+        "outcomes",
+        "paid",
+        "routes",
+        "spent",
+        "started",
+        "state",
+    )
+
+    spent: float
+    paid: dict[str, float]
+
+    def __init__(self, key: Any, outcomes: Outcomes, index: int) -> None:
+        self.key = key
+        self.outcomes = outcomes
+        self.index = index
+        self.state = PENDING
+        self.more: list[tuple[Outcomes, int]] | None = None
+        self.started: float | None = None
+        self.attempts = 0
+        self.failures = 0
+        self.routes = 1
+        self.error: BaseException | None = None
+        self.node_away_since: float | None = None
+        self.call: InFlight | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the key has its outcome."""
+        return self.state is SETTLED
+
+    @property
+    def attached(self) -> bool:
+        """Whether the key waits for a call that was not made for it, so that the call's failure is not its own."""
+        return self.state is DRAINING
+
+    def waits_for(self, call: InFlight) -> bool:
+        """Whether the key waits for *call*, which was made for it, and has not been queued or sent again since."""
+        return self.state is IN_FLIGHT and self.call is call
+
+    def sent(self, call: InFlight) -> None:
+        """Note that *call* was made with the key: its place in the queue becomes a call."""
+        self.state = IN_FLIGHT
+        self.attempts += 1
+        self.call = call
+
+    def joined(self, call: InFlight) -> None:
+        """Wait for *call*, which still runs although an earlier lookup of the key has timed out."""
+        self.state = DRAINING
+        self.call = call
+        call.lookups[self.key] = self
+
+    def queued(self) -> None:
+        """Wait for a retry."""
+        self.state = WAITING
+        self.routes += 1
+
+    def returned(self, error: BaseException, node_away_since: float | None = None) -> None:
+        """Wait for a further call that counts as the same attempt: the last one met a source or node that is away."""
+        self.state = WAITING
+        self.routes += 1
+        self.attempts -= 1
+        self.error = error
+        self.node_away_since = node_away_since
+
+    def unasked(self) -> bool:
+        """Note that no further call is made with the key; return whether no answer may come any more."""
+        self.routes -= 1
+        if self.routes:
+            self.state = IN_FLIGHT  # a late call holds it
+        return not self.routes
+
+    def blamed(self) -> None:
+        """Note that the call after which the key was put back has failed because of the key."""
+        self.routes -= 1
+        if self.routes:
+            self.state = IN_FLIGHT  # a late call holds it, and it may be that no retry is due
+        self.attempts += 1
+        self.failures += 1
+
+    def call_ended(self) -> None:
+        """Note that a call which held the key has ended without a value for it."""
+        self.routes -= 1
+
+    def failed(self, error: BaseException | None, *, counted: bool) -> None:
+        """Note a transient *error*; *counted*: as one more failure of the key."""
+        self.error = error
+        self.node_away_since = None
+        self.failures += counted
+
+    def pay(self, share: Mapping[str, float]) -> None:
+        """Add its *share* of the cost of a call."""
+        paid = getattr(self, "paid", {})
+        self.paid = paid | {unit: paid.get(unit, 0.0) + amount for unit, amount in share.items()}
+
+    def wait(self, key: Any, outcomes: Outcomes, index: int) -> None:
+        """Let a further slice wait for *key*, whose index there is *index*."""
+        if self.more is None:
+            self.more = []
+        self.more.append((outcomes, index))
+
+    def concerns(self, outcomes: Any) -> bool:
+        """Whether the slice *outcomes* waits for the key."""
+        return self.outcomes is outcomes or any(other is outcomes for other, _ in self.more or ())
+
+    def singly(self) -> Sequence[Lookup]:
+        """Return this lookup alone, as `Bundle.singly` returns several."""
+        return (self,)
+
+
+class Bundle:
+    """
+    Several keys of one slice, handled as one lookup until a deadline, failure or retry separates them.
+
+    The keys of a bundle wait for a slot together, and in a call of several keys they travel and end together. Whatever
+    concerns one of them alone makes a `Lookup` of each first, so that all rules are about lookups.
+
+    Attributes:
+        keys: Keys of the slice *outcomes*; `indices` are their places there.
+        entered: Whether the table leads from the keys to this bundle, or to the bundle that it was cut from.
+        started: Loop time of its slot; None before.
+        call: The call that holds it.
+        more: By key, further slices that wait for it, with the key's index in each. Bundles that were cut from this one
+            share the dict.
+        spent: Seconds that tiers took for its keys.
+    """
+
+    __slots__ = ("_lookups", "_table", "call", "entered", "indices", "keys", "more", "outcomes", "spent", "started")
+
+    state = State.PENDING  # of all its keys: a bundle whose keys have their outcomes is gone
+    settled = False
+
+    def __init__(self, table: dict[Any, Any], outcomes: Outcomes, keys: Sequence[Any], indices: Sequence[int]) -> None:
+        self._table = table
+        self.outcomes = outcomes
+        self.keys = keys
+        self.indices = indices
+        self.started: float | None = None
+        self.call: InFlight | None = None
+        self.more: dict[Any, list[tuple[Outcomes, int]]] = {}
+        self.entered = False
+        self.spent = 0.0
+        self._lookups: list[Lookup] | None = None
+
+    def enter(self) -> int:
+        """
+        Enter the bundle in the table under its keys.
+
+        A key that the table has already waits for the lookup or bundle that it finds there, and leaves this one.
+
+        Returns:
+            How many keys left.
+        """
+        self.entered = True
+        holders: list[Lookup | Bundle] = list(map(self._table.setdefault, self.keys, repeat(self)))
+        held = len(holders) - holders.count(self)
+        if held:
+            mine: list[tuple[Any, int]] = []
+            for holder, key, index in zip(holders, self.keys, self.indices, strict=True):
+                if holder is self:
+                    mine.append((key, index))
+                else:
+                    holder.wait(key, self.outcomes, index)
+            self.keys, self.indices = [key for key, _ in mine], [index for _, index in mine]
+        return held
+
+    def wait(self, key: Any, outcomes: Outcomes, index: int) -> None:
+        """Let a further slice wait for *key*, whose index there is *index*."""
+        self.more.setdefault(key, []).append((outcomes, index))
+
+    def concerns(self, outcomes: Any) -> bool:
+        """Whether the slice *outcomes* waits for one of the keys, or for one of a bundle with which it was one."""
+        return self.outcomes is outcomes or any(other is outcomes for rows in self.more.values() for other, _ in rows)
+
+    def cut(self, size: int) -> Bundle:
+        """Remove the first *size* keys, and return them as a bundle."""
+        first = Bundle(self._table, self.outcomes, self.keys[:size], self.indices[:size])
+        self.keys, self.indices = self.keys[size:], self.indices[size:]
+        first.entered, first.more = self.entered, self.more  # the table may go on to lead to either
+        first.spent = self.spent
+        return first
+
+    def singly(self) -> list[Lookup]:
+        """Return a lookup for each key, in order. The lookups replace this bundle and all bundles of its call."""
+        if self._lookups is None:
+            self._lookups = [
+                Lookup(key, self.outcomes, index) for key, index in zip(self.keys, self.indices, strict=True)
+            ]
+            self._table.update(zip(self.keys, self._lookups, strict=True))
+            if self.spent:
+                for lookup in self._lookups:
+                    lookup.spent = self.spent
+            if self.more:
+                for lookup in self._lookups:
+                    lookup.more = self.more.pop(lookup.key, None)
+            if self.call is not None:
+                self.call.separate()
+        return self._lookups
+
+
+Group: TypeAlias = "Sequence[Lookup | Bundle]"
+"""The keys that a call is made with: lookups only, or bundles only."""
+
+
+class Bisection:
+    """How many more calls may be made to find the poisoned keys of one group."""
+
+    __slots__ = ("calls",)
+
+    def __init__(self, keys: int) -> None:
+        self.calls = math.ceil(4 * math.log2(keys))
+
+
+class InFlight:
+    """
+    One call of `fetch_many` that has not ended.
+
+    Args:
+        group: The lookups or bundles that the call is made with.
+        bisection: Of the poisoned group that *group* is half of; else None.
+        now: Loop time.
+        task: The slot that makes the call; cancelled at the hard limit.
+        key_columns: Whether the connector takes `Keys`.
+
+    Attributes:
+        keys: The keys of *group*.
+        bundles: The bundles of *group* until one of their keys has to be looked at by itself; then empty.
+        lookups: Else, key to the lookup that waits for its answer; a later lookup may replace one that timed out.
+        attempt: How often the first key has been asked for, this call included.
+        running: Not ended yet.
+        accepts: Calls that the source had answered in time, in all, when this call left.
+        late: Nobody has to wait for the call: all its lookups have their outcome, or `attempt_timeout` has passed.
+        overdue: `attempt_timeout` has passed, and the keys were queued again where that is allowed.
+        cancelled_at: Loop time at which the engine cancelled the call; None: it did not.
+        record: The lookups or bundles whose clock started with this call; `deadlines.py` keeps it.
+        paid: What it has cost, by unit; not set unless the source has reported it.
+    """
+
+    __slots__ = (
+        "accepts",
+        "attempt",
+        "bisection",
+        "bundles",
+        "cancelled_at",
+        "keys",
+        "late",
+        "lookups",
+        "overdue",
+        "paid",
+        "record",
+        "running",
+        "started",
+        "task",
+    )
+
+    paid: Mapping[str, float]
+
+    def __init__(
+        self,
+        group: Group,
+        bisection: Bisection | None,
+        now: float,
+        task: asyncio.Task[Any] | None,
+        key_columns: bool = False,
+    ) -> None:
+        self.bundles: Sequence[Bundle] = ()
+        self.lookups: dict[Any, Lookup] = {}
+        self.bisection = bisection
+        self.started = now
+        self.task = task
+        self.running = True
+        self.accepts = 0
+        self.late = False
+        self.overdue = False
+        self.cancelled_at: float | None = None
+        self.attempt = 1
+        self.keys: Sequence[Any]
+        self.record: list[Any] = [*group]
+        if isinstance(group[0], Bundle):
+            self.bundles = [*self.record]
+            for bundle in self.bundles:
+                bundle.call = self
+            self.keys = _joined_keys([bundle.keys for bundle in self.bundles], key_columns)
+            return
+        again, lookups = False, self.lookups
+        for lookup in self.record:
+            lookups[lookup.key] = lookup
+            # What `Lookup.sent` does: to call it takes 2 % of a whole lookup.
+            lookup.state = IN_FLIGHT
+            lookup.attempts += 1
+            lookup.call = self
+            again = again or lookup.started is not None
+        self.keys = tuple(lookups)
+        self.attempt = self.record[0].attempts
+        if again:
+            self.record = [lookup for lookup in self.record if lookup.started is None]
+
+    def separate(self) -> None:
+        """Replace the bundles by a lookup for each key, because something concerns one key alone."""
+        if not self.bundles:
+            return
+        bundles, self.bundles = self.bundles, ()
+        for bundle in bundles:
+            for lookup in bundle.singly():
+                self.lookups[lookup.key] = lookup
+                lookup.started = bundle.started
+                lookup.sent(self)
+        self.record[:] = self.lookups.values()
+
+    def share(self) -> dict[str, float]:
+        """Return what the call has cost for each of its keys: equal parts."""
+        return {unit: amount / len(self.keys) for unit, amount in getattr(self, "paid", {}).items()}
+
+    def pay(self) -> None:
+        """Let each lookup that the call was made for pay its share."""
+        share = self.share()
+        for lookup in self.lookups.values() if share else ():
+            if not lookup.attached:
+                lookup.pay(share)
+
+    def wanted(self) -> bool:
+        """Whether a lookup waits for the call."""
+        return bool(self.bundles) or not all(lookup.state is SETTLED for lookup in self.lookups.values())
+
+    def cancel(self, now: float) -> None:
+        """Cancel the call, once; its connection is lost with it."""
+        if self.cancelled_at is None and self.task is not None:
+            self.cancelled_at = now
+            self.task.cancel()
+
+    def release(self) -> None:
+        """Let go of bundles and lookups: they and the call would hold each other until the garbage collector comes."""
+        self.bundles = ()
+        self.lookups.clear()
+
+
+class FallbackRequest:
+    """
+    A lookup without an answer, on its way through its fallbacks.
+
+    Attributes:
+        status: Of its rows.
+        text: What they say of it; None for a miss.
+        origin: Where the last word came from.
+        asked: The fallbacks that it has been handed to.
+    """
+
+    __slots__ = ("asked", "lookup", "origin", "status", "text")
+
+    def __init__(self, lookup: Lookup, status: int, text: str | None, origin: str) -> None:
+        self.lookup = lookup
+        self.status = status
+        self.text = text
+        self.origin = origin
+        self.asked: list[Fallback] = []
+
+
+class Part:
+    """
+    The rows that leave a run together: a whole slice, or in unordered mode the rows of some of its keys.
+
+    Attributes:
+        outcomes: The slice.
+        indices: The keys whose rows leave; None: all rows; empty: the rows with a null key.
+        rows: How many rows leave.
+        bytes: About how many bytes of values leave.
+    """
+
+    __slots__ = ("bytes", "indices", "outcomes", "rows")
+
+    def __init__(self, outcomes: Outcomes, indices: list[int] | None, rows: int, size: int) -> None:
+        self.outcomes = outcomes
+        self.indices = indices
+        self.rows = rows
+        self.bytes = size
+
+
+def _joined_keys(parts: list[Sequence[Any]], key_columns: bool) -> Sequence[Any]:
+    """Return the keys of *parts* as the connector takes them: as `Keys` where all parts are, else as a tuple."""
+    if key_columns:
+        columns = [part for part in parts if isinstance(part, Keys)]
+        keys = columns[0].followed_by(columns[1:]) if len(columns) == len(parts) else None
+        if keys is not None:
+            return keys
+    return tuple(chain.from_iterable(parts))

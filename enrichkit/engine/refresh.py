@@ -1,0 +1,129 @@
+"""
+Asks for keys of the cache in the background: answers whose time is nearly over, and keys that got a stale value.
+
+The keys have a run of their own on the engine of their source, as those of a fallback have. A call of it leaves only
+while no row waits for a slot, and such calls take at most a quarter of the slots, so no row waits for more than one of
+them. Keys for which there is no room are not asked for. While the source is away, the keys that got a stale value are
+the probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..outcome import MISSING, OK, Outcomes
+from .cache import MISS
+from .run import Run
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ..options import Options
+    from .cache import AnswerCache
+    from .records import InFlight, Part
+
+__all__ = ["BackgroundRun", "Refresher", "background_options"]
+
+SHARE = 4
+"""Calls in the background take one of so many slots; of fewer slots they take one, and none of a single one."""
+AHEAD = 2
+"""Keys that may wait, as a multiple of those in calls."""
+
+
+class BackgroundRun(Run):
+    """A run whose keys are asked for while no other run has keys that wait."""
+
+    def take(self, limit: int, task: asyncio.Task[Any] | None, key_columns: bool) -> InFlight | None:
+        """Return the call that the slot *task* makes now, as `Run.take`; None while others need the slots."""
+        engine = self.engine
+        # While the source is away no row needs a slot, and somebody has to ask whether it is back.
+        most = slots(engine.capacity) or engine.gate.outage.since is not None
+        if sum(isinstance(run, BackgroundRun) for run in engine.calls.values()) >= most:
+            return None
+        if any(run.pending for run in engine.runs if not isinstance(run, BackgroundRun)):
+            return None
+        return super().take(limit, task, key_columns)
+
+
+def slots(capacity: int) -> int:
+    """Return how many of *capacity* slots calls in the background may take."""
+    return min(capacity - 1, max(1, capacity // SHARE))
+
+
+def background_options(options: Options) -> Options:
+    """Return the options of lookups that nobody waits for: one attempt, and no failure matters."""
+    nothing: dict[str, Any] = {"on_timeout": "null", "on_error": "null", "on_missing": "null"}
+    return replace(
+        options, **nothing, max_fallback_ratio=1.0, retry=None, cache=None, journal=None, reuse=False, details=False
+    )
+
+
+class Refresher:
+    """
+    The background of one run. Lives on the loop thread.
+
+    Args:
+        cache: Gets the answers; the runs that share it ask for a key once.
+        make_run: Makes the unordered `BackgroundRun` from the function that takes its parts.
+
+    Attributes:
+        run: The run.
+        serves_stale: Whether values beyond their time stand for lookups that fail.
+    """
+
+    def __init__(
+        self, cache: AnswerCache, make_run: Callable[[Callable[[list[Part] | BaseException], None]], BackgroundRun]
+    ) -> None:
+        self._cache = cache
+        self.serves_stale = cache.keeps_stale
+        self.run = make_run(self._take)
+        self._held: set[Any] = set()
+        self._room = AHEAD * max(1, slots(self.run.engine.capacity)) * self.run.engine.batch_size
+
+    def took(self, seconds: float) -> None:
+        """Note that a call took a number of *seconds*."""
+        known = self._cache.call_time
+        self._cache.call_time = known + (seconds - known) / 8 if known else seconds
+
+    def old_values(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Return the values of *keys* that are beyond their time, and stand for lookups that fail."""
+        return self._cache.stale(keys, self.run.engine.now())
+
+    def refresh(self, keys: Sequence[Any]) -> None:
+        """Ask for those of *keys*, which rows have just looked up, whose answers are nearly too old."""
+        due = self._cache.due(keys, self.run.engine.now())
+        if due:
+            self.ask(due)
+
+    def ask(self, keys: Iterable[Any]) -> None:
+        """Ask for those of *keys* that nobody asks for in the background, as far as there is room."""
+        wanted = [key for key in keys if key not in self._cache.refreshing][: self._room - len(self._held)]
+        if wanted and not self.run.closed:
+            self._held.update(wanted)
+            self._cache.refreshing.update(wanted)
+            self.run.admit(Outcomes(wanted, len(wanted), counts=[1] * len(wanted)))
+
+    def close(self) -> None:
+        """Forget the keys, and cancel their calls."""
+        self._cache.refreshing -= self._held
+        self._held.clear()
+        self.run.close()
+
+    def _take(self, parts: list[Part] | BaseException) -> None:
+        """Give the answers in *parts* to the cache. What fails is left alone: no row asks for it now."""
+        if isinstance(parts, BaseException):
+            self.close()
+            return
+        for part in parts:
+            outcomes = part.outcomes
+            self.run.taken_bytes += part.bytes
+            known: dict[Any, Any] = {}
+            for index in part.indices or ():
+                key = outcomes.keys[index]
+                self._held.discard(key)
+                self._cache.refreshing.discard(key)
+                if outcomes.statuses[index] in (OK, MISSING):
+                    known[key] = outcomes.values[index] if outcomes.statuses[index] == OK else MISS
+            self._cache.put_many(known.keys(), known.values(), self.run.engine.now())

@@ -1,0 +1,264 @@
+"""
+A call has ended: what that means for each of its keys.
+
+Where all keys fare alike, they are settled at once (`fast_paths.py`). Else each key is looked at by itself: it has a
+value, is a miss, is asked for again (`retries.py`), or has failed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConnectorError, ContractError, FatalError, PermanentError, TransientError, UnavailableError
+from ..interface import Absent, Answers, Failure
+from ..outcome import ERROR, MISSING, OK, REJECTED
+from . import settlement
+from .cache import ABSENT, MISS
+from .deadlines import prune
+from .fast_paths import ABSENT_EACH, MARKED, answered_in_columns, answered_together, bytes_of, earn
+from .limits import RetryBudget
+from .retries import ask_afresh, ask_again, ask_again_or_fail, asked_elsewhere, failed
+from .returned import put_back, wait_for_node
+
+if TYPE_CHECKING:
+    from .records import InFlight, Lookup
+    from .run import Run
+
+__all__ = ["ANSWERED", "AWAY", "TROUBLED", "Ending", "breach", "conclude", "in_rows"]
+
+_LISTS = frozenset((list, tuple))  # of matches; an empty one is a miss
+
+
+class Ending(enum.Enum):
+    """
+    What the end of a call says of the source.
+
+    Attributes:
+        ANSWERED: The source did its work.
+        TROUBLED: All that came back was transient trouble.
+        AWAY: The source is away, and the keys of the call wait for it.
+    """
+
+    ANSWERED = enum.auto()
+    TROUBLED = enum.auto()
+    AWAY = enum.auto()
+
+
+# As globals: to find a member in its class takes three times as long, for each call.
+ANSWERED, TROUBLED, AWAY = Ending
+
+
+def conclude(run: Run, call: InFlight, answers: Any, error: BaseException | None) -> Ending:
+    """Settle, queue again, or fail the keys of *call*, which ended with *answers* or with *error*."""
+    call.running = False
+    if isinstance(answers, Answers):
+        if call.bundles and answered_in_columns(run, call, answers):
+            return ANSWERED
+        answers, error = in_rows(run.source, answers)
+    if run.first_call.many and isinstance(answers, Mapping):
+        # A list without a match says what an absent key says.
+        answers = {key: answer for key, answer in answers.items() if type(answer) not in _LISTS or answer}
+    if call.bundles:
+        if error is None and answered_together(run, call, answers):
+            return ANSWERED
+        call.separate()
+    run.stop_draining(call)
+    if run.shows_costs:
+        call.pay()
+    if error is None and not (type(answers) is dict and answers.keys() <= call.lookups.keys()):
+        error = breach(run.source, call.lookups, answers)
+    ending = _conclude_each(run, call, answers, error)
+    prune(call.record)
+    call.release()
+    run.flush()
+    return ending
+
+
+def _conclude_each(run: Run, call: InFlight, answers: Any, error: BaseException | None) -> Ending:
+    """Look at each key of *call*."""
+    if error is None:
+        trouble = _trouble(answers, len(call.lookups))
+    else:
+        trouble = error if isinstance(error, TransientError) else None
+    if trouble is not None and not run.closed and run.engine.gate.unavailable(call, trouble, run.engine.now()):
+        for failure in answers.values() if error is None else ():
+            run.engine.gate.heed(failure.error, run.engine.now())
+        put_back(run, call, trouble)
+        return AWAY
+    if isinstance(error, UnavailableError) and error.node is not None:
+        answers, error = dict.fromkeys(call.lookups, Failure(error)), None  # each key waits for the node
+    if error is None:
+        if not run.closed or run.cache is not None:
+            _answered(run, call, answers)
+    elif not run.closed:
+        for lookup in call.lookups.values():
+            lookup.call_ended()
+        failed(run, call, error)
+    return ANSWERED if trouble is None else TROUBLED
+
+
+def breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError | None:
+    """Return how *answers* breaks the contract: anything but a mapping of keys that were asked is never a guess."""
+    if not isinstance(answers, Mapping):
+        return ContractError(
+            f"{source}: fetch_many returned a {type(answers).__name__}; it must return a mapping of the keys it was "
+            "asked for to their values. Return {key: value}, and leave a key out that the source does not hold."
+        )
+    if not answers.keys() <= asked.keys():
+        extra = sum(key not in asked for key in answers)
+        return ContractError(
+            f"{source}: fetch_many returned {extra:,} key(s) that it was not asked for; it must answer under the "
+            f"very keys it was given ({len(asked):,} in this call). Map the source's answers back to those keys."
+        )
+    return None
+
+
+def in_rows(source: str, answers: Answers) -> tuple[Mapping[Any, Any], ConnectorError | None]:
+    """Return *answers* as a dict, or what is wrong with them."""
+    try:
+        rows = answers.rows()
+    except Exception as error:  # noqa: BLE001  # of Arrow: text that is no UTF-8, the year 10000
+        if _can_be_hashed(answers.found):
+            name = type(error).__name__
+            return {}, PermanentError(f"the connector returned a column with a value that is none: {name}")
+        return {}, ContractError(
+            f"{source}: fetch_many returned Answers whose keys cannot be hashed; it must answer under the very keys it "
+            "was given. Map the source's answers back to those keys."
+        )
+    if len(rows) < len(answers.found):
+        return {}, ContractError(
+            f"{source}: fetch_many returned {len(answers.found) - len(rows):,} key(s) twice; each key has one answer. "
+            "Return a list of its values where call.many is set, and a Failure for the key else."
+        )
+    return rows, None
+
+
+def _can_be_hashed(keys: Iterable[Any]) -> bool:
+    try:
+        set(keys)
+    except TypeError:
+        return False
+    return True
+
+
+def _trouble(answers: Mapping[Any, Any], keys: int) -> TransientError | None:
+    """Return an error of *answers* to a number of *keys* when they all are transient failures; else None."""
+    found: TransientError | None = None
+    if len(answers) < keys:
+        return None  # a miss is an answer
+    for answer in answers.values():
+        if not (isinstance(answer, Failure) and isinstance(answer.error, TransientError)):
+            return None
+        if found is None or not isinstance(answer.error, UnavailableError):
+            found = answer.error
+    return found
+
+
+def _answered(run: Run, call: InFlight, answers: Mapping[Any, Any]) -> None:
+    """Settle or queue again the keys of *call*, whose *answers* are a mapping of keys that were asked."""
+    lookups = list(call.lookups.values())
+    raws = list(map(answers.get, call.lookups, ABSENT_EACH))
+    plain = set(map(type, raws)).isdisjoint(MARKED)
+    if not plain:
+        lookups, raws = _split(run, call, lookups, raws)
+    if lookups:
+        _settle_values(run, call, lookups, raws)
+    if plain or not any(isinstance(answer, Failure) for answer in answers.values()):
+        earn(run, call)
+
+
+def _settle_values(run: Run, call: InFlight, lookups: Sequence[Lookup], raws: Sequence[Any]) -> None:
+    """Settle *lookups* with their *raws*, decoded; one whose answer cannot be decoded has failed."""
+    values, bad = run.decode(raws)
+    good = [index for index in range(len(lookups)) if index not in bad]
+    for index, decode_error in bad.items():
+        if not run.closed:
+            settlement.settle(run, lookups[index], ERROR, error=decode_error)
+    if run.remembers and good:
+        keys = [lookups[index].key for index in good]
+        run.remember(keys, [values[index] for index in good], call.started, late=call.late)
+    sizes = [raws[index] for index in good]
+    each = bytes_of(sizes, set(map(type, sizes))) // max(1, len(good))
+    for index in good:
+        if not run.closed:
+            settlement.settle(run, lookups[index], OK, values[index], size=each)
+
+
+def _split(run: Run, call: InFlight, lookups: list[Lookup], raws: list[Any]) -> tuple[list[Lookup], list[Any]]:
+    """Settle or queue again the misses and failures of an answered call; return lookups and answers of the others."""
+    found: list[Lookup] = []
+    answers: list[Any] = []
+    missed: list[Lookup] = []
+    failures: list[tuple[Lookup, Failure]] = []
+    for lookup, raw in zip(lookups, raws, strict=True):
+        lookup.call_ended()
+        if raw is ABSENT or isinstance(raw, Absent):
+            missed.append(lookup)
+        elif isinstance(raw, Failure):
+            failures.append((lookup, raw))
+        else:
+            found.append(lookup)
+            answers.append(raw)
+    transient = [(lookup, failure.error) for lookup, failure in failures if isinstance(failure.error, TransientError)]
+    _settle_failures(run, failures)
+    _settle_misses(run, call, missed)
+    _ask_failures_again(run, call, transient)
+    return found, answers
+
+
+def _settle_failures(run: Run, failures: Iterable[tuple[Lookup, Failure]]) -> None:
+    """Settle the keys of *failures* that are final; one that is fatal fails the task."""
+    for lookup, failure in failures:
+        if isinstance(failure.error, FatalError):
+            run.fail(failure.error)
+        elif not isinstance(failure.error, TransientError) and not run.closed:
+            settlement.settle(run, lookup, REJECTED if failure.rejected else ERROR, error=failure.error)
+
+
+def _ask_failures_again(run: Run, call: InFlight, failures: Iterable[tuple[Lookup, TransientError]]) -> None:
+    """Queue the keys of the transient *failures* again where that is allowed; settle the others."""
+    attached: list[Lookup] = []
+    lacking: list[tuple[Lookup, UnavailableError]] = []
+    shaky: dict[float | None, list[Lookup]] = {}
+    for lookup, error in failures:
+        run.engine.gate.heed(error, run.engine.now())
+        if lookup.attached:
+            attached.append(lookup)
+            continue
+        if isinstance(error, UnavailableError) and error.node is not None:
+            lacking.append((lookup, error))
+            continue
+        waiting = shaky.setdefault(error.retry_after, [])
+        lookup.failed(error, counted=not (lookup.settled or call.overdue))
+        if not asked_elsewhere(call, lookup):
+            waiting.append(lookup)
+    if attached:
+        ask_afresh(run, attached)
+    if lacking:
+        wait_for_node(run, lacking)
+    for retry_after, waiting in shaky.items():
+        ask_again_or_fail(run, waiting, retry_after)
+
+
+def _settle_misses(run: Run, call: InFlight, missed: list[Lookup]) -> None:
+    """Settle the *missed* keys of *call*, or queue them again where the policy asks for that."""
+    if missed and run.options.retry is not None and run.options.retry.on_missing:
+        missed = _final_misses(run, call, missed)
+    if missed and run.remembers:
+        keys = [lookup.key for lookup in missed]
+        run.remember(keys, [MISS] * len(missed), call.started, late=call.late)
+    for lookup in missed:
+        if not run.closed:
+            settlement.settle(run, lookup, MISSING)
+
+
+def _final_misses(run: Run, call: InFlight, missed: list[Lookup]) -> list[Lookup]:
+    """Queue those of *missed* again that may be asked once more; return those whose miss is the last word."""
+    waiting = [lookup for lookup in missed if not lookup.settled]
+    for lookup in waiting:
+        lookup.failed(lookup.error, counted=not call.overdue)
+    waiting = [lookup for lookup in waiting if not asked_elsewhere(call, lookup)]
+    lost = ask_again(run, waiting, None, RetryBudget.RETRY, only_delayed=True)
+    return [lookup for lookup in missed if lookup.settled] + [lookup for lookup in lost if lookup.routes == 0]

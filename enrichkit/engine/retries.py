@@ -1,0 +1,227 @@
+"""
+Keys of a call that are asked for again: after a failure, or while the call goes on and nobody waits any longer.
+
+The policy (`Retry`) says how often a key may be asked for, and the `RetryBudget` how many retries the source may get.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import random
+import traceback
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..errors import ConnectorError, FatalError, PermanentError, TransientError
+from ..functions import place, raised
+from ..outcome import ERROR
+from . import settlement
+from .limits import RETRY_AFTER_MAX, RetryBudget
+from .records import Bisection
+
+if TYPE_CHECKING:
+    from ..options import Retry
+    from .records import InFlight, Lookup
+    from .run import Run
+
+__all__ = ["ask_afresh", "ask_again", "ask_again_or_fail", "asked_elsewhere", "backoff", "failed", "retry_late"]
+
+_log = logging.getLogger("enrichkit")
+
+HERE = os.path.dirname(__file__)
+PLACES_MAX = 20
+"""Most places that a run logs: a connector that is compiled anew for each call must not fill the log."""
+
+
+def retry_late(run: Run, call: InFlight) -> None:
+    """Queue the keys of *call* again, whose `attempt_timeout` has passed while it goes on; not those that joined it."""
+    call.separate()
+    call.late = call.overdue = True
+    waiting = [lookup for lookup in call.lookups.values() if not (lookup.settled or lookup.attached)]
+    for lookup in waiting:
+        lookup.failed(lookup.error, counted=True)
+    ask_again(run, waiting, None, RetryBudget.RETRY_AFTER_TIMEOUT)
+
+
+def failed(run: Run, call: InFlight, error: BaseException) -> None:
+    """Queue the keys of *call*, which ended with *error*, again where that is allowed; settle or fail the others."""
+    if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+        error = FatalError(f"{run.source}: its connector raised {type(error).__name__}, which ends the task.")
+    if isinstance(error, FatalError):
+        run.fail(error)
+        return
+    waiting = [lookup for lookup in call.lookups.values() if not lookup.settled]
+    attached = [lookup for lookup in waiting if lookup.attached]
+    if attached:
+        ask_afresh(run, attached)
+        waiting = [lookup for lookup in waiting if lookup not in attached]
+    if isinstance(error, TransientError):
+        _failed_for_now(run, call, waiting, error)
+    elif waiting:
+        _failed_for_good(run, call, waiting, error)
+
+
+def _failed_for_now(run: Run, call: InFlight, waiting: list[Lookup], error: TransientError) -> None:
+    """Queue the *waiting* keys of *call* again, whose *error* may pass; settle those that may not be asked again."""
+    for lookup in waiting:
+        lookup.failed(error, counted=not call.overdue)
+    waiting = [lookup for lookup in waiting if not asked_elsewhere(call, lookup)]
+    ask_again_or_fail(run, waiting, error.retry_after)
+
+
+def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: BaseException) -> None:
+    """Settle the *waiting* keys of *call* with *error*, or ask for each half of them to find the key that is poison."""
+    # What is wrong with a key that was asked alone is an answer, as a `Failure` is: no other call will do better.
+    final = len(call.lookups) == 1
+    if not final:
+        waiting = [lookup for lookup in waiting if not asked_elsewhere(call, lookup)]
+        if waiting and _bisect(run, call, waiting):
+            return
+    if not isinstance(error, ConnectorError):
+        _log_place(run, error)
+        # The text of an unknown exception may hold a key or a secret.
+        error = PermanentError(f"the connector raised {raised(error, show_text=run.options.show_keys)}")
+    for lookup in waiting:
+        if not run.closed and (final or lookup.routes == 0):
+            settlement.settle(run, lookup, ERROR, error=error)
+
+
+def _log_place(run: Run, error: BaseException) -> None:
+    """Log where the connector raised *error*, once for each place: its file, line and function, and no value."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = ", ".join(place(frame) for frame in frames if not frame.filename.startswith(HERE))
+    if places not in run.raised_at and len(run.raised_at) < PLACES_MAX:
+        run.raised_at.add(places)
+        _log.warning("%s: the connector raised %s at: %s.", run.source, type(error).__qualname__, places or "(unknown)")
+
+
+def asked_elsewhere(call: InFlight, lookup: Lookup) -> bool:
+    """Whether *lookup* was queued again when *call* became overdue, so that its failure is no reason to do so again."""
+    return call.overdue and lookup.routes > 0
+
+
+def ask_afresh(run: Run, attached: list[Lookup]) -> None:
+    """Queue lookups that had joined a late call: its failure is not theirs. Their clock goes on."""
+    for lookup in attached:
+        lookup.queued()
+    run.put_first(attached)
+
+
+def ask_again(
+    run: Run, lookups: list[Lookup], retry_after: float | None, cost: int, *, only_delayed: bool = False
+) -> list[Lookup]:
+    """
+    Queue those of *lookups* again that may be asked once more, after their back-off; return the others.
+
+    When the budget is empty, the keys wait until the *cost* of their retry has come back. Where the user has named
+    another value for a key in error, the keys get this value at once, unless *only_delayed*.
+    """
+    retry = run.options.retry
+    if run.closed or retry is None:
+        return lookups
+    waiting = [lookup for lookup in lookups if not lookup.settled]
+    lost = [lookup for lookup in waiting if lookup.failures >= retry.attempts]
+    due, too_late = _due(run, retry, [lookup for lookup in waiting if lookup.failures < retry.attempts], retry_after)
+    lost += too_late
+    spent = bool(due) and run.engine.retry_budget.spend(cost)
+    if due and not spent and not only_delayed and run.options.on_error not in (None, "fail"):
+        for lookup in (lookup for _, group in due for lookup in group):
+            text = f"{lookup.error or 'no answer'} (the budget of retries is used up)"
+            lookup.failed(TransientError(text), counted=False)
+        return waiting
+    for wait, group in due:
+        run.stats.retried(_reason(group[0], only_delayed=only_delayed), len(group))
+        for lookup in group:
+            lookup.queued()
+        run.engine.later(run, wait, group, 0 if spent else cost)
+    return lost
+
+
+def _reason(lookup: Lookup, *, only_delayed: bool) -> str:
+    """Return why *lookup* is asked again: the class of its error, `missing` or `attempt_timeout`."""
+    if only_delayed:
+        return "missing"
+    return "attempt_timeout" if lookup.error is None else type(lookup.error).__name__
+
+
+def ask_again_or_fail(run: Run, lookups: list[Lookup], retry_after: float | None) -> None:
+    """Queue those of *lookups* again that may be asked once more; put the others in error, if no call holds them."""
+    for lookup in ask_again(run, lookups, retry_after, RetryBudget.RETRY):
+        if not run.closed and not lookup.settled and lookup.routes == 0:
+            settlement.settle(run, lookup, ERROR, error=lookup.error)
+
+
+def _due(
+    run: Run, retry: Retry, lookups: Iterable[Lookup], retry_after: float | None
+) -> tuple[list[tuple[float, list[Lookup]]], list[Lookup]]:
+    """
+    Draw the back-off of *lookups*, once for those that failed equally often.
+
+    Keys of one call that each waited a time of their own would come back one by one.
+
+    Returns:
+        Groups with the seconds that each waits, and the lookups whose deadline comes first.
+    """
+    now = run.engine.now()
+    by_failures: dict[int, list[Lookup]] = {}
+    for lookup in lookups:
+        by_failures.setdefault(lookup.failures, []).append(lookup)
+    due: list[tuple[float, list[Lookup]]] = []
+    too_late: list[Lookup] = []
+    for failures, group in by_failures.items():
+        wait = backoff(retry, failures, retry_after, run.rng)
+        in_time = [lookup for lookup in group if now + wait < run.deadlines.of(lookup)]
+        for lookup in group:
+            if now + wait >= run.deadlines.of(lookup):
+                too_late.append(lookup)
+                lookup.error = _not_repeated(lookup.error, wait, retry_after, run.options.timeout)
+        if in_time:
+            due.append((wait, in_time))
+    return due, too_late
+
+
+def _not_repeated(
+    error: BaseException | None, wait: float, retry_after: float | None, timeout: float | None
+) -> BaseException | None:
+    """Return *error* with the reason for which its key is not asked again: a *wait* that ends after its deadline."""
+    if not isinstance(error, TransientError):
+        return error  # a miss, or a call that is overdue
+    asked = retry_after is not None and wait >= min(retry_after, RETRY_AFTER_MAX) > 0
+    who = "the source asks for" if asked else "the back-off is"
+    why = f"{who} {wait:.3g} s, which ends after the timeout of {timeout:g} s"
+    explained = copy.copy(error)
+    explained.args = (f"{str(error).rstrip('.')} (not asked again: {why})",)
+    return explained
+
+
+def _bisect(run: Run, call: InFlight, waiting: list[Lookup]) -> bool:
+    """Queue the halves of a poisoned group; False when its calls or the budget are used up."""
+    bisection = call.bisection or Bisection(len(call.lookups))
+    if bisection.calls < 2 or not run.engine.retry_budget.spend(2 * RetryBudget.BISECTION):
+        return False
+    bisection.calls -= 2
+    run.stats.bisections += 2
+    middle = (len(waiting) + 1) // 2
+    for half in (waiting[:middle], waiting[middle:]):
+        if half:
+            for lookup in half:
+                lookup.queued()
+            run.put_first(half, bisection)
+    return True
+
+
+def backoff(retry: Retry, failures: int, retry_after: float | None, rng: random.Random) -> float:
+    """
+    Return the seconds to wait after the *failures*-th failure of a key, 1 or more.
+
+    Full jitter after "Exponential Backoff And Jitter" (AWS Architecture Blog). A Retry-After of the source is a lower
+    bound, clamped to 0..60; one that is not a number is ignored. `explain` uses this function, too.
+    """
+    wait = min(retry.wait_max, retry.wait * retry.factor ** (failures - 1))
+    if retry.jitter == "full":
+        wait = rng.uniform(0.0, wait)
+    if retry_after is not None and retry_after == retry_after:  # a NaN is not equal to itself
+        wait = max(wait, min(max(retry_after, 0.0), RETRY_AFTER_MAX))
+    return wait

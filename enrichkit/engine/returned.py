@@ -1,0 +1,128 @@
+"""
+Keys whose calls found the source, or one of its nodes, away: how they wait, and what ends their waiting.
+
+Such a key goes back to the queue as if its call had never left: the call counts as no attempt and costs no token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import SourceStalledError, TransientError, UnavailableError
+from ..options import Retry
+from ..outcome import ERROR
+from . import settlement
+from .retries import ask_again_or_fail, asked_elsewhere, backoff
+
+if TYPE_CHECKING:
+    from .records import InFlight, Lookup
+    from .run import Run
+
+__all__ = ["came_back", "give_up", "put_back", "wait_for_node"]
+
+NODE_RETRY = Retry(wait=0.5)
+"""How long the keys of a node that is not available wait before they are asked for again."""
+
+
+def put_back(run: Run, call: InFlight, error: TransientError) -> None:
+    """
+    Put the keys of *call* at the head of the queue, because the source is away: no attempt, and no token.
+
+    Where the source has asked to be left alone for as long as a lookup may take, the clocks of the keys stop as well.
+    """
+    for lookup in call.lookups.values():
+        lookup.call_ended()
+    waiting = [lookup for lookup in call.lookups.values() if not lookup.settled and not asked_elsewhere(call, lookup)]
+    for lookup in waiting:
+        if lookup.attached:
+            lookup.queued()
+        else:
+            lookup.returned(error)
+    # A little less than the timeout, because a part of the pause has passed.
+    if run.options.timeout is not None and run.engine.gate.pause_left(run.engine.now()) > 0.9 * run.options.timeout:
+        run.stop_clocks(waiting)
+    run.stats.returned += len(waiting)
+    run.pending.fresh_first = True
+    run.put_first(waiting, call.bisection)
+
+
+def wait_for_node(run: Run, lacking: Sequence[tuple[Lookup, UnavailableError]]) -> None:
+    """
+    Ask again for keys whose node is not available, while other nodes answer: no attempt, and no token.
+
+    Raises nothing; fails the run when a node has been away for `stall_timeout`.
+    """
+    now = run.engine.now()
+    by_node: dict[tuple[str | None, float | None], list[Lookup]] = {}
+    for lookup, error in lacking:
+        if lookup.settled:
+            continue
+        since = now if lookup.node_away_since is None else lookup.node_away_since
+        if now - since > run.options.stall_timeout:
+            run.fail(
+                SourceStalledError(
+                    f"{run.source}: {error.node} has been away for {now - since:.0f} s while others answered. The "
+                    f"last call got: {str(error).rstrip('.')}. Mend it, or raise stall_timeout "
+                    f"({run.options.stall_timeout:g} s)."
+                )
+            )
+            return
+        lookup.returned(error, since)
+        by_node.setdefault((error.node, error.retry_after), []).append(lookup)
+    for (_, retry_after), group in by_node.items():
+        run.stats.returned += len(group)
+        run.stop_clocks(group)
+        run.engine.later(run, backoff(NODE_RETRY, 1, retry_after, run.rng), group)
+
+
+def came_back(run: Run, since: float, now: float, blamed: Sequence[Lookup], *, counted: bool) -> None:
+    """
+    Note that the source was away *since* then until *now*.
+
+    Args:
+        run: A run that the engine served meanwhile.
+        since: Loop time at which the outage began.
+        now: Loop time.
+        blamed: The lookups whose own failure it was, and not the source's; empty: it was the source.
+        counted: Whether it was an outage.
+    """
+    run.pending.fresh_first = False
+    if blamed:
+        _blame(run, set(blamed))
+    elif run.patient:
+        run.deadlines.stand_still(since, now)
+    if counted:
+        run.stats.outages += 1
+        run.stats.away += now - max(since, run.began)
+
+
+def _blame(run: Run, suspects: set[Lookup]) -> None:
+    """Count the failure of *suspects*, which were put back: ask again after a back-off where that is allowed."""
+    for group, bisection in run.pending.take_urgent():
+        run.put_first([lookup for lookup in group if lookup not in suspects], bisection)
+        blamed = [lookup for lookup in group if lookup in suspects and not lookup.settled]
+        for lookup in blamed:
+            lookup.blamed()
+        ask_again_or_fail(run, blamed, None)
+    run.flush()
+
+
+def give_up(run: Run, since: float, now: float) -> bool:
+    """
+    Put the keys in error that a source has not answered which is away *since* then, and be patient anew.
+
+    Returns:
+        False, and nothing done, where an error fails the task, or when this happens again in one outage.
+    """
+    if run.options.policy("on_error") == "fail" or run.gave_up == since:
+        return False
+    run.gave_up, run.began = since, now
+    for group, bisection in run.pending.take_urgent():
+        for lookup in group:
+            if lookup.error is not None and not (lookup.settled or run.closed):
+                settlement.settle(run, lookup, ERROR, error=lookup.error)
+        # A miss that is asked for once more has no error.
+        run.put_first([lookup for lookup in group if not lookup.settled], bisection)
+    run.flush()
+    return True

@@ -1,0 +1,180 @@
+"""
+Reuse: what a task has found out stands for its later rows, so that a task asks for a key once.
+
+Answers and misses are kept for the life of the task, within a number of bytes. Two generations approximate LRU without
+work for each hit: what is looked up in the old generation moves to the young one, and when the young one is full it
+becomes the old one, whose own entries are dropped: the least recently used ones.
+
+To remember costs 0.3 us for each key, a tenth of a bulk lookup, and answers in columns become objects for it. Where
+keys do not repeat, nothing is remembered after the first `TRIAL` keys. Then the keys of some slices are watched, as the
+ghosts of a cache are, and when later slices have them again, the task remembers anew. A task whose keys do not repeat
+takes 2 % more CPU for all this, measured with Redis and 500,000 keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice, repeat
+from operator import itemgetter
+from typing import Any
+
+from ..interface import Keys
+from .cache import ABSENT, Stage
+from .sizes import sizes_of
+
+__all__ = ["Reuse"]
+
+TRIAL = 10_000
+"""Distinct keys after which it is decided, and decided again, whether keys repeat."""
+WORTH = 0.005
+"""Share of the keys that must have come before: less is not worth the work."""
+SAMPLE = 64
+"""Keys of each slice that are looked up among the ghosts."""
+GHOSTS = 4_096
+"""Most keys of a slice that become ghosts: one in 200 of the keys of a source with 800,000 is among them."""
+ENTRY = 40
+"""Bytes of a dict for an entry, besides key and value: 24 to 48, as the dict grows."""
+WATCHED = 32
+"""One of so many slices becomes ghosts while nothing is remembered."""
+PRIME = 7_919
+"""Multiples of it reach all places of a slice."""
+
+
+class Reuse(Stage):
+    """
+    What one run has found out. Lives on the loop thread, except `active`, which Spark's thread reads.
+
+    Args:
+        max_bytes: About how many bytes keys and values may take.
+
+    Attributes:
+        active: Whether answers are remembered and looked up; False while keys do not repeat.
+    """
+
+    origin = "reuse"
+
+    def __init__(self, max_bytes: int) -> None:
+        self.active = True
+        self._max_bytes = max_bytes
+        self._young: dict[Any, Any] = {}
+        self._old: dict[Any, Any] = {}
+        self._young_bytes = self._old_bytes = 0
+        self._keys = self._hits = 0  # since the last decision
+        self._seen: set[Any] | None = set()  # the keys before the first decision
+        self._ghosts: set[Any] = set()
+        self._slices = 0
+        self._knew_all = False  # of the last slice
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes keys and values take."""
+        return self._young_bytes + self._old_bytes
+
+    def get_many(self, keys: Sequence[Any], now: float) -> list[Any]:
+        """Return for each of *keys*, the distinct keys of a slice, its value, `MISS`, or `ABSENT`."""
+        found = self._whole(keys) if self._knew_all and len(keys) > 1 else None
+        absent = 0
+        if found is None:
+            found = list(map(self._young.get, keys, repeat(ABSENT)))
+            absent = 0 if all(found) else found.count(ABSENT)
+            if absent and self._old:
+                absent -= self._promote(keys, found)
+        self._knew_all = not absent
+        self._judge(keys, len(keys) - absent)
+        return found
+
+    def _judge(self, keys: Sequence[Any], known: int) -> None:
+        """Count how many of *keys* came before, and decide after each `TRIAL` keys whether that is worth the work."""
+        if self._seen is not None:
+            # By the keys themselves: the first answers may not have come yet.
+            known = len(self._seen.intersection(keys))
+            self._seen.update(keys)
+        elif not len(self):
+            return
+        self._keys += len(keys)
+        self._hits += known
+        if self._keys >= TRIAL:
+            if self._hits < WORTH * self._keys:
+                self.active = False
+                # Watch whether the keys of the task so far come again.
+                self._ghosts = {*islice(self._young if self._seen is None else self._seen, GHOSTS)}
+                self.close()
+            self._seen = None
+            self._keys = self._hits = 0
+
+    def _whole(self, keys: Sequence[Any]) -> list[Any] | None:
+        """Return the values of two or more *keys* when the young generation knows them all: a sixth quicker."""
+        try:
+            return list(itemgetter(*keys)(self._young))
+        except KeyError:
+            return None
+
+    def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
+        """Remember *values*, some of which may be `MISS`, under *keys*; *late* ones replace none."""
+        young = self._young
+        given = dict(zip(keys, values, strict=True))
+        if late:
+            given = {key: value for key, value in given.items() if key not in young}
+        fresh = given if young.keys().isdisjoint(given) else {key: given[key] for key in given.keys() - young.keys()}
+        young.update(given)
+        self._young_bytes += _bytes_of(fresh)
+        if 2 * self._young_bytes > self._max_bytes or self.bytes > self._max_bytes:
+            self._old, self._old_bytes = self._young, self._young_bytes
+            self._young, self._young_bytes = {}, 0
+            if self._old_bytes > self._max_bytes:  # one call has brought more than there is room for
+                self._old, self._old_bytes = {}, 0
+
+    def watch(self, keys: Sequence[Any]) -> None:
+        """Look whether *keys*, of a slice for which nothing is remembered, came before; if many did, remember again."""
+        # Neighbours, because they are quicker to get than keys that are spread, and each time at another place.
+        sample = _some(keys, SAMPLE, self._slices)
+        self._keys += len(sample)
+        self._hits += len(self._ghosts.intersection(sample))
+        if self._hits > 1 and self._hits >= WORTH * self._keys:
+            self.active = True
+            self._ghosts.clear()
+            self._keys = self._hits = 0
+            return
+        self._slices += 1
+        if self._slices % WATCHED == 0:
+            if len(self._ghosts) > TRIAL:
+                self._ghosts.clear()
+            self._ghosts.update(_some(keys, GHOSTS, self._slices))
+            self._keys = self._hits = 0
+
+    def close(self) -> None:
+        """Forget all answers: they stand for the task only."""
+        self._seen = None
+        self._young, self._old = {}, {}
+        self._young_bytes = self._old_bytes = 0
+
+    def _promote(self, keys: Sequence[Any], found: list[Any]) -> int:
+        """Move those of *keys* that are not *found* from the old generation to the young one; return how many."""
+        places = [index for index, value in enumerate(found) if value is ABSENT]
+        wanted = [keys[index] for index in places]
+        if self._old.keys().isdisjoint(wanted):
+            return 0
+        moved: dict[Any, Any] = {}
+        for index, key, value in zip(places, wanted, map(self._old.get, wanted, repeat(ABSENT)), strict=True):
+            if value is not ABSENT:
+                found[index] = moved[key] = value
+                del self._old[key]
+        cost = _bytes_of(moved)
+        self._young.update(moved)
+        self._young_bytes += cost
+        self._old_bytes -= cost
+        return len(moved)
+
+
+def _some(keys: Sequence[Any], count: int, number: int) -> Sequence[Any]:
+    """Return at most *count* of *keys*, from a place on that *number* says."""
+    start = number * PRIME % max(1, len(keys) - count)
+    return keys.sample(count, start) if isinstance(keys, Keys) else keys[start : start + count]
+
+
+def _bytes_of(entries: Mapping[Any, Any]) -> int:
+    """Return about how many bytes *entries* take in a dict."""
+    return ENTRY * len(entries) + sizes_of(entries) + sizes_of(entries.values())

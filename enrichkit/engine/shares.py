@@ -1,0 +1,250 @@
+"""The part of the rate of the whole job that this process has."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ..limits import Ask, Grant
+from .leases import AGAIN, HOLD, IDLE, PERIOD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .leases import Lessee
+    from .pacing import AverageCost
+
+__all__ = ["RateShare"]
+
+GRACE = 0.1
+"""Seconds after the end of a lease in which a call that was late may still leave."""
+
+
+class _Lease:
+    """
+    Calls that may leave, evenly spaced.
+
+    Attributes:
+        start: Loop time at which the first one may leave.
+        left: Calls that have not left, a part of a call included.
+        interval: Seconds between two of them.
+        ends: Loop time at which the lease ends.
+    """
+
+    __slots__ = ("ends", "interval", "left", "start")
+
+    def __init__(self, start: float, calls: float, seconds: float) -> None:
+        self.start = start
+        self.left = calls
+        self.interval = seconds / max(calls, 1.0)
+        self.ends = start + seconds
+
+
+class RateShare:
+    """
+    A part of the rate of the job, with the interface of a rate of the process; see `pacing.Pace`.
+
+    The calls of a lease leave evenly spaced over a quarter of a second. They may be a little closer than that, 3 %, to
+    catch up with calls that a busy process has let leave late; what was not wanted in a lease expires with it.
+
+    Args:
+        per_second: The rates of the job, by unit.
+        average: What a call costs on average.
+        lessee: Asks the store.
+
+    Attributes:
+        lessee: Asks the store.
+        away: Whether the store is away.
+        held: The share: a part of the rate.
+    """
+
+    LEAD = 0.12
+    """Seconds before the end of a lease at which the next one is asked for."""
+    BURST = 0.03
+    """Seconds whose calls may leave together, if that is more than one, since timers are coarse; see `limits.Rate`."""
+    KEPT = 0.985
+    """Part of the rate that is used: of two calls the first may take longer to the source, and both arrive together."""
+    CLOSER = 0.97
+    CARRIED = 0.05
+    """Seconds of calls that were late, which the next lease takes over."""
+
+    __slots__ = (
+        "_ask_at",
+        "_asked",
+        "_average",
+        "_leases",
+        "_next",
+        "_per_second",
+        "_rest",
+        "_sent",
+        "_settle",
+        "_unused",
+        "_used",
+        "_waited",
+        "_wanted_at",
+        "_wanted_before",
+        "away",
+        "held",
+        "lessee",
+    )
+
+    def __init__(self, per_second: Mapping[str, float], average: AverageCost, lessee: Lessee) -> None:
+        self._per_second = per_second
+        self._average = average
+        self.lessee = lessee
+        self.held = 0.0
+        self.away = False
+        self._leases: deque[_Lease] = deque()
+        self._next = 0.0  # when the next call may leave, at the earliest
+        self._rest = 0.0  # calls that the last lease leaves to the next one
+        self._settle = dict.fromkeys(per_second, 0.0)  # seconds of the limit that the store does not know of
+        self._wanted_at = self._wanted_before = float("-inf")
+        self._waited = False  # since the last question a call has had to wait
+        self._asked = self._ask_at = 0.0
+        self._sent = 0.0  # calls since the last question
+        self._used = 0.0  # the share that has been used, on average
+        self._unused = False  # since the last question a lease has ended before all its calls had left
+
+    def _cost(self) -> dict[str, float]:
+        """Return the seconds of the limit that an average call takes, by unit."""
+        amounts = self._per_second.items()
+        return {unit: max(self._average.units[unit], 1e-9) / (self.KEPT * amount) for unit, amount in amounts}
+
+    # the gate
+
+    def delay(self, now: float) -> float:
+        """Return 0 when a call may leave now, else the seconds after which to ask again."""
+        self._wanted_before, self._wanted_at = self._wanted_at, now
+        self.lessee.wake(self)
+        lease = self._current(now)
+        if lease is None:
+            self._waited = True
+            return HOLD
+        wait = max(self._next - max(0.0, self.BURST - lease.interval), lease.start) - now
+        self._waited = self._waited or wait > 0.0
+        return max(0.0, wait)
+
+    def spend(self, now: float) -> None:
+        """Count one call of average cost as sent."""
+        self._sent += 1.0
+        lease = self._current(now)
+        if lease is not None:
+            lease.left -= 1.0
+            self._next = max(now, self._next) + self.CLOSER * lease.interval
+
+    def correct(self, now: float, units: Mapping[str, float]) -> None:
+        """Count *units* besides; negative ones were counted and not needed. The next question tells the store."""
+        for unit, amount in units.items():
+            if unit in self._settle and amount:
+                self._settle[unit] += amount / (self.KEPT * self._per_second[unit])
+                self.lessee.wake(self)
+
+    def _current(self, now: float) -> _Lease | None:
+        """Return the lease of which the next call leaves, now or later; None: there is none."""
+        while self._leases:
+            lease = self._leases[0]
+            self._expire(lease, now)
+            if lease.left + self._rest >= 1.0 - 1e-9 and now <= lease.ends + GRACE:
+                lease.left, self._rest = lease.left + self._rest, 0.0
+                return lease
+            self._leases.popleft()
+            rest = lease.left + self._rest
+            self._rest = min(rest, max(1.0, self.CARRIED / lease.interval))
+            self._unused = self._unused or rest > self._rest
+            if self.away and not self._leases:
+                self._give_own(now, lease.ends)
+        if self.away and self.held > 0.0:
+            self._give_own(now, now)
+            return self._leases[0]
+        return None
+
+    def _expire(self, lease: _Lease, now: float) -> None:
+        """
+        Take from *lease* the calls that should have left a while ago, when none has wanted to leave since.
+
+        While a source is away, thousands of processes have leases that they do not use. When it is back, the calls of
+        a third of a second would leave late, and together with those of the moment.
+        """
+        if self._wanted_before < lease.start:
+            in_time = (lease.ends + GRACE - now) / lease.interval
+            if in_time < lease.left:
+                lease.left, self._unused = max(in_time, 0.0), True
+
+    def _give_own(self, now: float, after: float) -> None:
+        """Add a lease of the size of the share, which this process gives itself while the store is away."""
+        if self.held <= 0.0:
+            return
+        one = max(self._cost().values())
+        calls = max(1.0, self.held * PERIOD / one)
+        seconds = calls * one / self.held
+        owed = max(0.0, *self._settle.values()) / self.held  # by calls that took more than was reserved
+        self._settle = {unit: min(0.0, amount) for unit, amount in self._settle.items()}
+        start = max(after, now - GRACE) + owed
+        if calls == 1.0:
+            start += seconds  # a share that is less than a call pays first
+            seconds = PERIOD
+        self._leases.append(_Lease(start, calls, seconds))
+
+    # the store
+
+    def idle(self, now: float) -> bool:
+        """Whether no call has wanted to leave for a while."""
+        return now - self._wanted_at >= IDLE and not any(self._settle.values())
+
+    def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:
+        """Return the question to the store, which may have been *away*; the *last* one gives the share back."""
+        cost = self._cost()
+        one = max(cost.values())
+        wanted = 0.0
+        if not last and now - self._wanted_at < IDLE:
+            wanted = self._wanted(now, one)
+        settle, self._settle = self._settle, dict.fromkeys(self._settle, 0.0)
+        return Ask(
+            limit=name,
+            worker=worker,
+            total=1.0,
+            wanted=min(1.0, wanted),
+            held=self.held,
+            away=away,
+            cost=cost,
+            settle={unit: seconds for unit, seconds in settle.items() if seconds},
+            period=PERIOD,
+        )
+
+    def _wanted(self, now: float, one: float) -> float:
+        """Return the share that would do; *one* is what one call a second takes."""
+        used = self._sent * one / max(now - self._asked, AGAIN)
+        self._used += 0.5 * (used - self._used)
+        if self.held == 0.0:
+            return 1.0
+        if self._waited and not self._unused:  # it uses all that it gets, and could use more
+            return max(2.0 * self.held, 2.0 * one / PERIOD)
+        return 1.15 * self._used + 0.5 * one / PERIOD
+
+    def unanswered(self, ask: Ask) -> None:
+        """Take back what *ask* has told the store, which has not heard it."""
+        for unit, seconds in ask.settle.items():
+            self._settle[unit] += seconds
+
+    def granted(self, grant: Grant, asked: float, now: float, *, back: bool) -> None:
+        """Take the answer to a question that left at *asked*; *back*: the store was away."""
+        if back:
+            self._leases.clear()  # which this process has given itself
+            self._rest = 0.0
+        self.held = grant.share
+        self._asked, self._sent, self._waited, self._unused = now, 0.0, False, False
+        self._ask_at = now + min(max(grant.wait, AGAIN), 1.0)
+        if grant.calls > 0.0:
+            self._leases.append(_Lease(now + grant.start, grant.calls, PERIOD))
+            self._ask_at = self._leases[-1].ends - self.LEAD
+
+    def next_ask(self, now: float) -> float:
+        """Return the time at which to ask again."""
+        return self._ask_at
+
+    def told(self) -> str:
+        """Return the share as users read it."""
+        names = {"requests": "calls"}
+        return " and ".join(
+            f"{self.held * amount:.3g} {names.get(unit, unit)}/s" for unit, amount in self._per_second.items()
+        )

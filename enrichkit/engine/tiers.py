@@ -1,0 +1,265 @@
+"""
+Tiers: sources that are asked before the source of a run, such as a store that is nearer or cheaper.
+
+A tier has a run of its own on the engine of its source, as a fallback has. The keys of a slice that no stage knows go
+to the first tier; what it finds settles them, and all others go on at once: to the next tier, and at last into the run.
+A tier fails no row: a key that it cannot answer within its time, or at all, goes on.
+
+A tier that does not answer is *down*: its keys go on without it, and once a second a copy of some keys asks whether it
+is back. Whether it is down is known to all runs on its engine. What a later tier or the source has found is written
+back in the background, see `write_back.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ..errors import TransientError, UnavailableError
+from ..interface import Keys
+from ..outcome import ERROR, MISSING, OK, PENDING, TIMEOUT, Outcomes
+from . import settlement
+from .records import NO_SLICE
+from .run import Run
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from .engine import Engine
+    from .records import InFlight, Part
+    from .write_back import WriteBack
+
+__all__ = ["Tier", "TierRun"]
+
+_log = logging.getLogger("enrichkit")
+
+PROBE_EVERY = 1.0
+"""Seconds from one question whether a tier is back to the next one."""
+
+
+SILENT = (TransientError.__name__, UnavailableError.__name__)
+"""How the error of a key begins to which a tier has given no answer."""
+
+
+class _Health:
+    """Whether a tier answers. One for each engine; `down` is the loop time of the next probe, None: it answers."""
+
+    __slots__ = ("down",)
+
+    def __init__(self) -> None:
+        self.down: float | None = None
+
+
+_healths: WeakKeyDictionary[Engine, _Health] = WeakKeyDictionary()
+
+
+class _Request(NamedTuple):
+    """Keys of a slice of the parent: their indices there, and the seconds that earlier tiers took for them."""
+
+    outcomes: Outcomes
+    indices: Sequence[int]
+    spent: float
+
+
+class TierRun(Run):
+    """A run whose keys wait while `window_bytes` holds those of the parent back."""
+
+    tier: Tier
+    behind_tiers = True  # an earlier tier passes on the keys of some slices later than those of later ones
+
+    def take(self, limit: int, task: asyncio.Task[Any] | None, key_columns: bool) -> InFlight | None:
+        """Return the call that the slot *task* makes now, as `Run.take`."""
+        parent = self.tier.parent
+        assert parent is not None
+        waiting = parent.settled_bytes - parent.taken_bytes
+        self.held_back = parent.held_back or waiting > parent.options.window_bytes
+        return super().take(limit, task, key_columns)
+
+    def only_slice(self) -> Part | Outcomes | None:
+        """Return the slice whose keys alone may be asked for: the one with keys of the parent's only slice."""
+        parent = self.tier.parent
+        assert parent is not None
+        only = parent.only_slice()
+        return None if only is None else self.tier.slice_of(only)
+
+
+class Tier:
+    """
+    One tier of one run. Lives on the loop thread.
+
+    Args:
+        name: Name of the source.
+        engine: The engine of the source.
+        make_run: Makes the unordered run of the tier from the function that takes its parts.
+        writer: Writes back what later tiers and the source have found; None: nothing is written.
+
+    Attributes:
+        origin: Origin of the rows that the tier answers.
+        parent: The run whose tier this is; it sets the attribute.
+        next: The tier that is asked next; None: the source is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        make_run: Callable[[Callable[[list[Part] | BaseException], None]], TierRun],
+        writer: WriteBack | None = None,
+    ) -> None:
+        self.name = name
+        self.origin = f"tier:{name}"
+        self.writer = writer
+        self.parent: Run | None = None
+        self.next: Tier | None = None
+        self._engine = engine
+        self._make_run = make_run
+        self._health = _healths.setdefault(engine, _Health())
+        self._asked: dict[Outcomes, _Request | None] = {}  # None: a probe
+        self._run: TierRun | None = None
+        self.runs: list[TierRun] = []
+
+    def ask(self, outcomes: Outcomes, indices: Sequence[int], spent: float = 0.0) -> None:
+        """Ask for the keys of *outcomes* with *indices*, or pass them on while the tier is down."""
+        if self._health.down is None and self._engine.gate.outage.since is not None:
+            self._goes_down()
+        keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
+        wanted = list(keys) if len(indices) == len(keys) else [keys[index] for index in indices]
+        if self._health.down is None:
+            self._admit(wanted, _Request(outcomes, indices, spent))
+            return
+        if self._engine.now() >= self._health.down:
+            self._health.down = self._engine.now() + PROBE_EVERY
+            self._admit(wanted[: self._engine.batch_size], None)
+        self._skip(_Request(outcomes, indices, spent))
+
+    def slice_of(self, outcomes: Part | Outcomes) -> Outcomes:
+        """Return the slice of the tier with keys of the slice *outcomes* of its parent."""
+        for asked, request in self._asked.items():
+            if request is not None and request.outcomes is outcomes:
+                return asked
+        return NO_SLICE
+
+    def wake(self) -> None:
+        """Look again whether keys may be asked for."""
+        if self._run is not None:
+            self._engine.wake()
+
+    def close(self) -> None:
+        """End: nothing is asked for or written any more."""
+        self._asked.clear()
+        self._end_run()
+        if self.writer is not None:
+            self.writer.close()
+
+    def _admit(self, keys: list[Any], request: _Request | None) -> None:
+        if self._run is None:
+            self._run = run = self._make_run(self._take)
+            run.tier = self
+            self.runs = [*self.runs[-1:], run]
+        asked = Outcomes(keys, len(keys), details=True, counts=[1] * len(keys))
+        self._asked[asked] = request
+        self._run.admit(asked)
+
+    def _end_run(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()
+
+    def _take(self, parts: list[Part] | BaseException) -> None:
+        """Settle what the tier has found, and pass the other keys on."""
+        parent = self.parent
+        assert parent is not None
+        if isinstance(parts, BaseException):
+            _log.warning("%s: the tier is left out, because it has failed: %s", self.name, parts)
+            self._goes_down()
+            return
+        silent = False
+        for part in parts:
+            asked = part.outcomes
+            if asked not in self._asked:
+                continue
+            request = self._asked[asked]
+            if not asked.unsettled:
+                del self._asked[asked]
+            if self._run is not None:
+                self._run.taken_bytes += part.bytes
+            answers = [_is_answer(asked, index) for index in part.indices or ()]
+            answered = any(answers)
+            silent = silent or (bool(answers) and not answered)
+            if answered and self._health.down is not None:
+                self._health.down = None
+                _log.warning("%s: the tier is back.", self.name)
+            if request is not None:
+                self._settle(parent, part, request)
+        if silent:
+            self._goes_down()
+        parent.flush()
+
+    def _settle(self, parent: Run, part: Part, request: _Request) -> None:
+        """Give the rows of *request* what the tier has found in *part*, and pass the other keys on."""
+        asked, places = part.outcomes, sorted(part.indices or ())  # what all of a slice is, is told by their number
+        assert asked.details is not None
+        took = max((asked.details.latencies[place] for place in places), default=0.0)
+        took = min(took, self._engine.now() - asked.admitted)  # a key may have joined a lookup that had begun before
+        hits = [place for place in places if asked.statuses[place] == OK]
+        if hits:
+            values = [asked.values[place] for place in hits]
+            keys = [asked.keys[place] for place in hits]
+            parent.stats.tiered += len(hits)
+            parent.stats.ok += len(hits)
+            parent.remember(keys, values, parent.engine.now() - took, before=self)
+            indices, each = [request.indices[place] for place in hits], part.bytes // len(places)
+            origins = {OK: self.origin}
+            settlement.record(
+                parent, request.outcomes, indices, values, bytes([OK]) * len(hits), each, 1, took, origins
+            )
+        others = [place for place in places if asked.statuses[place] != OK]
+        parent.stats.skipped += sum(asked.statuses[place] != MISSING for place in others)
+        indices = [request.indices[place] for place in others]
+        self._pass_on(_Request(request.outcomes, indices, request.spent + took))
+
+    def _skip(self, request: _Request) -> None:
+        """Pass keys on that the tier does not answer."""
+        assert self.parent is not None
+        self.parent.stats.skipped += len(request.indices)
+        self._pass_on(request)
+
+    def _pass_on(self, request: _Request) -> None:
+        parent = self.parent
+        assert parent is not None
+        if not request.indices or parent.closed:
+            return
+        if self.next is not None:
+            self.next.ask(*request)
+        else:
+            parent.ask_source(*request)
+
+    def _goes_down(self) -> None:
+        """Do without the tier for a while, and pass the keys on that it has not answered."""
+        if self._health.down is None:
+            _log.warning("%s: the tier does not answer, so its keys are looked up without it.", self.name)
+        self._health.down = self._engine.now() + PROBE_EVERY
+        waiting, self._asked = self._asked, {}
+        self._end_run()
+        for asked, request in waiting.items():
+            if request is not None:
+                left = [place for place, status in enumerate(asked.statuses) if status == PENDING]
+                indices = [request.indices[place] for place in left]
+                # What waited for a slot has waited longer than that, and such a wait counts for no deadline.
+                took = min(self.timeout, self._engine.now() - asked.admitted)
+                self._skip(_Request(request.outcomes, indices, request.spent + took))
+
+    @property
+    def timeout(self) -> float:
+        """The most seconds that the tier may take for a key."""
+        run = self.runs[-1] if self.runs else None
+        return 0.0 if run is None else run.options.timeout or 0.0
+
+
+def _is_answer(asked: Outcomes, index: int) -> bool:
+    """Whether the tier has said something of a key, be it that it does not take the key."""
+    if asked.statuses[index] == ERROR:
+        return not asked.errors[index].startswith(SILENT)
+    return asked.statuses[index] != TIMEOUT

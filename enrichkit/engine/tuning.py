@@ -1,0 +1,134 @@
+"""
+`capacity="auto"`: how many calls may be in flight, found from the latency of the calls that end.
+
+It is the gradient of Netflix's concurrency-limits (Gradient2) with additive room to grow, and a decrease by a factor
+for each refusal. Gradient2 compares the latency with its own long average, which a job that always has work drags
+upwards; here it is compared with the latency of an idle source, which is measured anew now and then with few calls in
+flight, as TCP BBR does.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+__all__ = ["Tuner"]
+
+
+class Tuner:
+    """
+    The calls that may be in flight, between 1 and *most*. Lives on the loop thread.
+
+    Args:
+        most: Never more calls in flight than this.
+
+    Attributes:
+        allowed: Calls that may be in flight now.
+    """
+
+    START = 20
+    TOLERANCE = 1.5  # as many times the latency of an idle source is no sign of a queue
+    SMOOTHING = 0.2
+    GRADIENT_MIN = 0.5
+    DECREASE = 0.9
+    WINDOW = 0.1  # seconds, and at least as long as a call takes
+    WINDOW_CALLS = 5
+    MEMORY = 4.0  # seconds for which what was refused is not tried again
+    IDLE_PERIOD = 10.0  # seconds between two measurements of an idle source
+    IDLE_SHARE = 0.05  # and at most this share of the time
+    STEEP = 5  # windows at the smallest gradient, after which the idle source is measured at once
+    IDLE_CALLS = 3
+
+    __slots__ = (
+        "_began",
+        "_busiest",
+        "_ceiling",
+        "_cut_at",
+        "_idle",
+        "_idle_at",
+        "_limit",
+        "_measuring_from",
+        "_most",
+        "_recent",
+        "_samples",
+        "_steep",
+        "allowed",
+    )
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._limit = float(min(self.START, most))
+        self.allowed = int(self._limit)
+        self._idle: float | None = None  # latency of the source without a queue
+        self._idle_at = 0.0
+        self._recent = 0.0  # latency of the last window
+        self._samples: list[float] = []
+        self._began = 0.0
+        self._busiest = 0
+        self._steep = 0
+        self._measuring_from: float | None = None  # calls that start from then on measure the idle source
+        self._cut_at = -math.inf
+        self._ceiling = float(most)
+
+    def answered(self, started: float, now: float, in_flight: int) -> bool:
+        """Note a call that was answered, *in_flight* with it; return whether more may be in flight than before."""
+        before = self.allowed
+        if self._measuring_from is not None:
+            if started >= self._measuring_from:
+                self._samples.append(now - started)
+                if len(self._samples) >= self.IDLE_CALLS:
+                    self._measured(now)
+            return self.allowed > before
+        if not self._samples:
+            self._began, self._busiest = now, 0
+        self._samples.append(now - started)
+        self._busiest = max(self._busiest, in_flight)
+        if len(self._samples) >= self.WINDOW_CALLS and now - self._began >= max(self.WINDOW, self._idle or 0.0):
+            self._window(now)
+        return self.allowed > before
+
+    def refused(self, started: float, now: float) -> None:
+        """Note a call that was refused, failed, or became late; those of one moment count once."""
+        if started < self._cut_at:
+            return
+        self._cut_at = now
+        self._limit = max(1.0, self._limit * self.DECREASE)
+        self._ceiling = self._limit
+        if self._measuring_from is None:
+            self._allow()
+
+    def _window(self, now: float) -> None:
+        """Move the limit by the latency of a window."""
+        latency, self._samples = median(self._samples), []
+        self._recent = latency
+        if self._idle is None or latency < self._idle:
+            self._idle, self._idle_at = latency, now
+        gradient = min(1.0, max(self.GRADIENT_MIN, self.TOLERANCE * self._idle / max(latency, 1e-9)))
+        self._steep = self._steep + 1 if gradient == self.GRADIENT_MIN else 0
+        limit = self._limit * gradient + math.sqrt(self._limit)
+        limit = self._limit + self.SMOOTHING * (limit - self._limit)
+        if limit > self._limit and self._busiest < self._limit / 2:
+            limit = self._limit  # there was no work for more calls: nothing is known of them
+        if now - self._cut_at < self.MEMORY:
+            limit = min(limit, self._ceiling)
+        self._limit = min(float(self._most), max(1.0, limit))
+        self._allow()
+        period = max(self.IDLE_PERIOD, (latency + self._idle) / self.IDLE_SHARE)
+        if self._steep >= self.STEEP or (now - self._idle_at >= period and gradient < 1.0):
+            self._measure(now, latency)
+
+    def _measure(self, now: float, latency: float) -> None:
+        """Let few calls be in flight, so that the queue of the source, if it has one, becomes empty."""
+        assert self._idle is not None
+        self._steep = 0
+        self._measuring_from = now + latency
+        self.allowed = max(1, int(self._limit * self._idle / latency / 2))
+
+    def _measured(self, now: float) -> None:
+        """Take what the idle source took."""
+        self._idle, self._idle_at, self._samples = median(self._samples), now, []
+        self._measuring_from = None
+        self._allow()
+
+    def _allow(self) -> None:
+        self.allowed = max(1, round(self._limit))

@@ -1,0 +1,158 @@
+"""
+What the sweeper does on each tick: expire lookups, ask again for late keys, cancel calls, and fail what cannot go on.
+
+Each step is a function of its own, in the order in which a tick takes them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import FatalError, SourceStalledError
+from .hedging import answered_twice, hedge
+from .retries import retry_late
+from .returned import give_up
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .records import InFlight
+    from .run import Run
+
+__all__ = ["sweep"]
+
+
+def sweep(engine: Engine, now: float) -> bool:
+    """Look at all deadlines of *engine*; return whether there is anything left to watch."""
+    engine.gate.breaker.tick(now)
+    _expire_lookups(engine, now)
+    _end_overlong_calls(engine, now)
+    hedge(engine, now)
+    _fail_on_zombies(engine, now)
+    _start_clocks(engine, now)
+    if engine.gate.outage.since is not None:
+        for run in list(engine.runs):
+            run.answer_stale()
+    _fail_on_stall(engine, now)
+    _fail_on_outage(engine, now)
+    _fail_on_limits(engine, now)
+    short_of_tokens = engine.release_retries()
+    pending = any(run.pending for run in engine.runs)
+    if not pending:
+        engine.gate.breaker.held_since = None  # nothing is held back: the next task's stall_timeout begins anew
+    return bool(engine.calls or pending or short_of_tokens or any(run.timers for run in engine.runs))
+
+
+def _expire_lookups(engine: Engine, now: float) -> None:
+    """Give lookups whose deadline has passed their timeout outcome, and note calls that nobody waits for any more."""
+    outage = engine.gate.outage
+    stands_still = outage.since is not None and not outage.alone
+    for run in list(engine.runs):
+        if (stands_still and run.patient and not run.serves_stale) or not run.expire(now):
+            continue
+        for call, owner in engine.calls.items():
+            if not call.late and not call.wanted() and not answered_twice(call, owner, now):
+                call.late = engine.silent = True
+                engine.became_late(call, now)
+
+
+def _end_overlong_calls(engine: Engine, now: float) -> None:
+    """Ask again for the keys of calls beyond `attempt_timeout`, and cancel calls beyond the hard limit."""
+    for call, run in list(engine.calls.items()):
+        age = now - call.started
+        attempt_timeout = run.attempt_timeout
+        if attempt_timeout is not None and not call.overdue and age >= attempt_timeout and not run.closed:
+            if not call.late:
+                engine.became_late(call, now)
+            retry_late(run, call)
+        if age >= run.hard_limit:
+            call.cancel(now)
+
+
+def _fail_on_zombies(engine: Engine, now: float) -> None:
+    """Fail all runs when half of the slots or more are held by calls that ignore their cancellation."""
+    zombies = sum(_is_zombie(call, run, now) for call, run in engine.calls.items())
+    if not zombies or zombies * 2 < engine.capacity:
+        return
+    for run in list(engine.runs):
+        run.stats.zombies = zombies
+        run.fail(
+            FatalError(
+                f"{engine.name}: {zombies} of {engine.capacity} calls did not end although they were cancelled; a "
+                "connector must not swallow asyncio.CancelledError. Look for 'except BaseException' or blocking code "
+                "in its fetch_many."
+            )
+        )
+
+
+def _is_zombie(call: InFlight, run: Run, now: float) -> bool:
+    """Whether *call* was cancelled long ago and still runs."""
+    if call.cancelled_at is None:
+        return False
+    patience = run.options.longest_wait or now - call.started
+    return now - call.cancelled_at > 2 * patience
+
+
+def _start_clocks(engine: Engine, now: float) -> None:
+    """
+    Start the clock of the next keys in line where no call may end in time for them to get a slot.
+
+    Rows that a source holds back by refusing in time have no clock, since they can wait. A source that says nothing
+    would freeze the task once its calls are cancelled.
+    """
+    full = len(engine.calls) >= engine.allowed and all(call.late for call in engine.calls)
+    if engine.gate.outage.since is not None:
+        for run in engine.runs:
+            if not run.patient:
+                run.start_clocks(engine.capacity * engine.batch_size, now)
+    elif full or (engine.silent and engine.gate.breaker.held_since is not None):
+        for run in engine.runs:
+            run.start_clocks(engine.capacity * engine.batch_size, now)
+
+
+def _fail_on_outage(engine: Engine, now: float) -> None:
+    """
+    End the patience of the runs that have waited for a source that is away for longer than their `stall_timeout`.
+
+    A run whose rows get another value after their timeout goes on; `max_fallback_ratio` bounds such rows. A run whose
+    rows get another value for an error has its keys that have failed in error, once, because they may be the reason;
+    all others fail.
+    """
+    outage = engine.gate.outage
+    if outage.since is None:
+        return
+    for run in list(engine.runs):
+        waiting = run.stats.rows - run.emitted_rows
+        if run.patient and waiting and now - max(outage.since, run.began) > run.options.stall_timeout:
+            if give_up(run, outage.since, now):
+                continue
+            run.fail(
+                SourceStalledError(
+                    f"{engine.name}: {outage.describe(now)} {waiting:,} rows wait. Mend the source, or raise "
+                    f"stall_timeout ({run.options.stall_timeout:g} s)."
+                )
+            )
+
+
+def _fail_on_stall(engine: Engine, now: float) -> None:
+    """Fail the runs that wait for a breaker which has held calls back for longer than their `stall_timeout`."""
+    held_since = engine.gate.breaker.held_since
+    if held_since is None:
+        return
+    for run in list(engine.runs):
+        if run.pending and now - held_since > run.options.stall_timeout:
+            run.fail(
+                SourceStalledError(
+                    f"{engine.name}: the source has failed for {now - held_since:.0f} s and calls were held back all "
+                    "that time. Mend the source, or raise stall_timeout."
+                )
+            )
+
+
+def _fail_on_limits(engine: Engine, now: float) -> None:
+    """Fail the runs that wait for a share of a limit of the job which no store gives them."""
+    fatal = engine.job.fatal()
+    for run in list(engine.runs):
+        if run.pending:
+            error = fatal or engine.job.stalled(now, run.began, run.options.stall_timeout)
+            if error is not None:
+                run.fail(error)

@@ -1,0 +1,108 @@
+"""Writes to a tier what a later tier or the source has found: in the background, in groups, and within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from .cache import MISS
+from .sizes import sizes_of
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+__all__ = ["WriteBack"]
+
+_log = logging.getLogger("enrichkit")
+
+WRITERS = 2
+"""Groups that are written at a time."""
+BYTES_MAX = 32 * 2**20
+"""Bytes that may wait: what comes beyond is not written, because no row waits for a tier."""
+TIMEOUT = 5.0
+"""Seconds that a group may take."""
+DRAIN = 10.0
+"""Seconds that the end of a task waits for what has not been written."""
+
+
+class WriteBack:
+    """
+    The values that wait to be written to one tier. Lives on the loop thread.
+
+    Args:
+        name: Name of the tier.
+        engine: The engine of the tier.
+        encode: Makes of decoded values what `Connector.store_many` takes; the values by index, without those that the
+            tier could not give back as they are.
+        ttl: Seconds after which the store forgets a value; None: as the store does it.
+
+    Attributes:
+        written: Values that were written.
+        unwritten: Values that were not: the tier failed, or too many waited.
+    """
+
+    def __init__(
+        self, name: str, engine: Engine, encode: Callable[[Sequence[Any]], Mapping[int, Any]], ttl: float | None
+    ) -> None:
+        self.written = self.unwritten = 0
+        self._name = name
+        self._engine = engine
+        self._encode = encode
+        self._ttl = ttl
+        self._waiting: dict[Any, Any] = {}
+        self._bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told = False
+
+    def put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        """Have *values* written under *keys*, those that are no misses and no nulls."""
+        found = {key: value for key, value in zip(keys, values, strict=True) if value is not MISS and value is not None}
+        size = sizes_of(found) + sizes_of(found.values())
+        if self._bytes + size > BYTES_MAX:
+            self._failed(len(found), "more values come than can be written")
+            return
+        self._waiting.update(found)
+        self._bytes += size
+        if found and len(self._tasks) < WRITERS:
+            task = asyncio.get_running_loop().create_task(self._write(), name=f"enrichkit-write-{self._name}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def drain(self) -> None:
+        """Wait until all is written, for `DRAIN` seconds at most."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=DRAIN)
+
+    def close(self) -> None:
+        """Write nothing more."""
+        self._waiting.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _write(self) -> None:
+        while self._waiting:
+            keys = list(islice(self._waiting, self._engine.batch_size))
+            values = [self._waiting.pop(key) for key in keys]
+            if not self._waiting:
+                self._bytes = 0
+            else:
+                self._bytes -= sizes_of(keys) + sizes_of(values)
+            try:
+                encoded = self._encode(values)
+                async with asyncio.timeout(TIMEOUT):
+                    await self._engine.store({keys[index]: value for index, value in encoded.items()}, self._ttl)
+            except Exception as error:  # noqa: BLE001  # whatever a connector raises, no row is concerned
+                self._failed(len(keys), f"{type(error).__name__}: {error}")
+            else:
+                self.written += len(encoded)
+                if len(encoded) < len(keys):
+                    self._failed(len(keys) - len(encoded), "it cannot hold such values")
+
+    def _failed(self, count: int, reason: str) -> None:
+        self.unwritten += count
+        if not self._told:
+            self._told = True
+            _log.warning("%s: a tier was not written to, which concerns no row: %s", self._name, reason)

@@ -1,0 +1,138 @@
+"""From the bytes of a file to batches of entries: whole blocks, small ones joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from .blocks import Block, RefusedFileError, Scan, read_header, scan
+from .entries import one_batch
+
+if TYPE_CHECKING:
+    from .blocks import Header
+    from .stores import File, Store
+    from .table import Table
+
+__all__ = ["Chunk", "FileReader"]
+
+SMALL_BLOCK = 64 << 10
+GROUP_BYTES = 1 << 20
+COPY_BYTES = 64 << 20
+"""Small blocks are copied into memory and joined until the copies of an index take so many bytes."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """
+    A batch of entries.
+
+    Attributes:
+        batch: The entries.
+        rows: How many of them each block had.
+        written_at: When each block was written.
+        copied: Bytes of memory that the batch takes; 0 where it is a part of a mapped file.
+    """
+
+    batch: Any
+    rows: Sequence[int]
+    written_at: Sequence[float]
+    copied: int
+
+
+class FileReader:
+    """
+    One file of a journal, as far as it was read.
+
+    Attributes:
+        file: The file as it was when it was read last.
+        header: What its header says; None while that is not whole.
+        state: Which of its blocks were read.
+    """
+
+    def __init__(self, store: Store, table: Table, file: File) -> None:
+        self._store, self._table = store, table
+        self.file = file
+        self.header: Header | None = None
+        self.state = Scan(0)
+
+    def read(self, file: File, copied: int) -> Iterator[Chunk]:
+        """
+        Yield the entries that have been written since the last time.
+
+        Args:
+            file: The same file as it is now.
+            copied: Bytes that the index has copied so far.
+
+        Raises:
+            RefusedFileError: The file is no file of this table.
+        """
+        self.file = file
+        if not file.size:  # an empty file cannot be mapped
+            return
+        buffer = self._store.read(file)
+        data = memoryview(buffer).cast("B")
+        if self.header is None:
+            self._read_header(data)
+            if self.header is None:
+                return
+        blocks = list(scan(data, self.state, self.header.salt))
+        kept: Any = None
+        for group in _groups(blocks):
+            size = group[-1].offset + group[-1].length - group[0].offset
+            is_small = size <= GROUP_BYTES and (len(group) > 1 or size <= SMALL_BLOCK)
+            if is_small and copied + size <= COPY_BYTES:
+                copied += size
+                start = group[0].offset
+                copy = pa.py_buffer(bytes(data[start : start + size]))
+                yield from self._chunk(copy, [block._replace(offset=block.offset - start) for block in group], size)
+                continue
+            if kept is None:
+                kept = self._store.keep(file, buffer)
+            for block in group:
+                yield from self._chunk(kept, [block], 0)
+
+    def _read_header(self, data: memoryview) -> None:
+        found = read_header(data)
+        if found is None:
+            return
+        header, end = found
+        if header.table != self._table.digest or not header.schema.equals(self._table.schema, check_metadata=True):
+            raise RefusedFileError("it belongs to another source, or to other types")
+        self.header, self.state.end = header, end
+
+    def _chunk(self, data: Any, blocks: Sequence[Block], copied: int) -> Iterator[Chunk]:
+        """Yield *blocks* of *data* as one batch; nothing when all are damaged."""
+        batches, whole = [], []
+        for block in blocks:
+            try:
+                batch = pa.ipc.read_record_batch(data.slice(block.offset, block.length), self._table.schema)
+                batch.validate()
+            except (pa.ArrowException, OSError, ValueError):
+                batch = None
+            if batch is None or len(batch) != block.rows or not block.rows:
+                self.state.damaged += 1
+                continue
+            batches.append(batch)
+            whole.append(block)
+        if batches:
+            joined = batches[0] if len(batches) == 1 else one_batch(batches)
+            yield Chunk(joined, [block.rows for block in whole], [block.written_at for block in whole], copied)
+
+
+def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    """Yield *blocks* in groups of small ones that lie near to each other; a large one alone."""
+    group: list[Block] = []
+    for block in blocks:
+        end = block.offset + block.length
+        if group and (block.length > SMALL_BLOCK or end - group[0].offset > GROUP_BYTES):
+            yield group
+            group = []
+        group.append(block)
+        if block.length > SMALL_BLOCK:
+            yield group
+            group = []
+    if group:
+        yield group

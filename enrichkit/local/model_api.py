@@ -1,0 +1,226 @@
+"""A throw-away, scripted service of the OpenAI API in a process of its own, and the handle that configures it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .http import command
+from .process import announce, start, stop, temp_dir, wait_until_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlmFault:
+    """
+    A misbehaviour of the service towards some requests.
+
+    Attributes:
+        match: Requests whose text contains this are affected; all requests when it is empty.
+        times: The number of matching requests that are affected; all when None.
+        status: Status of the answer, for example 500; 200: the model answers with the text *body*.
+        body: Body of the answer, or with the status 200 the text of the model.
+        headers: Headers of the answer.
+        finish: Why a chat model ended its answer: `"stop"`, `"length"` or `"content_filter"`.
+    """
+
+    match: str = ""
+    times: int | None = None
+    status: int = 200
+    body: str = "{}"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    finish: str = "stop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlmBatches:
+    """
+    What becomes of the batches that are made from now on. Faults and shares of the script hold for their requests, too.
+
+    Attributes:
+        seconds: Seconds from the making of a batch to its end.
+        ends: How a batch ends: `"completed"`, `"expired"`, `"cancelled"`, or `"failed"` before it begins.
+        share: Share of the requests that are answered when a batch expires or is cancelled.
+        silent: `"files"` or `"batches"`: what is posted there is made, and the answer never comes.
+    """
+
+    seconds: float = 0.0
+    ends: str = "completed"
+    share: float = 0.5
+    silent: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlmStats:
+    """
+    The counters of the service since its start or the last reset.
+
+    Attributes:
+        calls: Number of requests that arrived.
+        answered: Number of requests that a model answered; only these cost tokens.
+        limited: Number of requests that a limit refused with 429.
+        faults_used: Number of requests that a fault applied to.
+        cancelled: Number of requests whose connection ended before their answer.
+        connections: Number of connections that clients opened.
+        inputs: Number of texts in the requests that were answered; a request for embeddings has many.
+        input_tokens: Tokens of these texts.
+        output_tokens: Tokens of the answers.
+        peak: The largest number of requests in flight at the same time.
+        in_flight: Number of requests that wait for their answer now.
+        cost: Price of all tokens; those of a batch cost half.
+        files: Number of files that the service holds, those of answers included.
+        batches: Number of batches that the service holds.
+        batched: Number of requests of batches that a model answered; *answered* and the tokens have them, too.
+        per_text: Number of answered requests by text; empty unless the log is on.
+    """
+
+    calls: int
+    answered: int
+    limited: int
+    faults_used: int
+    cancelled: int
+    connections: int
+    inputs: int
+    input_tokens: int
+    output_tokens: int
+    peak: int
+    in_flight: int
+    cost: float
+    files: int
+    batches: int
+    batched: int
+    per_text: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlmService:
+    """
+    The handle of a running service.
+
+    The service takes `/v1/chat/completions`, `/v1/embeddings` and `/v1/responses`, and `/v1/files` and `/v1/batches`
+    with requests for these. An answer is a function of the
+    request: see `reply_of` and `vector_of` in `model_api_service.py`.
+
+    Attributes:
+        url: `http://127.0.0.1:<port>/v1`.
+        control_port: The port to which the handle sends its commands.
+        pid: Process id of the service.
+    """
+
+    url: str
+    control_port: int
+    pid: int
+
+    def script(
+        self,
+        *faults: LlmFault,
+        requests: float | None = None,
+        tokens: float | None = None,
+        minute: float = 60.0,
+        burst: float = 1.0,
+        silent: bool = False,
+        latency: float = 0.0,
+        slowest: float = 0.0,
+        shares: Mapping[str, float] | None = None,
+        prices: tuple[float, float] = (0.0, 0.0),
+        api_key: str | None = None,
+        log: bool = False,
+        batches: LlmBatches | None = None,
+    ) -> None:
+        """
+        Set the behaviour of the service from now on. The call replaces all earlier settings.
+
+        Args:
+            faults: The faults, in the order in which the service tries them.
+            requests: Most requests in a *minute*; a further one is answered by 429 and costs nothing.
+            tokens: Most tokens in a *minute*.
+            minute: Seconds of a minute of the limits, so that a test takes a hundredth of the time.
+            burst: Part of the limit of a minute that may be used at once.
+            silent: True: the headers do not say what the limits still allow.
+            latency: Seconds between a request and its answer.
+            slowest: Seconds of the slowest answer, above *latency*: the text draws between the two, evenly on a
+                logarithmic scale. 0: all take *latency*.
+            shares: Share of the requests, drawn by their text, that get a status such as `"500"`, or under `"text"`
+                an answer that is no JSON.
+            prices: Price of a million tokens of the requests, and of a million tokens of the answers.
+            api_key: The key that each request must have as its Bearer token; another one is answered by 401.
+            log: Whether the service keeps each request for `log()`, and counts each text.
+            batches: What becomes of batches; None: they are completed at once.
+        """
+        settings: dict[str, Any] = {
+            "requests": requests,
+            "tokens": tokens,
+            "minute": minute,
+            "burst": burst,
+            "silent": silent,
+        }
+        settings |= {"latency": latency, "slowest": slowest, "shares": dict(shares or {}), "prices": list(prices)}
+        settings |= {"api_key": api_key, "log": log, "faults": [asdict(fault) for fault in faults]}
+        settings["batches"] = asdict(batches or LlmBatches())
+        self._command("/__script", settings)
+
+    def seed(self, answers: Mapping[str, Any]) -> None:
+        """Store the answers to prompts: a text is answered as it is, None as no answer, anything else as its JSON."""
+        self._command("/__seed", dict(answers))
+
+    def stats(self) -> LlmStats:
+        """Return the counters."""
+        return LlmStats(**self._command("/__stats"))
+
+    def log(self) -> list[dict[str, Any]]:
+        """
+        Return the logged requests in order, each with `path`, `headers`, `body`, `at` and `status`.
+
+        `tokens` are those that the model has read and written for it, and `lost` is True when the connection ended
+        before the answer was sent.
+        """
+        entries: list[dict[str, Any]] = self._command("/__log")
+        return entries
+
+    def reset_stats(self) -> None:
+        """Set the counters to zero and empty the log. The script and the seeds stay."""
+        self._command("/__reset_stats")
+
+    def forget_batches(self) -> None:
+        """Forget all files and batches."""
+        self._command("/__forget_batches")
+
+    def _command(self, path: str, body: Any = None) -> Any:
+        return command(self.control_port, path, body)
+
+
+@contextlib.contextmanager
+def llm_service() -> Iterator[LlmService]:
+    """
+    Run the service. Until `script` is called, it answers without delay, faults and limits, and the log is off.
+
+    >>> with llm_service() as service:
+    ...     service.stats().calls
+    0
+    """
+    began = time.monotonic()
+    with temp_dir("llm") as folder:
+        log, hello = folder / "log", folder / "hello"
+        with hello.open("wb") as sink:
+            program = [sys.executable, "-P", "-m", "enrichkit.local.model_api_service"]
+            process = start(program, log=log, stdout=sink.fileno())
+
+        def ready() -> dict[str, Any] | None:
+            text = hello.read_text()
+            return json.loads(text) if text.endswith("\n") else None
+
+        try:
+            ports = wait_until_ready("The service of models", process, ready, log, timeout=30)
+            announce(f"Scripted OpenAI API on port {ports['port']}, ready in {time.monotonic() - began:.2f} s")
+            url = f"http://127.0.0.1:{ports['port']}/v1"
+            yield LlmService(url=url, control_port=ports["control"], pid=process.pid)
+        finally:
+            stop(process, signal.SIGKILL)

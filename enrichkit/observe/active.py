@@ -1,0 +1,39 @@
+"""The address that plans carry to the workers: that of the monitor of this driver program, if there is one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from .monitor import Monitor, active
+
+if TYPE_CHECKING:
+    from .sender import Address
+
+__all__ = ["active", "address"]
+
+SETTING = "spark.enrichkit.monitor"
+VARIABLE = "ENRICHKIT_MONITOR"
+_ON = ("1", "true", "yes", "on")
+
+_lock = threading.Lock()
+
+
+def address() -> Address | None:
+    """Return where the tasks of a new enrichment report to; starts a monitor if environment or session ask for one."""
+    with _lock:
+        monitor = active()
+        if monitor is None and _wanted():
+            monitor = Monitor().start()
+        return None if monitor is None else monitor.address
+
+
+def _wanted() -> bool:
+    if os.environ.get(VARIABLE, "").lower() in _ON:
+        return True
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    context = getattr(session, "sparkContext", None) if session is not None else None
+    return context is not None and str(context.getConf().get(SETTING, "")).lower() in _ON

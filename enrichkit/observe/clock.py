@@ -1,0 +1,101 @@
+"""
+Where the seconds of a task went: to wait for source, limit, input of Spark or Spark that takes rows, or to compute.
+
+Spark's thread is in one phase at any time, so the phases add up to the time of the task. What it computes in a phase is
+CPU, by the clock of the thread; the rest it waited. While it waits for parts, the loop thread works for the task:
+samples on that thread tell how much of the wait it computed, and how much something held the calls back.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+__all__ = ["Phase", "TaskClock"]
+
+T = TypeVar("T")
+
+
+class Phase(enum.Enum):
+    """What Spark's thread does: take rows from Spark, wait for parts, or hand rows to Spark."""
+
+    INPUT = enum.auto()
+    PARTS = enum.auto()
+    OUTPUT = enum.auto()
+
+
+class TaskClock:
+    """
+    The seconds of one task by phase.
+
+    Attributes:
+        phase: What Spark's thread does now; the loop thread reads it.
+
+    `sample` is for the loop thread, `read` for any thread, and all other methods for Spark's thread.
+    """
+
+    def __init__(self) -> None:
+        self.phase = Phase.INPUT
+        self._wall = dict.fromkeys(Phase, 0.0)
+        self._cpu = dict.fromkeys(Phase, 0.0)
+        self._since = time.perf_counter()
+        self._cpu_since = time.thread_time()
+        self._loop_cpu = 0.0
+        self._held: dict[str, float] = {}
+
+    def enter(self, phase: Phase) -> None:
+        """Begin *phase*, and count the time of the one before."""
+        now, cpu = time.perf_counter(), time.thread_time()
+        self._wall[self.phase] += now - self._since
+        self._cpu[self.phase] += cpu - self._cpu_since
+        self.phase, self._since, self._cpu_since = phase, now, cpu
+
+    def input_of(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield *items*; the time until each of them comes is time of the input."""
+        iterator = iter(items)
+        while True:
+            self.enter(Phase.INPUT)
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self.enter(Phase.PARTS)
+            yield item
+            del item  # it may be large, and the next one may take long to come
+
+    def sample(self, seconds: float, cpu: float, held: str | None) -> None:
+        """
+        Note a sample of the loop thread.
+
+        Args:
+            seconds: Seconds since the sample before.
+            cpu: Seconds of these that the loop thread computed.
+            held: What holds calls back now; None: nothing does.
+        """
+        if self.phase is Phase.PARTS:
+            cpu = min(cpu, seconds)
+            self._loop_cpu += cpu
+            if held is not None:
+                self._held[held] = self._held.get(held, 0.0) + seconds - cpu
+
+    def read(self) -> dict[str, float | dict[str, float]]:
+        """Return the fields of `Stats` that end in `seconds`, and `limits`; from any thread."""
+        wall, cpu = dict(self._wall), dict(self._cpu)
+        wall[self.phase] += max(0.0, time.perf_counter() - self._since)
+        waited = max(0.0, wall[Phase.PARTS] - cpu[Phase.PARTS])
+        computed = min(self._loop_cpu, waited)
+        held = dict(self._held)
+        limit = min(sum(held.values()), waited - computed)
+        share = limit / sum(held.values()) if held else 0.0
+        return {
+            "seconds": sum(wall.values()),
+            "source_seconds": waited - computed - limit,
+            "limit_seconds": limit,
+            "input_seconds": max(0.0, wall[Phase.INPUT] - cpu[Phase.INPUT]),
+            "output_seconds": max(0.0, wall[Phase.OUTPUT] - cpu[Phase.OUTPUT]),
+            "cpu_seconds": computed + sum(min(cpu[phase], wall[phase]) for phase in Phase),
+            "limits": {name: seconds * share for name, seconds in held.items()},
+        }

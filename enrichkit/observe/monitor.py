@@ -1,0 +1,249 @@
+"""`monitor()`: a web page beside the driver program that shows what the enrichments of this program do."""
+
+from __future__ import annotations
+
+import atexit
+import html
+import json
+import logging
+import secrets
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+from .sender import Address
+from .state import State
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .server import MonitorServer
+    from .stats import Stats
+    from .terminal import Terminal
+    from .view import View
+
+__all__ = ["Monitor", "active", "monitor"]
+
+_log = logging.getLogger("enrichkit")
+
+TICK = 1.0
+
+_active: Monitor | None = None
+_lock = threading.Lock()
+
+
+def active() -> Monitor | None:
+    """Return the monitor that new enrichments of this program report to; None: there is none."""
+    return _active
+
+
+def monitor(
+    *, host: str | None = None, port: int = 0, rows: int | None = None, terminal: bool | None = None
+) -> Monitor:
+    """
+    Return a monitor, to be used in a `with` statement: enrichments that are made inside it report to it.
+
+    Args:
+        host: Name or address of this machine under which the workers reach it; the page is served there, too. None:
+            127.0.0.1 for a local master, and else the host of the driver, which Spark knows (classic), or this must be
+            given (Connect to another machine).
+        port: Port; 0: any free one.
+        rows: Rows of the job, where they are known: then the page shows how much is done, and when the rest will be.
+        terminal: Whether to show a table in the terminal. None: if stderr is one.
+
+    Returns:
+        The monitor; `monitor().start()` starts it without a `with`, until `close()` or the end of the program.
+
+    Raises:
+        ConfigError: On the driver: an argument is wrong, there is a monitor already, the port is taken, or the extra
+            `enrichkit[monitor]` is not installed.
+
+    A worker pushes statistics once a second, and at the end of each task. A worker that does not reach the monitor goes
+    on, and says so once in its log.
+
+    >>> from enrichkit import enrich, monitor
+    >>> with monitor() as watched:
+    ...     df.withColumn("profile", enrich("redis", "user_id")).write.parquet(f"{folder}/profiles")
+    ...     report = watched.report(f"{folder}/run.html")
+    >>> report["totals"]["rows"]
+    100
+    """
+    if type(port) is not int or not 0 <= port < 2**16:
+        raise ConfigError(f"port is {port!r}; it must be a whole number from 0 to 65535. 0 takes any free port.")
+    if rows is not None and (type(rows) is not int or rows < 1):
+        raise ConfigError(
+            f"rows is {rows!r}; it must be a whole number from 1 on, or None. For example rows=1_000_000."
+        )
+    return Monitor(host=host, port=port, rows=rows, terminal=terminal)
+
+
+class Monitor:
+    """
+    A monitor; `monitor()` makes one and says what the arguments are.
+
+    Attributes:
+        url: Address of the page; whoever has it may look. Empty before the start.
+        address: Where workers push to.
+    """
+
+    def __init__(
+        self, *, host: str | None = None, port: int = 0, rows: int | None = None, terminal: bool | None = None
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._rows = rows
+        self._terminal: Terminal | None = None
+        self._wants_terminal = sys.stderr.isatty() if terminal is None else terminal
+        self._state = State(time.time())
+        self._server: MonitorServer | None = None
+        self._closed = threading.Event()
+        self._slots: int | None = None
+        self.url = ""
+        self.address: Address | None = None
+
+    def __enter__(self) -> Monitor:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Monitor {self.url or 'not started'}: {self.view()['sentence']}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the monitor: the sentence, the bar in words, and a link to the page."""
+        view = self.view()
+        parts = ", ".join(f"{part['label']} {part['share']:.0%}" for part in view["time"] if part["share"] >= 0.005)
+        totals = view["totals"]
+        figures = f"{totals['rows']:,} rows, {totals['calls']:,} calls, {totals['errors']:,} errors"
+        link = (
+            f'<a href="{html.escape(self.url)}" target="_blank">Open the monitor</a>'
+            if not self._closed.is_set()
+            else ""
+        )
+        lines = (html.escape(view["sentence"]), html.escape(parts), html.escape(figures), link)
+        return "<div>" + "<br>".join(line for line in lines if line) + "</div>"
+
+    def start(self) -> Monitor:
+        """Start the server, and let enrichments that are made from now on report to this monitor."""
+        from .otel import export
+        from .server import MonitorServer
+
+        if active() is not None:
+            raise ConfigError(f"There is a monitor already, at {active().url}. Close it first, or use it.")  # type: ignore[union-attr]
+        host, self._slots = _host_and_slots(self._host)
+        token = secrets.token_urlsafe(24)
+        server = MonitorServer(
+            host,
+            self._port,
+            view_token=secrets.token_urlsafe(24),
+            push_token=token,
+            view=self.view,
+            push=lambda body: self._state.push(body, time.time()),
+            metrics=self.metrics,
+            report=self.html,
+        )
+        server.start()
+        self._server, self.url = server, server.url
+        exported = export(self._state)
+        self._state.ended = None if exported is None else exported.ended
+        self.address = Address(host, server.port, token)
+        _activate(self)
+        atexit.register(self.close)
+        threading.Thread(target=self._tick, name="enrichkit-monitor", daemon=True).start()
+        if self._wants_terminal:
+            from .terminal import Terminal
+
+            self._terminal = Terminal(self.view, self.url)
+            self._terminal.start()
+        else:
+            sys.stderr.write(f"enrichkit monitor: {self.url}\n")
+        return self
+
+    def close(self) -> None:
+        """End the server and the table in the terminal; the last state stays readable here, and as a report."""
+        if self._server is None or self._closed.is_set():
+            return
+        self._state.tick(time.time())
+        self._closed.set()
+        _deactivate(self)
+        if self._terminal is not None:
+            self._terminal.stop()
+        self._server.stop()
+        atexit.unregister(self.close)
+
+    def view(self) -> View:
+        """Return everything that the page shows, as JSON can hold it."""
+        from .present import view_of
+
+        return view_of(self._state, time.time(), rows=self._rows, slots=self._slots, closed=self._closed.is_set())
+
+    def stats(self, source: str | None = None) -> Stats:
+        """Return the statistics of all tasks so far, or of those of *source*."""
+        return self._state.total(source)
+
+    def metrics(self) -> str:
+        """Return the statistics in Prometheus' text format."""
+        from .prometheus import text
+
+        return text(self._state)
+
+    def html(self) -> str:
+        """Return the report as one HTML document, which needs no server."""
+        from .report import html_of
+
+        return html_of(self.view())
+
+    def report(self, path: str | Path) -> View:
+        """
+        Write the report to *path*, and return the figures in it; also after the end of the monitor, or of a failed job.
+
+        Args:
+            path: A file: HTML that needs no server, or, if its name ends in `.json`, the figures alone.
+        """
+        view = self.view()
+        from .report import html_of
+
+        text = json.dumps(view, indent=1) if str(path).endswith(".json") else html_of(view)
+        Path(path).write_text(text, encoding="utf-8")
+        return view
+
+    def _tick(self) -> None:
+        while not self._closed.wait(TICK):
+            try:
+                self._state.tick(time.time())
+            except Exception:  # noqa: BLE001  # the page must not stop for one bad second
+                _log.exception("The monitor could not add a second to its history.")
+
+
+def _activate(monitor: Monitor) -> None:
+    global _active
+    with _lock:
+        _active = monitor
+
+
+def _deactivate(monitor: Monitor) -> None:
+    """Let enrichments from now on report to nobody, if *monitor* is the active one."""
+    global _active
+    with _lock:
+        if _active is monitor:
+            _active = None
+
+
+def _host_and_slots(host: str | None) -> tuple[str, int | None]:
+    """Return where workers reach this machine, and how many tasks can run at the same time, as far as Spark tells."""
+    from pyspark.sql import SparkSession
+
+    session: Any = SparkSession.getActiveSession()
+    context = getattr(session, "sparkContext", None) if session is not None else None
+    if context is None:
+        return host or "127.0.0.1", None
+    slots = int(context.defaultParallelism)
+    if host is not None or str(context.master).startswith("local"):
+        return host or "127.0.0.1", slots
+    return str(context.getConf().get("spark.driver.host", "127.0.0.1")), slots

@@ -1,0 +1,61 @@
+"""
+The page of a monitor: hand-written HTML, CSS and JavaScript without a build step, and the same page as one file.
+
+The page gets a `View` (`../view.py`), from the server or from an element in the file, and shows it. All that it shows
+may come from elsewhere, such as names and messages of errors, and becomes text, never HTML.
+"""
+
+from __future__ import annotations
+
+import html
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from ..view import View
+
+__all__ = ["page_files", "self_contained"]
+
+KINDS = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+
+STYLE = '<link rel="stylesheet" href="page.css">'
+SCRIPT = '<script type="module" src="page.js"></script>'
+TITLE = "<title>enrichkit monitor</title>"
+
+POLICY = (
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'\">"
+)
+"""What the page as a file may do: run what it holds, and ask nobody for anything."""
+
+
+def page_files() -> dict[str, tuple[str, bytes]]:
+    """Return the files of the page by name: media type and content. All of them refer to each other by these names."""
+    folder = resources.files(__name__)
+    return {name: (kind, folder.joinpath(name).read_bytes()) for name, kind in KINDS.items()}
+
+
+def self_contained(view: View, title: str) -> str:
+    """
+    Return the page that shows *view* as one HTML file, which needs neither a server nor a network.
+
+    Args:
+        view: What the page shows.
+        title: Title of the page, as text.
+    """
+    page, style, script = (content.decode() for _, content in page_files().values())
+    # In a script element, "<" could begin an end tag or a comment, whatever the type of the element.
+    data = msgspec.json.encode(view).decode().replace("<", "\\u003c")
+    parts = {
+        TITLE: f"{POLICY}\n<title>{html.escape(title)}</title>",
+        STYLE: f"<style>\n{style}</style>",
+        SCRIPT: f'<script type="application/json" id="view">{data}</script>\n<script type="module">\n{script}</script>',
+    }
+    done = ""
+    for mark, text in parts.items():  # in the order of the page; what is inserted is not searched
+        before, found, page = page.partition(mark)
+        assert found, mark
+        done += before + text
+    return done + page

@@ -1,0 +1,210 @@
+"""
+The web server of a monitor: it serves the page, and takes what workers push (`routes.py`).
+
+It runs in a thread of the driver program, which it must never disturb: neither signal handlers nor logging are changed,
+an open page does not keep the program alive, and a broken request costs that request only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import socket
+import threading
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from uvicorn import Server
+
+    from .view import View
+
+__all__ = ["MonitorServer"]
+
+STOP_TIMEOUT = 0.5  # seconds that answers under way have at the end
+BACKLOG = 128  # connections that wait to be accepted
+CONNECTIONS_MAX = 1000  # each worker process keeps one open
+
+HEADERS = [
+    (
+        "Content-Security-Policy",
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'",
+    ),
+    ("Referrer-Policy", "no-referrer"),  # the address of the page holds the token
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cache-Control", "no-store"),
+]
+
+
+class MonitorServer:
+    """
+    The server of one monitor.
+
+    It calls the four functions on its own thread, one at a time, so they have to be quick.
+
+    Args:
+        host: Address to listen on. Browsers and workers have to reach it under this name.
+        port: Port to listen on; 0 takes a free one.
+        view_token: Who knows it may read.
+        push_token: Who knows it may push.
+        view: Returns the view of now. Nobody may change the view afterwards: the next one is compared with it.
+        push: Takes the body of one push. A ValueError is answered with status 400 and its text.
+        metrics: Returns the text for Prometheus.
+        report: Returns the report as HTML.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        view_token: str,
+        push_token: str,
+        view: Callable[[], View],
+        push: Callable[[bytes], None],
+        metrics: Callable[[], str],
+        report: Callable[[], str],
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._view_token = view_token
+        self._functions: dict[str, Any] = {
+            "view_token": view_token,
+            "push_token": push_token,
+            "view": view,
+            "push": push,
+            "metrics": metrics,
+            "report": report,
+        }
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._ready = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"<MonitorServer {self.host}:{self.port}>"  # without the tokens
+
+    @property
+    def _address(self) -> str:
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The address of the page; it holds the view token."""
+        return f"{self._address}/{self._view_token}/"
+
+    @property
+    def push_address(self) -> str:
+        """The address to which workers push; it holds no token."""
+        return f"{self._address}/push"
+
+    def start(self) -> None:
+        """
+        Listen, and return then.
+
+        Raises:
+            ConfigError: The packages of the extra `monitor` are not installed, or the address cannot be listened on.
+        """
+        for package in ("starlette", "uvicorn"):
+            if find_spec(package) is None:
+                raise ConfigError(
+                    f"The monitor needs the package {package}, which is not installed. "
+                    "Run: pip install 'enrichkit[monitor]'"
+                )
+        # Here, because `import enrichkit` must not need them, nor the quarter of a second that they take.
+        from uvicorn import Config, Server
+
+        from .routes import Routes
+
+        listener = self._listen()
+        self.port = listener.getsockname()[1]
+        config = Config(
+            Routes(**self._functions, stopping=self._stopping).application,
+            http="h11",  # these would else depend on what is installed, and on the environment
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            headers=HEADERS,
+            limit_concurrency=CONNECTIONS_MAX,
+            backlog=BACKLOG,
+        )
+        serve = self._serve(Server(config), listener)
+        self._thread = threading.Thread(target=asyncio.run, args=[serve], name="enrichkit-monitor-server", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        atexit.register(self.stop)  # so that open pages hear of the end
+
+    def stop(self) -> None:
+        """Tell open pages that this is the end, and close all connections; return within a second."""
+        atexit.unregister(self.stop)
+        thread, self._thread = self._thread, None
+        if thread is not None and self._loop is not None and thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            thread.join(2 * STOP_TIMEOUT)
+
+    def _listen(self) -> socket.socket:
+        listener = None
+        try:
+            family, kind, number, _, address = socket.getaddrinfo(
+                self.host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = socket.socket(family, kind, number)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((address[0], self.port, *address[2:]))
+            listener.listen(BACKLOG)
+        except (OSError, OverflowError) as error:
+            if listener is not None:
+                listener.close()
+            raise ConfigError(
+                f"The monitor cannot listen on {self.host!r}, port {self.port}: {str(error).rstrip('.')}. "
+                "Choose another port, or 0 for any that is free, and an address of this machine."
+            ) from error
+        return listener
+
+    async def _serve(self, server: Server, listener: socket.socket) -> None:
+        """Serve until `_stopping` is set, and for a moment more; cancel what is still under way then."""
+        self._loop = asyncio.get_running_loop()
+        self._ready.set()
+        quiet = _Quiet(self._stopping)
+        logger = logging.getLogger("uvicorn.error")
+        logger.addFilter(quiet)
+        serving = asyncio.create_task(server.serve(sockets=[listener]), name="enrichkit-monitor-server")
+        stopping = asyncio.create_task(self._stopping.wait(), name="enrichkit-monitor-stop")
+        try:
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            server.should_exit = True
+            await asyncio.wait({serving}, timeout=STOP_TIMEOUT)
+            serving.cancel()
+            await asyncio.wait({serving})
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()  # of a client that does not read
+        finally:
+            listener.close()
+            logger.removeFilter(quiet)
+
+
+class _Quiet(logging.Filter):
+    """Lets no record of the server's own thread through, but the first error: a broken monitor says so once."""
+
+    def __init__(self, stopping: asyncio.Event) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+        self._stopping = stopping
+        self._said = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.thread != self._thread:
+            return True
+        if record.levelno < logging.ERROR or self._said or self._stopping.is_set():
+            return False
+        self._said = True
+        return True

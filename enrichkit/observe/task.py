@@ -1,0 +1,268 @@
+"""One task as it is observed: who it is, its statistics so far, and what is told of it while it runs and at its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from .clock import TaskClock
+from .hooks import tell_observers
+from .sender import sender
+from .stats import LARGEST, Stats
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from ..engine.loop import LoopThread
+    from ..engine.run import Run
+    from ..interface import Key, TaskInfo
+    from ..plan import Plan
+
+__all__ = ["ObservedTask"]
+
+_log = logging.getLogger("enrichkit.tasks")
+
+SAMPLE = 0.05
+"""Seconds between two samples of the loop thread."""
+PUSH = 1.0
+"""Seconds between two pushes of a task that runs."""
+HOT_MAX = 64
+"""Keys whose rows are counted: those with the most rows of each slice."""
+SAMPLE_ROWS = 1_000
+"""Rows of each slice that are counted; all of them would take a tenth of the time of a row whose key is known."""
+PATIENCE = 0.5
+"""Most seconds that the end of a task waits until its statistics are complete, and have reached the monitor."""
+
+
+class ObservedTask:
+    """
+    The run of one task and enrichment.
+
+    Args:
+        plan: The enrichment.
+        info: The Spark task.
+
+    Attributes:
+        clock: Where the seconds of the task go; Spark's thread tells it.
+    """
+
+    def __init__(self, plan: Plan, info: TaskInfo) -> None:
+        self.clock = TaskClock()
+        self._plan = plan
+        self._info = info
+        self._id = uuid.uuid4().hex
+        self._run: Run | None = None
+        self._began = time.time()
+        self._handle: asyncio.TimerHandle | None = None
+        self._sampled = self._pushed = 0.0
+        self._cpu = 0.0
+        self._in_flight_max = 0
+        self._bytes_seconds = 0.0
+        self._allowed_seconds = 0.0  # calls that might have been in flight, times seconds, with capacity="auto"
+        self._lag = self._lag_max = 0.0
+        self._held: str | None = None
+        self._null_keys = 0
+        self._hot: dict[Any, int] = {}
+        self._sender = sender(plan.monitor) if plan.monitor is not None else None
+
+    # on Spark's thread
+
+    def saw(self, keys: Sequence[Key], codes: pa.Int32Array) -> None:
+        """Count the rows of a slice that have no key, and those of the keys with the most rows; see `KeySlice`."""
+        self._null_keys += codes.null_count
+        if len(keys) == len(codes) - codes.null_count:
+            return  # each key has one row
+        import pyarrow.compute as pc
+
+        sample = codes[:SAMPLE_ROWS]
+        for most in pc.mode(sample, LARGEST).to_pylist():
+            if most["count"] > 1:
+                key = keys[most["mode"]]
+                self._hot[key] = self._hot.get(key, 0) + most["count"] * len(codes) // len(sample)
+        if len(self._hot) > HOT_MAX:
+            self._hot = dict(sorted(self._hot.items(), key=lambda entry: -entry[1])[: HOT_MAX // 2])
+
+    # on the loop thread
+
+    def begin(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
+        """Observe *run* from now on."""
+        self._run = run
+        self._sampled = self._pushed = loop.time()
+        self._cpu = time.thread_time()
+        self._push("running")
+        self._handle = loop.call_later(SAMPLE, self._sample, run, loop)
+
+    def _sample(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
+        now, cpu = loop.time(), time.thread_time()
+        seconds = now - self._sampled
+        self._held = run.engine.held_by()
+        self.clock.sample(seconds, cpu - self._cpu, self._held)
+        self._lag = max(0.0, seconds - SAMPLE)
+        self._lag_max = max(self._lag_max, self._lag)
+        self._in_flight_max = max(self._in_flight_max, len(run.engine.calls))
+        self._allowed_seconds += run.engine.allowed * seconds
+        if run.held_back:
+            self._bytes_seconds += seconds
+        self._sampled, self._cpu = now, cpu
+        if now - self._pushed >= PUSH:
+            self._pushed = now
+            self._push("running")
+        if not run.closed:
+            self._handle = loop.call_later(SAMPLE, self._sample, run, loop)
+
+    def _push(self, state: str) -> None:
+        if self._sender is not None:
+            self._sender.put([self.report(state), *self._of_fallbacks(state)])
+
+    # at the end
+
+    def end(self, loop: LoopThread, error: BaseException | None) -> None:
+        """
+        Tell observers, log and monitor of the task, which has ended with *error*. On Spark's thread.
+
+        The run must be closed, or a mail be posted that closes it, so that its statistics are final.
+        """
+        state = "ok" if error is None else "stopped" if isinstance(error, GeneratorExit | BrokenPipeError) else "failed"
+        final = threading.Event()
+        loop.post(self._finish, final)
+        final.wait(PATIENCE)
+        report = self.report(state, error)
+        if self._sender is not None:
+            self._sender.put_last([report, *self._of_fallbacks(state)], PATIENCE)
+        stats = self.stats()
+        _tell_log(self._plan.source, self._info, state, stats, report)
+        if self._plan.observers:
+            tell_observers(self._plan.observers, stats, self._plan.source, self._info)
+
+    def _finish(self, final: threading.Event) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        final.set()
+
+    # from any thread
+
+    def stats(self) -> Stats:
+        """Return the statistics so far."""
+        clock: dict[str, Any] = self.clock.read()
+        run = self._run
+        counted: dict[str, Any] = {}
+        if run is not None:
+            hottest = sorted(dict(self._hot).items(), key=lambda entry: -entry[1])[:LARGEST]
+            counted = run.stats.counted(run.policies.show)
+            counted["bytes"] = run.settled_bytes
+            counted["hot"] = {run.policies.show(key): rows for key, rows in hottest}
+        return Stats(
+            tasks=1,
+            null_keys=self._null_keys,
+            slot_seconds=self._allowed_seconds if self._plan.options.tuned else self._plan.capacity * clock["seconds"],
+            in_flight_max=self._in_flight_max,
+            lag_max=self._lag_max,
+            bytes_seconds=self._bytes_seconds,
+            **clock,
+            **counted,
+        )
+
+    def report(self, state: str, error: BaseException | None = None) -> dict[str, Any]:
+        """Return what the monitor gets: identity, *state* and statistics."""
+        plan, run = self._plan, self._run
+        outage = None if run is None else run.engine.gate.outage.since
+        return {
+            "id": self._id,
+            "source": plan.source,
+            "plan": plan.cache_key,
+            "connector": plan.connector.name,
+            "stage": self._info.stage,
+            "partition": self._info.partition,
+            "attempt": self._info.attempt,
+            "query": self._info.query_id,
+            "batch": self._info.batch_id,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "began": self._began,
+            "state": state,
+            "error": None if state != "failed" or error is None else f"{type(error).__name__}: {error}",
+            "capacity": plan.capacity if run is None else run.engine.allowed,
+            "capacity_max": plan.capacity if plan.options.tuned else None,
+            "batch_size": plan.batch_size,
+            "batch_size_max": plan.connector.max_batch_size,
+            "rate": plan.options.calls_per_second,
+            "cache": plan.options.cache is not None,
+            "emitted": 0 if run is None else run.emitted_rows,
+            "in_flight": 0 if run is None or state != "running" else len(run.engine.calls),
+            "away": None if run is None or outage is None else max(0.0, run.engine.now() - outage),
+            "held": self._held if state == "running" else None,
+            "lag": self._lag,
+            "stats": self.stats().as_dict(),
+        }
+
+    def _of_fallbacks(self, state: str) -> Iterator[dict[str, Any]]:
+        """Yield a report for each run behind the run that has made calls: its source counts these calls, too."""
+        for number, run in enumerate(self._run.behind() if self._run is not None else ()):
+            if not run.stats.calls:
+                continue
+            counted = run.stats.counted(run.policies.show) | {"rows": 0, "bytes": run.settled_bytes}
+            outage = run.engine.gate.outage.since
+            yield {
+                **self.report(state),
+                "id": f"{self._id}-{number}",
+                "source": run.source,
+                "connector": run.engine.connector.name,
+                "capacity": run.engine.allowed,
+                "capacity_max": None,
+                "batch_size": run.engine.batch_size,
+                "batch_size_max": run.engine.connector.max_batch_size,
+                "rate": run.options.calls_per_second,
+                "cache": False,
+                "emitted": 0,
+                "in_flight": len(run.engine.calls) if state == "running" else 0,
+                "away": None if outage is None else max(0.0, run.engine.now() - outage),
+                "held": None,
+                "stats": Stats(tasks=1, **counted).as_dict(),
+            }
+
+
+def _tell_log(source: str, info: TaskInfo, state: str, stats: Stats, report: dict[str, Any]) -> None:
+    """Log one line for the task; ENRICHKIT_LOG in the environment, `text` or `json`, has it on stderr in any case."""
+    form = os.environ.get("ENRICHKIT_LOG")
+    if form in ("text", "json") and not _log.isEnabledFor(logging.INFO):
+        _log.setLevel(logging.INFO)
+        _log.addHandler(logging.StreamHandler())
+    if not _log.isEnabledFor(logging.INFO):
+        return
+    if form == "json":
+        _log.info("%s", json.dumps(report))
+        return
+    median = stats.calls_took.quantile(0.5)
+    _log.info(
+        "%s: task %d.%d of stage %d %s in %.1f s: %s rows, %s calls with %s keys, median %s; %s ok, %s missing, "
+        "%s without an answer, %s retries; waited %.1f s for the source, %.1f s for a limit, %.1f s for input, "
+        "%.1f s for output; %.1f s CPU",
+        source,
+        info.partition,
+        info.attempt,
+        info.stage,
+        {"ok": "ended"}.get(state, state),
+        stats.seconds,
+        f"{stats.rows:,}",
+        f"{stats.calls:,}",
+        f"{stats.sent:,}",
+        "-" if median is None else f"{median * 1000:.3g} ms",
+        f"{stats.ok:,}",
+        f"{stats.missing:,}",
+        f"{stats.timeouts + stats.errors + stats.rejected:,}",
+        f"{sum(stats.retries.values()):,}",
+        stats.source_seconds,
+        stats.limit_seconds,
+        stats.input_seconds,
+        stats.output_seconds,
+        stats.cpu_seconds,
+    )

@@ -1,0 +1,266 @@
+"""
+The view of a monitor: what the page, the terminal and the report show, as JSON can hold it.
+
+`state.py` makes it, and nothing that shows it computes figures of its own. Durations are seconds, times are seconds
+since 1970, sizes are bytes, shares are from 0 to 1; None is a figure that is not known.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+__all__ = [
+    "VERSION",
+    "Advice",
+    "Bar",
+    "Hot",
+    "Outage",
+    "Point",
+    "Progress",
+    "Reason",
+    "Saved",
+    "Slow",
+    "SourceView",
+    "Spending",
+    "TaskView",
+    "TimeShare",
+    "Totals",
+    "View",
+    "WorkerView",
+]
+
+VERSION = 1
+
+TimeName = Literal["source", "limit", "input", "output", "cpu"]
+"""`limit` is a rate limit, an outage, a pause that the source asked for, or the breaker."""
+
+
+class TimeShare(TypedDict):
+    """One part of the bar "where each second of the workers went"; the shares of all parts add up to 1."""
+
+    name: TimeName
+    label: str
+    seconds: float
+    share: float
+
+
+class Progress(TypedDict):
+    """Rows that have left the engine; `total` is known where Spark tells the number of tasks, `eta` then."""
+
+    rows: int
+    total: int | None
+    share: float | None
+    eta: float | None
+
+
+class Totals(TypedDict):
+    """Counters since the start, as `Stats` defines them; `failed_*` are those of attempts that did not end well."""
+
+    rows: int
+    keys: int
+    distinct: int
+    calls: int
+    sent: int
+    ok: int
+    missing: int
+    errors: int
+    timeouts: int
+    rejected: int
+    over_budget: int
+    retries: int
+    returned: int
+    preloaded: int
+    reused: int
+    journaled: int
+    cached: int
+    stale: int
+    tiered: int
+    skipped: int
+    shared: int
+    late: int
+    zombies: int
+    abandoned: int
+    bytes: int
+    tasks: int
+    failed_tasks: int
+    failed_calls: int
+
+
+class Reason(TypedDict):
+    """A number of errors or retries with one reason, such as the class of the error."""
+
+    reason: str
+    count: int
+
+
+class Point(TypedDict):
+    """One second of the history; rates are per second, latencies those of the calls that ended in it."""
+
+    at: float
+    rows: float
+    calls: float
+    in_flight: float
+    capacity: int
+    p50: float | None
+    p99: float | None
+    errors: float
+    retries: float
+    source: float
+    limit: float
+    input: float
+    output: float
+    cpu: float
+
+
+class Bar(TypedDict):
+    """One bar of a histogram: values from `low` to `high`, and how many there were."""
+
+    low: float
+    high: float
+    count: int
+
+
+class Outage(TypedDict):
+    """A time during which a source was away; `until` is None while it is."""
+
+    source: str
+    since: float
+    until: float | None
+
+
+class Slow(TypedDict):
+    """One of the slowest keys, as the hash that messages show."""
+
+    key: str
+    seconds: float
+    source: str
+
+
+class Hot(TypedDict):
+    """One of the keys with the most rows, as the hash that messages show."""
+
+    key: str
+    share: float
+    source: str
+
+
+class Advice(TypedDict):
+    """A change that would make the job faster or cheaper. `gain` 1.9: 1.9 times as fast; None: not known."""
+
+    text: str
+    option: str
+    value: str
+    gain: float | None
+
+
+class TaskView(TypedDict):
+    """One attempt of a Spark task. `state`: `running`, `ok`, `failed`, `stopped` (Spark wanted no more) or `lost`."""
+
+    id: str
+    source: str
+    stage: int
+    partition: int
+    attempt: int
+    batch: int | None
+    worker: str
+    state: str
+    seconds: float
+    rows: int
+    calls: int
+    in_flight: int
+    capacity: int
+    p50: float | None
+    p99: float | None
+    errors: int
+    retries: int
+    time: list[TimeShare]
+    error: str | None
+
+
+class WorkerView(TypedDict):
+    """One Python worker process; `seen` is the time of its last push."""
+
+    id: str
+    host: str
+    pid: int
+    seen: float
+    running: int
+    rows: int
+    calls: int
+    in_flight: int
+    cpu: float
+    lag: float
+
+
+class Saved(TypedDict):
+    """Rows that `by` has answered without a call; `spent`: what calls for them would have cost on average."""
+
+    by: str
+    rows: int
+    spent: dict[str, float]
+
+
+class Spending(TypedDict):
+    """What calls have cost, by unit; of `unknown` calls it is not known, or not yet. `saved` is an estimate."""
+
+    spent: dict[str, float]
+    per_second: dict[str, float]
+    unknown: int
+    saved: list[Saved]
+
+
+class SourceView(TypedDict):
+    """One source with all its tasks; `arithmetic` compares their time with the least that the calls need."""
+
+    name: str
+    connector: str
+    sentence: str
+    arithmetic: str
+    advice: list[Advice]
+    progress: Progress
+    time: list[TimeShare]
+    totals: Totals
+    spending: Spending | None
+    running: int
+    in_flight: int
+    capacity: int
+    batch_size: int
+    rate: float | None
+    away_since: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    latency: list[Bar]
+    queue_wait: list[Bar]
+    batch_fill: list[Bar]
+    errors: list[Reason]
+    retries: list[Reason]
+    slow: list[Slow]
+    hot: list[Hot]
+
+
+class View(TypedDict):
+    """Everything; `state`: `waiting` (no task yet), `running`, `idle` (all tasks so far have ended) or `closed`."""
+
+    version: int
+    at: float
+    started: float
+    state: str
+    sentence: str
+    advice: list[Advice]
+    progress: Progress
+    time: list[TimeShare]
+    totals: Totals
+    in_flight: int
+    capacity: int
+    rows_per_second: float
+    calls_per_second: float
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    history: list[Point]
+    outages: list[Outage]
+    sources: list[SourceView]
+    workers: list[WorkerView]
+    tasks: list[TaskView]
+    more_tasks: int

@@ -1,0 +1,74 @@
+"""
+All that the package of a connector may import from enrichkit, beside `enrichkit`, `enrichkit.errors` and
+`enrichkit.sql`.
+
+Everything else may change in any release. Importing this module loads neither pyarrow nor pyspark nor msgspec, and no
+plugin.
+
+| name | use |
+|---|---|
+| `hookimpl` | marks the function `enrichkit_connector`, which returns the connector class of the package |
+| `ConnectorConfig`, `Connector` | base classes of the config and of the connector |
+| `Call`, `TaskInfo` | facts about one call of `fetch_many`, and about the Spark task that the call is made for |
+| `Key`, `Value` | types of a key and of an answer, for annotations |
+| `Keys`, `Answers` | keys in columns, answers in columns |
+| `Failure`, `Absent` | the answers for a key that failed, and for a key whose answer has no value at a path |
+| `BatchForm`, `BatchStatus` | what a connector offers whose service answers files of requests later |
+| `objects_of` | the Python objects of a column |
+| `Secret`, `reveal`, `redact` | a reference to a secret, the secret itself, and a text without secrets |
+| `secrets_of` | the references to secrets in a config, or in some of its fields |
+| `revealed`, `fresh`, `refuse` | the same where a secret expires: asked for on a thread, known, refused |
+| `tls_context` | a TLS context from the certificate files that a config names |
+| `LeaseStore`, `Ask`, `Grant`, `grant` | a store that holds limits of a whole job, what it is asked, and the rules |
+| `Draw`, `Drawn`, `draw`, `ALIVE` | the same of the account of a budget |
+| `did_you_mean` | a hint for the message about a misspelt name |
+| `fields_of` | names and types of the fields in the DDL of a struct |
+"""
+
+from __future__ import annotations
+
+from .batches.form import BatchForm, BatchStatus
+from .budgets import ALIVE, Draw, Drawn, draw
+from .columnar import Answers, Key, Keys, Value, objects_of
+from .errors import did_you_mean
+from .hookspecs import hookimpl
+from .interface import Absent, Call, Connector, ConnectorConfig, Failure, TaskInfo
+from .limits import Ask, Grant, LeaseStore, grant
+from .secrets import Secret, fresh, redact, refuse, reveal, revealed, secrets_of
+from .tls import tls_context
+from .values.ddl import fields_of
+
+__all__ = [
+    "ALIVE",
+    "Absent",
+    "Answers",
+    "Ask",
+    "BatchForm",
+    "BatchStatus",
+    "Call",
+    "Connector",
+    "ConnectorConfig",
+    "Draw",
+    "Drawn",
+    "Failure",
+    "Grant",
+    "Key",
+    "Keys",
+    "LeaseStore",
+    "Secret",
+    "TaskInfo",
+    "Value",
+    "did_you_mean",
+    "draw",
+    "fields_of",
+    "fresh",
+    "grant",
+    "hookimpl",
+    "objects_of",
+    "redact",
+    "refuse",
+    "reveal",
+    "revealed",
+    "secrets_of",
+    "tls_context",
+]

@@ -1,0 +1,237 @@
+"""`doctor()`: a small job that says what each executor lacks, before a real job fails there."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions, version
+from typing import TYPE_CHECKING, Any
+
+from .. import errors
+from ..driver.pickling import functions_of, is_installed, pickle_module_of, pickle_value
+from ..options import Options
+from ..secrets import redact
+from ..sources.config import find_source
+from ..sources.tiers import Tiers
+from .examination import examine
+from .executors import run_everywhere
+from .text import Report, paragraph, plural, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import SparkSession
+    from typing_extensions import Unpack
+
+    from ..interface import ConnectorConfig
+    from ..options import OptionsDict
+
+__all__ = ["Diagnosis", "Finding", "doctor"]
+
+HOLD = 0.5
+"""Seconds that a task takes at least, so that the others go to other executors."""
+CLOCK = 30.0
+"""Seconds that a clock may be off: tokens and certificates bear about as much."""
+PROCESS = 100 * 2**20
+"""Bytes of a worker process before its first row; docs/cluster.md says so, too."""
+UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+EVERY = "every"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """
+    Something that an executor lacks.
+
+    Attributes:
+        kind: `"package"`, `"version"`, `"python"`, `"client"`, `"secret"`, `"certificate"`, `"route"`, `"refused"`,
+            `"clock"`, `"memory"`, `"task"` (one could not run) or `"silent"` (the executor said nothing).
+        host: Name or address of the executor's host.
+        executor: Id of the executor, as Spark's pages show it; `"every"`: all of them.
+        what: What is wrong; no secret is in it.
+        remedy: What to do.
+    """
+
+    kind: str
+    host: str
+    executor: str
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Report):
+    """
+    The result of `doctor`; its `str` is the text.
+
+    Attributes:
+        reached: Number of executors that answered.
+        expected: Number of executors that the session has; None: Spark does not tell, as on Spark Connect.
+        sources: Names of the sources that each of them has tried.
+        findings: What is wrong, by executor; empty: nothing was found.
+    """
+
+    reached: int
+    expected: int | None
+    sources: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        of = f" of {self.expected}" if self.expected is not None else ""
+        tried = ", ".join(map(repr, self.sources)) or "no source"
+        lines = [f"{self.reached}{of} executors answered; tried: {tried}; {plural(len(self.findings), 'finding')}"]
+        for finding in self.findings:
+            where = "every executor" if finding.executor == EVERY else f"executor {finding.executor} on {finding.host}"
+            lines += ["", f"{where}: {finding.kind}", *paragraph(finding.what), *paragraph(finding.remedy)]
+        return "\n".join(lines)
+
+
+def doctor(
+    spark: SparkSession,
+    *sources: str | ConnectorConfig | Tiers,
+    tasks: int | None = None,
+    **options: Unpack[OptionsDict],
+) -> Diagnosis:
+    """
+    Run a small job that looks at every executor: packages, versions, client packages, secrets, certificates, the clock,
+    and the way to each of *sources*.
+
+    Each executor opens each source with one connection and asks it for one key that it need not hold; it only opens a
+    source whose calls cost more than a request, or may not be repeated. The job runs on classic Spark and on Spark
+    Connect, also where the executors lack enrichkit.
+
+    Args:
+        spark: The session.
+        sources: Names of sources, or their configs, or tiers of them; none: no source is asked.
+        tasks: Number of tasks, 1 to 100,000; None: twice as many as the session has task slots.
+        options: Options of `enrich` that your job has: `timeout` is how many seconds one source may take, and
+            `window_bytes`, `reuse_bytes` and `cache` count as memory.
+
+    Raises:
+        ConfigError: An argument, an option or the config of a source is wrong. On the driver.
+        UnknownConnectorError: Nothing has that name. On the driver.
+    """
+    if tasks is not None and not (isinstance(tasks, int) and 1 <= tasks <= 100_000):
+        raise errors.ConfigError(f"tasks is {tasks!r}; it must be a whole number from 1 to 100,000, or None.")
+    from .. import __version__
+
+    found = [find_source(each) for source in sources for each in _each(source)]
+    chosen = Options.of({**options})
+    asked = {
+        "version": __version__,
+        "sources": [_asked(*each) for each in found],
+        "timeout": chosen.timeout or 10.0,
+        "hold": HOLD,
+    }
+    began = time.time()
+    run = run_everywhere(spark, pickle_module_of(examine), asked, tasks)
+    ended = time.time()
+    findings: dict[Finding, None] = {}  # in order, each once: several tasks run on an executor
+    reached: set[tuple[str, str]] = set()
+    wrong: set[tuple[str, str]] = set()
+    for host, executor, text in run.answers:
+        said = json.loads(text)
+        where = (host or said["host"], executor or said["place"])
+        reached.add(where)
+        clock = () if where in wrong else tuple(_clock(said["time"], began, ended))
+        wrong.update({where} if clock else ())
+        for kind, what, remedy in (*said["findings"], *clock):
+            findings[Finding(kind, *where, redact(what), remedy)] = None
+    for host, executor, message in run.failures:
+        findings[Finding(*_failure(host, executor, message))] = None
+    # By id alone: Spark's list may name a host by another of its names.
+    heard = {executor for _, executor in reached} | {executor for _, executor, _ in run.failures}
+    for executor, host in sorted((run.expected or {}).items()):
+        if executor in heard:
+            continue
+        what = "no task has answered there"
+        findings[
+            Finding("silent", host, executor, what, "Run the doctor again, with more tasks or while it is idle")
+        ] = None
+    findings.update(dict.fromkeys(_memory(spark, chosen, run.cores)))
+    names = tuple(name for name, _, _ in found)
+    count = len(run.expected) if run.expected is not None else None
+    return Diagnosis(len(reached), count, names, tuple(findings))
+
+
+def _each(source: str | ConnectorConfig | Tiers) -> Iterable[str | ConnectorConfig]:
+    return source.sources if isinstance(source, Tiers) else (source,)
+
+
+def _asked(name: str, connector: Any, config: ConnectorConfig) -> dict[str, Any]:
+    """Return what an executor needs to know of a source; the names apart, because it may be unable to read the rest."""
+    module = connector.__module__.partition(".")[0]
+    package = next(iter(packages_distributions().get(module, ())), None) if is_installed(connector) else None
+    if package is None and is_installed(connector):
+        package = _package_of(module)
+    return {
+        "name": name,
+        "module": module,
+        "package": package if module != "enrichkit" else None,
+        "version": version(package) if package is not None else None,
+        "requires": connector.requires,
+        "install": connector.pip or f"pip install {' '.join(connector.requires)}",
+        "payload": pickle_value((connector, config), connector, type(config), *functions_of(config)),
+    }
+
+
+def _package_of(module: str) -> str | None:
+    """Return the package of a plugin that is installed for editing, whose modules no list has."""
+    from importlib.metadata import entry_points
+
+    points = (point for point in entry_points(group="enrichkit") if point.module.partition(".")[0] == module)
+    return next((point.dist.name for point in points if point.dist), None)
+
+
+def _clock(told: float, began: float, ended: float) -> Iterator[tuple[str, str, str]]:
+    """Yield a finding when an executor's clock says that it looked well before or after the job."""
+    off = max(began - told, told - ended)
+    if off > CLOCK:
+        way = "behind" if told < began else "ahead of"
+        what = f"the clock is {seconds(off)} {way} the driver's"
+        yield "clock", what, "Let NTP or chrony set the clock of that host; tokens and certificates depend on it"
+
+
+def _failure(host: str, executor: str, message: str) -> tuple[str, str, str, str, str]:
+    """Return the finding for a task that Spark could not run."""
+    versions = re.search(r"different version[^\d]*(\d+\.\d+)[^\d]+(\d+\.\d+)", message)
+    if "PYTHON_VERSION_MISMATCH" in message and versions is not None:
+        what = f"Python is {versions[1]}, and that of the driver is {versions[2]}"
+        return "python", host, executor, what, "Set spark.pyspark.python to a Python of the driver's version there"
+    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.strip().startswith("at ")]
+    last = next((line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)), lines[0])
+    return "task", host, executor, f"a task failed: {redact(last)[:500]}", "Look at the log of that executor"
+
+
+def _memory(spark: SparkSession, options: Options, cores: int | None) -> Iterator[Finding]:
+    """Yield a finding when the memory beside the JVM is less than what the worker processes of an executor may take."""
+
+    def conf(name: str, default: str | None = None) -> str | None:
+        value: str | None = spark.conf.get(name, default)
+        return value
+
+    if str(conf("spark.master", "")).startswith("local["):
+        return  # no executor has a limit there
+    heap = _bytes(conf("spark.executor.memory", "1g"), "b")
+    given = conf("spark.executor.memoryOverhead")
+    share = max(384 * 2**20, int(float(conf("spark.executor.memoryOverheadFactor", "0.1") or 0.1) * heap))
+    python = _bytes(conf("spark.executor.pyspark.memory", "0"), "m")
+    has = (_bytes(given, "m") if given is not None else share) + python
+    slots = cores or int(conf("spark.executor.cores", "1") or 1)
+    cache = options.cache.max_bytes if options.cache is not None else 0
+    each = PROCESS + options.window_bytes + options.reuse_bytes + cache
+    if has < slots * each:
+        what = (
+            f"spark.executor.memoryOverhead is {has / 2**20:,.0f} MiB; an executor has "
+            f"{plural(slots, 'task slot')}, and their worker processes may take {each / 2**20:,.0f} MiB each"
+        )
+        remedy = f"Set spark.executor.memoryOverhead={slots * each // 2**20 + 1}m, or smaller window_bytes or cache"
+        yield Finding("memory", "", EVERY, what, remedy)
+
+
+def _bytes(text: str | None, unit: str) -> int:
+    """Return a size of Spark's settings, such as `2g`; a number alone has *unit*."""
+    found = re.fullmatch(r"(\d+)\s*([bkmgt]?)b?", (text or "0").strip().lower())
+    return int(found[1]) * UNITS[found[2] or unit] if found is not None else 0

@@ -1,0 +1,137 @@
+"""Runs one function on every executor of a session, and says which executors there are and which tasks failed."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Run", "run_everywhere"]
+
+_LOST = re.compile(r"\(TID \d+\) \((\S+) executor (\S+)\): (.*)", re.DOTALL)
+"""How Spark names the executor of a task that failed, on the driver and on Spark Connect."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """
+    What the tasks of a run have said.
+
+    Attributes:
+        answers: What the function returned, with host and id of the executor where Spark tells them.
+        failures: Host and id of an executor, and what Spark says of a task that failed there.
+        expected: Host by id, of the executors that the session has; None where Spark does not tell, as on Spark
+            Connect.
+        cores: Task slots of each executor; None as above.
+    """
+
+    answers: list[tuple[str | None, str | None, str]] = field(default_factory=list)
+    failures: list[tuple[str, str, str]] = field(default_factory=list)
+    expected: dict[str, str] | None = None
+    cores: int | None = None
+
+
+def run_everywhere(spark: SparkSession, function: bytes, asked: Any, tasks: int | None) -> Run:
+    """
+    Run a pickled function with *asked* in *tasks* tasks; None: twice as many as there are task slots.
+
+    The job is a plain Python UDF: it needs neither pandas nor pyarrow on the executors.
+    """
+    from pyspark.sql import functions as F
+
+    jvm = _jvm_of(spark)
+    expected, cores = _executors(jvm) if jvm is not None else (None, None)
+    slots = (
+        len(expected) * cores if expected and cores else spark.range(0, 4096).select(_partition()).distinct().count()
+    )
+    count = tasks or 2 * slots
+    look = F.udf(_closure(function, asked), "string", useArrow=False).asNondeterministic()
+    frame = spark.range(0, count, 1, count).select(_partition(), look("id").alias("said"))
+    run = Run(expected=expected, cores=cores)
+    rows: list[Any] = []
+    failed: Exception | None = None
+    tag = f"enrichkit-doctor-{uuid.uuid4().hex}"
+    with _tagged(spark, tag, jvm):
+        try:
+            rows = frame.collect()
+        except Exception as error:  # noqa: BLE001  # raised below, unless a task is the reason
+            failed = error
+            lost = _LOST.search(str(error)) if jvm is None else None
+            if lost is not None:
+                run.failures.append((lost[1], lost[2], lost[3]))
+    places = dict(_tasks(jvm, tag, run)) if jvm is not None else {}
+    if failed is not None and not run.failures:
+        raise failed  # no task is the reason
+    run.answers.extend((*places.get(row["partition"], (None, None)), row["said"]) for row in rows)
+    return run
+
+
+def _partition() -> Any:
+    from pyspark.sql import functions as F
+
+    return F.spark_partition_id().alias("partition")
+
+
+def _closure(function: bytes, asked: Any) -> Callable[[Any], str]:
+    """Return the closure that Spark ships. It is pickled by value, so it uses only its own variables."""
+
+    def look(_: Any) -> str:
+        text: str = pickle.loads(function)(asked)  # noqa: S301  # made by our own driver
+        return text
+
+    look.__name__ = look.__qualname__ = "enrichkit_doctor"
+    return look
+
+
+def _jvm_of(spark: SparkSession) -> Any:
+    """Return Spark's context in the JVM; None on Spark Connect, whose client has none."""
+    from pyspark.sql.utils import is_remote
+
+    return None if is_remote() else spark.sparkContext._jsc.sc()
+
+
+def _executors(jvm: Any) -> tuple[dict[str, str], int]:
+    """Return the hosts of all executors by id, and their fewest task slots."""
+    listed = [*_each(jvm.statusStore().executorList(True))]
+    # In a local master the driver runs the tasks.
+    found = [each for each in listed if each.id() != "driver"] or listed
+    return {each.id(): each.hostPort().rpartition(":")[0] for each in found}, min(each.maxTasks() for each in found)
+
+
+@contextmanager
+def _tagged(spark: SparkSession, tag: str, jvm: Any) -> Iterator[None]:
+    if jvm is None:
+        yield
+        return
+    spark.sparkContext.addJobTag(tag)
+    try:
+        yield
+    finally:
+        spark.sparkContext.removeJobTag(tag)
+
+
+def _tasks(jvm: Any, tag: str, run: Run) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Yield host and executor of each partition that succeeded, and note the tasks that failed in *run*."""
+    jvm.listenerBus().waitUntilEmpty()
+    store = jvm.statusStore()
+    for job in jvm.statusTracker().getJobIdsForTag(tag):
+        for stage in _each(store.job(job).stageIds()):
+            for task in _each(store.taskList(stage, 0, 1 << 20)):
+                host = task.host()
+                if task.status() == "SUCCESS":
+                    yield task.index(), (host, task.executorId())
+                elif task.status() == "FAILED" and task.errorMessage().isDefined():
+                    run.failures.append((host, task.executorId(), task.errorMessage().get()))
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    """Yield the elements of a sequence of Scala."""
+    for index in range(sequence.size()):
+        yield sequence.apply(index)

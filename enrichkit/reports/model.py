@@ -1,0 +1,106 @@
+"""The model of the engine that `explain` and the monitor's advice share: how long lookups take, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["Model", "asked_by_tasks", "distinct_behind", "keys_of_equal_cost"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """
+    Tasks that look keys up in one source at the same time.
+
+    Slots work in rounds: each makes one call after the other, and a call takes *latency*. What bounds the keys per
+    second is the slowest of the slots, the rate and the processor.
+
+    Attributes:
+        capacity: Calls in flight per task.
+        batch_size: Keys per call.
+        tasks: Tasks at the same time.
+        latency: Seconds of one call.
+        rate: Calls per second of one task; None: no limit.
+        cpu: Seconds that a task computes for a key.
+
+    >>> Model(capacity=100, batch_size=1, latency=0.2).keys_per_second
+    500.0
+    >>> Model(capacity=100, batch_size=1, latency=0.2).seconds(1_050)  # eleven rounds
+    2.2
+    """
+
+    capacity: float
+    batch_size: float
+    latency: float
+    tasks: float = 1
+    rate: float | None = None
+    cpu: float = 0.0
+
+    @property
+    def keys_per_second(self) -> float:
+        """Most keys per second, when there are keys for all slots."""
+        bounds = []
+        if self.latency > 0:
+            bounds.append(self.capacity * self.batch_size / self.latency)
+        if self.rate is not None:
+            bounds.append(self.rate * self.batch_size)
+        if self.cpu > 0:
+            bounds.append(1 / self.cpu)
+        return self.tasks * min(bounds, default=math.inf)
+
+    def rounds(self, keys: int) -> int:
+        """Return the fewest calls that a slot makes one after the other for *keys* lookups, shared evenly."""
+        return math.ceil(math.ceil(keys / self.batch_size) / (self.capacity * self.tasks))
+
+    def seconds(self, keys: int) -> float:
+        """Return the fewest seconds that *keys* lookups take, shared evenly by the tasks."""
+        calls = math.ceil(keys / self.batch_size)
+        by_rate = calls / (self.rate * self.tasks) if self.rate is not None else 0.0
+        return max(self.rounds(keys) * self.latency, by_rate, keys * self.cpu / self.tasks)
+
+
+def asked_by_tasks(keys: int, rows: int, tasks: int) -> float:
+    """
+    Return how many keys *tasks* ask for in all, each for its own, when all *keys* are spread over *rows* at random.
+
+    The expected number of distinct keys in a sample: https://en.wikipedia.org/wiki/Birthday_problem
+
+    >>> round(asked_by_tasks(10_000, 1_000_000, 2)), round(asked_by_tasks(1_000_000, 1_000_000, 2))
+    (20000, 786939)
+    """
+    return tasks * _different(keys, rows / tasks) if keys > 1 else float(min(tasks, rows))
+
+
+def keys_of_equal_cost(asked: int, readers: int) -> int:
+    """
+    Return how many keys a source may hold so that *readers* who each read all of it read no more than *asked* keys.
+
+    A key costs a source about the same, whether it is listed and looked up in pages or looked up in calls of many keys.
+
+    >>> keys_of_equal_cost(50_000, 16)
+    3125
+    """
+    return asked // readers
+
+
+def distinct_behind(rows: float, seen: float) -> float:
+    """
+    Return how many keys there are when *rows* of them, drawn at random, have *seen* different ones; infinite for none
+    that repeat.
+
+    >>> round(distinct_behind(500_000, 393_469) / 1_000_000, 4)
+    1.0
+    """
+    if seen >= rows:
+        return math.inf
+    low, high = max(1.0, seen), max(2.0, rows * rows)  # birthdays: of more keys than that none repeats
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _different(middle, rows) < seen else (low, middle)
+    return high
+
+
+def _different(keys: float, rows: float) -> float:
+    """Return how many of *keys* equally likely keys *rows* rows are expected to have."""
+    return -keys * math.expm1(rows * math.log1p(-1 / keys)) if keys > 1 else 1.0

@@ -1,0 +1,151 @@
+"""What keys cost: by a few calls that are really made, and by a straight line through what was seen."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import ConnectorError
+from ..interface import Call, Failure
+
+if TYPE_CHECKING:
+    from ..interface import Key
+    from ..plan import Plan
+    from .counted import Counted
+
+__all__ = ["Point", "Tried", "extrapolated", "point_of", "spread", "try_calls"]
+
+TOGETHER = 4
+"""Calls at a time."""
+PATIENCE = 600.0
+"""Most seconds of all calls, which otherwise take as long as their timeouts say."""
+
+
+class Point(NamedTuple):
+    """A call: the mean bytes of its keys, and what each of them costs, by unit."""
+
+    bytes: float
+    units: Mapping[str, float]
+
+
+def spread(found: Sequence[tuple[float, Key]], size: int, calls: int) -> list[list[tuple[float, Key]]]:
+    """Return at most *calls* groups of keys that are as different in length as those of the sample, which is sorted."""
+    wanted = min(len(found), calls * size)
+    chosen = [found[int((place + 0.5) * len(found) / wanted)] for place in range(wanted)]
+    return [chosen[start : start + size] for start in range(0, wanted, size)]
+
+
+class _Meter:
+    """Takes what a call reports; what it says of limits is ignored, as the calls of an estimate are few."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, float] = {}
+
+    def spent(self, units: Mapping[str, float]) -> None:
+        self.units.update((unit, amount) for unit, amount in units.items() if math.isfinite(amount))
+
+    def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None: ...
+
+
+class Tried:
+    """
+    The calls that were made.
+
+    Attributes:
+        points: Those that were answered.
+        took: How long each of these took, in seconds.
+        paid: What all have cost, by unit.
+        problem: Why the last of the others failed.
+    """
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self.took: list[float] = []
+        self.paid: dict[str, float] = {}
+        self.problem = f"They took longer than {PATIENCE:g} s."
+
+
+def point_of(group: Sequence[tuple[float, Key]], units: Mapping[str, float]) -> Point:
+    share = 1 / len(group)
+    return Point(share * sum(size for size, _ in group), {unit: share * amount for unit, amount in units.items()})
+
+
+def try_calls(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]]) -> Tried:
+    """Make a call for each of *groups*, in a thread of its own: that of a notebook has an event loop already."""
+    tried = Tried()
+    if groups:
+        thread = threading.Thread(target=_run, args=(plan, groups, tried), name="enrichkit-estimate", daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+    return tried
+
+
+def _run(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]], tried: Tried) -> None:
+    try:
+        asyncio.run(_ask(plan, groups, tried))
+    except Exception as error:  # noqa: BLE001  # the thread of the user raises for it
+        tried.problem = str(error) if isinstance(error, ConnectorError) else f"{type(error).__name__}: {error}."
+
+
+async def _ask(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]], tried: Tried) -> None:
+    connector = plan.connector(plan.config)
+    connector.capacity = TOGETHER
+    timeout, turn = plan.options.longest_wait or 60.0, asyncio.Semaphore(TOGETHER)
+    run = f"estimate {uuid.uuid4().hex}" if connector.idempotency_keys else ""
+
+    async def ask(group: Sequence[tuple[float, Key]]) -> None:
+        meter = _Meter()
+        async with turn:
+            began = time.perf_counter()
+            try:
+                call = Call(timeout=timeout, meter=meter, run=run)
+                answers = await asyncio.wait_for(connector.fetch_many(tuple(key for _, key in group), call), timeout)
+                for answer in answers.values():
+                    if isinstance(answer, Failure) and not answer.rejected:
+                        raise answer.error
+            except TimeoutError:
+                tried.problem = f"No answer came within {timeout:g} s."
+            except ConnectorError as error:
+                tried.problem = str(error)
+            else:
+                tried.points.append(point_of(group, meter.units))
+                tried.took.append(time.perf_counter() - began)
+            for unit, amount in meter.units.items():
+                tried.paid[unit] = tried.paid.get(unit, 0.0) + amount
+
+    try:
+        await connector.open()
+        await asyncio.gather(*map(ask, groups))
+    finally:
+        await connector.close()
+
+
+def extrapolated(points: Sequence[Point], counted: Counted) -> dict[str, float]:
+    """Return what the keys that are asked for cost in all, by unit."""
+    found = {}
+    for unit in dict.fromkeys(unit for point in points for unit in point.units):
+        pairs = [(point.bytes, point.units.get(unit, 0.0)) for point in points]
+        base, slope = _line(pairs)
+        found[unit] = max(0.0, base * counted.asked + slope * counted.bytes)
+    return found
+
+
+def _line(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """
+    Return the line that fits *pairs* best, as its value at 0 and its slope; through 0 for fewer than three.
+
+    >>> _line([(0.0, 5.0), (10.0, 25.0), (20.0, 45.0)])
+    (5.0, 2.0)
+    """
+    total, of_values = (math.fsum(pair[place] for pair in pairs) for place in (0, 1))
+    if len(pairs) < 3 and total:
+        return 0.0, of_values / total
+    middle, mean = total / len(pairs), of_values / len(pairs)
+    width = math.fsum((x - middle) ** 2 for x, _ in pairs)
+    slope = math.fsum((x - middle) * (y - mean) for x, y in pairs) / width if width else 0.0
+    return mean - slope * middle, slope

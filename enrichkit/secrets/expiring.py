@@ -1,0 +1,79 @@
+"""The value of a secret that expires: one for a worker process, renewed before it ends and once after a refusal."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..errors import ConfigError
+
+__all__ = ["Held"]
+
+EARLY = 60.0
+"""A value is asked for again so many seconds before it ends, or a fifth of `ttl` if that is less."""
+AGAIN = 5.0
+"""
+Seconds after which a failed renewal is tried again while the old value is good; and in which a value that took the
+place of a refused one is not renewed when it is refused itself: the source means what it says.
+"""
+
+_log = logging.getLogger("enrichkit")
+
+
+@dataclass(slots=True, repr=False)
+class Held:
+    """
+    The value of an expiring secret in this process; no `repr` shows it.
+
+    Attributes:
+        ask: Asks the function or command; raises `ConfigError`.
+        ttl: Seconds for which a value may be used.
+    """
+
+    ask: Callable[[], str]
+    ttl: float
+    _text: str | None = None
+    _born: float = 0.0  # when it was asked for
+    _again: float = 0.0  # when a failed renewal may be repeated
+    _refused: bool = False  # the last one was refused
+    _after_refusal: bool = False  # it took the place of a refused one
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def good(self) -> bool:
+        """Return whether there is a value, and no need to ask for the next one."""
+        now = time.monotonic()
+        renews = self._born + self.ttl - min(EARLY, self.ttl / 5)
+        return self._text is not None and (now < renews or self._again > now < self._born + self.ttl)
+
+    def value(self) -> str:
+        """Return the value. One thread asks for the next one, and the others wait for it."""
+        with self._lock:
+            if not self.good():
+                self._renew()
+            assert self._text is not None
+            return self._text
+
+    def refuse(self, text: str | None) -> bool:
+        """Note that the source refused *text*; return whether there is another value, or one may be asked for."""
+        with self._lock:
+            if self._text == text:
+                if self._after_refusal and time.monotonic() - self._born < AGAIN:
+                    return False
+                self._text, self._refused = None, True
+            return True
+
+    def _renew(self) -> None:
+        began = time.monotonic()
+        try:
+            text = self.ask()
+        except ConfigError as error:
+            if self._text is None or began >= self._born + self.ttl:
+                raise
+            self._again = began + AGAIN
+            _log.warning("%s Its last value is good for %.0f s more.", error, self._born + self.ttl - began)
+            return
+        self._text, self._born = text, began
+        self._after_refusal, self._refused = self._refused, False

@@ -1,0 +1,16 @@
+"""
+What the executors of a cluster need and the driver has: packed into one archive, checked, and shipped.
+
+A row of an enrichment never passes here. `pack` fills a folder (`collect.py`), writes it as an archive (`archive.py`),
+and looks at the archive as an executor would (`checks.py`); `lines.py` has the lines that submit it.
+"""
+
+from __future__ import annotations
+
+from .archive import Manifest
+from .checks import check_archive
+from .pack import pack
+from .ship import ship
+from .target import Target
+
+__all__ = ["Manifest", "Target", "check_archive", "pack", "ship"]

@@ -1,0 +1,124 @@
+"""
+The archive: a folder `site` of packages, a script `bin/python`, and a manifest with the hash of each file.
+
+There is no interpreter in it. `bin/python` starts the executor's own Python with `site` before its packages, so the
+archive takes the place of a virtual environment wherever Spark wants one, without the traps of one: no link to the
+Python of the machine that built it, and none to a home folder.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["MANIFEST", "SCRIPT", "SITE", "Manifest", "write"]
+
+MANIFEST, SITE, SCRIPT = "manifest.json", "site", "bin/python"
+TIME = 315_532_800
+"""Time of all files, 1980-01-01 UTC: equal packages make equal bytes."""
+FORMAT = 1
+START = """\
+#!/bin/sh
+# Starts this machine's own Python {python} with the packages of this archive before its own.
+here=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd) || exit 1
+for python in "${{ENRICHKIT_PYTHON:-}}" {given} python{python} python3 python; do
+    case $python in '' | */environment/bin/python) continue ;; esac
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
+    [ "$version" = {python} ] || continue
+    PYTHONPATH="$here/site${{PYTHONPATH:+:$PYTHONPATH}}"
+    export PYTHONPATH
+    exec "$python" "$@"
+done
+echo "enrichkit: this machine has no Python {python}, for which the archive was packed. Pack it for another one with" \\
+    "enrichkit pack --python, or name its path with spark.executorEnv.ENRICHKIT_PYTHON." >&2
+exit 1
+"""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """
+    What an archive says of itself.
+
+    Attributes:
+        enrichkit: Version of enrichkit.
+        python: Python's version.
+        platform: Platform, or `any` where all files are Python.
+        bare: Whether pyarrow is left out, because the executors have it.
+        plugins: Names of the connectors.
+        packages: Versions of the packages, by name.
+        files: SHA-256 of the files, by path.
+    """
+
+    enrichkit: str
+    python: str
+    platform: str
+    bare: bool
+    plugins: tuple[str, ...]
+    packages: Mapping[str, str]
+    files: Mapping[str, str]
+
+    @classmethod
+    def read(cls, text: bytes) -> Manifest:
+        """Return the manifest that *text* is; raises `ConfigError` for any other text."""
+        try:
+            found: dict[str, Any] = json.loads(text)
+            if found.pop("format") != FORMAT:
+                raise ValueError
+            return cls(**{**found, "plugins": tuple(found["plugins"])})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ConfigError(
+                f"its {MANIFEST} is not one that this version of enrichkit writes. Pack it again with enrichkit pack."
+            ) from None
+
+    def text(self) -> bytes:
+        """Return the manifest as it stands in the archive."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True).encode()
+
+
+def write(folder: Path, target: Path, manifest: Manifest, executor_python: str | None) -> None:
+    """
+    Write the packages in *folder* as the archive *target*.
+
+    Args:
+        folder: With the packages.
+        target: Path of the archive, which is replaced.
+        manifest: Of the archive, still without files.
+        executor_python: Path of the Python on the executors; None: the one that is found there.
+    """
+    start = START.format(python=manifest.python, given=f"'{executor_python}'" if executor_python else "")
+    contents = {SCRIPT: start.encode()}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            contents[f"{SITE}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    contents[MANIFEST] = Manifest(**{**asdict(manifest), "files": hashes}).text()
+    # A reader of the head of the archive learns what it is: the manifest comes first.
+    order = sorted(contents, key=lambda name: (name != MANIFEST, name))
+    partial = target.with_name(target.name + ".partial")
+    with (
+        partial.open("wb") as raw,
+        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name in order:
+            tar.addfile(_entry(name, len(contents[name])), io.BytesIO(contents[name]))
+    partial.replace(target)
+
+
+def _entry(name: str, size: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mtime = size, TIME
+    entry.mode = 0o755 if name == SCRIPT or ".so" in Path(name).suffixes else 0o644
+    return entry

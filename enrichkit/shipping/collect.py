@@ -1,0 +1,204 @@
+"""
+Fills a folder with the packages that executors need.
+
+enrichkit and its plugins are copied from the driver's environment, whatever way they are installed there, since the
+driver and its workers must have the same ones. What they depend on is resolved by uv or pip as wheels for the target,
+in the versions that the driver has.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlparse
+
+from ..errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from .target import Target
+
+__all__ = ["CLUSTER", "SPARK", "Collected", "collect", "normalized"]
+
+GROUP = "enrichkit"
+CLUSTER = frozenset(("pyarrow", "pandas", "numpy"))
+"""Packages that clusters bring; a bare archive leaves them out."""
+SPARK = frozenset(("pyspark", "pyspark-client", "py4j"))
+"""Packages that Spark itself brings; no archive has them."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+LEFT_OUT = (
+    *("__pycache__", ".ruff_cache", ".mypy_cache", "*.pyc"),
+    *("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"),
+)
+NOT_RUN = ("pyarrow/include", "pyarrow/src", "pyarrow/tests", "pyarrow/*flight*", "bin")
+"""What no enrichment runs on an executor: Arrow Flight takes 10 MB, and scripts name a path of this machine."""
+ENDS_WITH = 2000
+"""Characters of an installer's output that go into a message."""
+
+
+class Collected:
+    """
+    What `collect` has found.
+
+    Attributes:
+        plugins: Names of the connectors.
+        packages: Versions by name.
+    """
+
+    def __init__(self, plugins: Iterable[str], packages: dict[str, str]) -> None:
+        self.plugins = tuple(sorted(plugins))
+        self.packages = packages
+
+
+def collect(names: Sequence[str], extra: Sequence[str], target: Target, site: Path, *, bare: bool) -> Collected:
+    """
+    Fill *site*.
+
+    Args:
+        names: Names of connectors, such as `redis`; empty: all that the driver has.
+        extra: Further things: a folder of a package, a module, or what uv and pip take, such as a project or `boto3`.
+        target: For which the wheels are.
+        site: An empty folder.
+        bare: Whether to leave out what clusters bring.
+
+    Raises:
+        ConfigError: A connector is unknown, or something cannot be resolved as a wheel.
+    """
+    plugins = _plugins(names)
+    own = {"enrichkit": importlib.metadata.distribution("enrichkit")}
+    own |= {normalized(found.name): found for found in plugins.values()}
+    for distribution in own.values():
+        _copy(distribution, site)
+    wanted = [text for found in own.values() for text in found.requires or () if _is_wanted(text, own, bare=bare)]
+    wanted += ["uvloop"] * _has("uvloop")
+    for each in extra:
+        path = Path(each)
+        if path.is_dir() and not (path / "pyproject.toml").exists() and not (path / "setup.py").exists():
+            shutil.copytree(path, site / path.resolve().name, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        elif path.suffix == ".py" and path.is_file():
+            shutil.copy(path, site)
+        else:
+            wanted.append(str(path.resolve()) if path.exists() else each)
+    _install(wanted, target, site)
+    _tidy(site, bare=bare)
+    packages = {normalized(d.name): d.version for d in importlib.metadata.distributions(path=[str(site)])}
+    return Collected(plugins, dict(sorted(packages.items())))
+
+
+def _plugins(names: Sequence[str]) -> dict[str, importlib.metadata.Distribution]:
+    """Return the distributions of the connectors *names*, or of all that are installed."""
+    found = {point.name: point.dist for point in importlib.metadata.entry_points(group=GROUP) if point.dist is not None}
+    for name in names:
+        if name not in found:
+            raise ConfigError(
+                f"There is no connector {name!r} on this machine.{did_you_mean(name, found)} Connectors: "
+                f"{', '.join(sorted(found)) or 'none'}. Install its package here first, as on the executors."
+            )
+    return {name: found[name] for name in names or found}
+
+
+def _is_wanted(requirement: str, own: Iterable[str], *, bare: bool) -> bool:
+    """Whether to resolve *requirement*, a line of the metadata of a package."""
+    match = NAME.match(requirement)
+    name = normalized(match[0]) if match else ""
+    return not (
+        "extra ==" in requirement or name in own or name in SPARK or (bare and name in CLUSTER) or name == "enrichkit"
+    )
+
+
+def _copy(distribution: importlib.metadata.Distribution, site: Path) -> None:
+    """Copy the files of *distribution* as it is installed here, be it editable."""
+    folder = Path(str(distribution.locate_file("")))
+    info = next(file for file in distribution.files or () if file.name == "METADATA").parent
+    shutil.copytree(folder / info, site / info.name, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    source = _editable_folder(distribution)
+    if source is None:
+        for file in distribution.files or ():
+            if ".." in file.parts or file.suffix == ".pyc" or file.parts[0] == info.name:
+                continue
+            (site / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / file, site / file)
+        return
+    tops = {point.module.partition(".")[0] for point in distribution.entry_points} | {_module(distribution.name)}
+    for top in sorted(tops):
+        for place in (source, source / "src"):
+            if (place / top / "__init__.py").exists() and not (site / top).exists():
+                shutil.copytree(place / top, site / top, ignore=shutil.ignore_patterns(*LEFT_OUT))
+
+
+def _editable_folder(distribution: importlib.metadata.Distribution) -> Path | None:
+    """Return the folder of the source of *distribution* where it is installed as editable."""
+    text = distribution.read_text("direct_url.json")
+    where = json.loads(text) if text else {}
+    if not where.get("dir_info", {}).get("editable"):
+        return None
+    return Path(unquote(urlparse(where["url"]).path))
+
+
+def _install(wanted: Sequence[str], target: Target, site: Path) -> None:
+    """Have uv or pip put the wheels for *wanted* into *site*, in the versions of the driver where it has them."""
+    if not wanted:
+        return
+    pins = site.parent / "constraints.txt"
+    here = {normalized(d.name): d for d in importlib.metadata.distributions()}
+    pins.write_text("".join(f"{name}=={d.version}\n" for name, d in sorted(here.items()) if not _editable_folder(d)))
+    command = [*_installer(target), "--target", str(site), "--constraint", str(pins), *wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # the user's own words
+    if done.returncode:
+        raise ConfigError(
+            f"The packages could not be resolved as wheels for {target}: {done.stderr.strip()[-ENDS_WITH:]}"
+        )
+
+
+def _installer(target: Target) -> list[str]:
+    """Return the command of uv, or of pip where there is no uv, that takes a target folder and requirements."""
+    uv = shutil.which("uv") or next((str(p) for p in [Path(sys.executable).with_name("uv")] if p.exists()), None)
+    if uv is not None:
+        quiet = ["--quiet", "--link-mode", "copy", "--only-binary", ":all:", "--python", sys.executable]
+        python = ["--python-platform", target.uv_platform, "--python-version", target.python]
+        return [uv, "pip", "install", *quiet, *python]
+    if not _has("pip"):
+        raise ConfigError("There is neither uv nor pip on this machine. Install pip with: python -m ensurepip")
+    quiet = ["--quiet", "--no-compile", "--disable-pip-version-check", "--only-binary", ":all:"]
+    platforms = [part for name in target.pip_platforms for part in ("--platform", name)]
+    python = ["--implementation", "cp", "--python-version", target.python]
+    return [sys.executable, "-m", "pip", "install", *quiet, *python, *platforms]
+
+
+def _tidy(site: Path, *, bare: bool) -> None:
+    """Remove what differs from machine to machine, and what Spark or the cluster brings."""
+    for distribution in list(importlib.metadata.distributions(path=[str(site)])):
+        name = normalized(distribution.name)
+        if name in SPARK or (bare and name in CLUSTER):
+            folders = {site / file.parts[0] for file in distribution.files or () if len(file.parts) > 1}
+            for file in distribution.files or ():
+                (site / file).unlink(missing_ok=True)
+            for top in folders:
+                shutil.rmtree(top, ignore_errors=True)
+    patterns = [*(f"**/{name}" for name in (*LEFT_OUT, ".lock")), *NOT_RUN]
+    for pattern in patterns:
+        for path in list(site.glob(pattern)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _has(name: str) -> bool:
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def normalized(name: str) -> str:
+    """Return the *name* of a package as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _module(name: str) -> str:
+    return normalized(name).replace("-", "_")

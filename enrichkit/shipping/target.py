@@ -1,0 +1,65 @@
+"""For which Python and platform an archive is."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass
+
+from ..errors import ConfigError, did_you_mean
+
+__all__ = ["PLATFORMS", "Target"]
+
+PLATFORMS = {"linux-x86_64": "x86_64", "linux-aarch64": "aarch64"}
+"""The platforms of executors, and the name of their processor in wheels."""
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+GLIBC = ("2_28", "2_17")
+"""Versions of glibc that wheels may ask for: that of Debian 10 and RHEL 8, and older ones."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """
+    What the executors run.
+
+    Attributes:
+        python: Python's version, `3.11` to `3.14`; PySpark wants the same one on the driver.
+        platform: `linux-x86_64` or `linux-aarch64`.
+
+    Raises:
+        ConfigError: There is no such Python or platform.
+    """
+
+    python: str
+    platform: str
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (("python", self.python, PYTHONS), ("platform", self.platform, tuple(PLATFORMS))):
+            if value not in allowed:
+                raise ConfigError(
+                    f"{name} is {value!r}; it must be one of {', '.join(allowed)}.{did_you_mean(value, allowed)}"
+                )
+
+    @classmethod
+    def here(cls) -> Target:
+        """Return the Python and the platform of this process; raises `ConfigError` where executors have no such."""
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return cls(version, f"{platform.system().lower()}-{platform.machine().lower()}")
+
+    @property
+    def machine(self) -> str:
+        """Name of the processor in wheels."""
+        return PLATFORMS[self.platform]
+
+    @property
+    def uv_platform(self) -> str:
+        """The platform as uv names it."""
+        return f"{self.machine}-manylinux_{GLIBC[0]}"
+
+    @property
+    def pip_platforms(self) -> list[str]:
+        """The platforms as pip names them, the newest first."""
+        return [f"manylinux_{version}_{self.machine}" for version in GLIBC] + [f"manylinux2014_{self.machine}"]
+
+    def __str__(self) -> str:
+        return f"Python {self.python} on {self.platform}"

@@ -1,0 +1,123 @@
+"""
+A function of the key as a fallback: the connector behind a function in `on_timeout`, `on_error` or `on_missing`.
+
+As a connector the function has a capacity and a timeout like any other source. A function that never returns, or that
+blocks its thread, delays only the rows that need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConnectorError, FatalError, PermanentError
+from ..functions import is_async, raised
+from ..interface import Call, Connector, ConnectorConfig, Failure
+
+__all__ = ["Caller", "KeyFunction", "KeyFunctionConfig"]
+
+THREADS = 8
+AT_ONCE = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyFunctionConfig(ConnectorConfig):
+    """
+    The config of a function of the key.
+
+    Attributes:
+        function: The function. It takes a key, which is a tuple if there are several key columns, and returns a value
+            or an awaitable of a value.
+        show_keys: Whether messages quote the exceptions of the function, whose texts may hold the key.
+    """
+
+    function: Callable[[Any], Any]
+    show_keys: bool = False
+
+
+class Caller:
+    """
+    Calls functions, which may block, in a pool of threads; with 0 threads, on the event loop, for an `async def`.
+
+    A thread cannot be ended from outside. A call that never returns keeps its thread. Later keys wait for the other
+    threads, and time out when there are no others.
+
+    Args:
+        threads: Number of threads.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="enrichkit-function") if threads else None
+
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the result of *function*; if that is an awaitable, return the result of the awaitable."""
+        if self._threads is None:
+            answer = function(*arguments)
+        else:
+            loop = asyncio.get_running_loop()
+            answer, error = await loop.run_in_executor(self._threads, _result_or_error, function, *arguments)
+            if isinstance(error, StopIteration):  # a coroutine cannot raise StopIteration
+                raise PermanentError(f"the function raised {raised(error)}")
+            if error is not None:
+                raise error
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def close(self) -> None:
+        """Tell the threads to end after their calls, without waiting for them."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class KeyFunction(Connector[KeyFunctionConfig]):
+    """A connector that calls the function: an `async def` on the event loop, any other function in a thread."""
+
+    name = "function"
+    config_class = KeyFunctionConfig
+
+    _caller: Caller | None = None
+
+    def __init__(self, config: KeyFunctionConfig) -> None:
+        super().__init__(config)
+        self._is_async = is_async(config.function)
+        self.capacity = AT_ONCE if self._is_async else THREADS
+
+    async def open(self) -> None:
+        """Make the pool of threads."""
+        self._caller = Caller(0 if self._is_async else self.capacity)
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Mapping[Any, Any]:
+        """Call the function with the only key in *keys*."""
+        [key] = keys
+        assert self._caller is not None, "open() comes first"
+        try:
+            return {key: await self._caller.call(self.config.function, key)}
+        except FatalError:
+            raise
+        except Exception as error:  # noqa: BLE001  # any exception of the function is the error of the key
+            return {key: Failure(self._translate(error))}
+
+    async def close(self) -> None:
+        """Tell the threads to end after their calls."""
+        if self._caller is not None:
+            self._caller.close()
+
+    def _translate(self, error: Exception) -> ConnectorError:
+        if isinstance(error, ConnectorError):
+            return error  # the function raised it on purpose, so its text is shown
+        return PermanentError(f"the function raised {raised(error, show_text=self.config.show_keys)}")
+
+
+def _result_or_error(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
+    """
+    Return the result of *function*, or the exception that it raises. Runs in a thread.
+
+    A future does not take every exception: a StopIteration would never reach the coroutine.
+    """
+    try:
+        return function(*arguments), None
+    except BaseException as error:  # noqa: BLE001  # `Caller.call` raises it again
+        return None, error

@@ -1,0 +1,75 @@
+"""Tiers: several sources as one, of which each is asked for what those before it do not hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigError
+from ..interface import ConnectorConfig
+
+__all__ = ["Tiers", "tiers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """
+    What `tiers` returns: a source for `enrich`, `enrich_frame` and `register_function`.
+
+    Attributes:
+        sources: Names of sources or their configs, in the order in which they are asked.
+        write_back: Whether what a later source has found is written to those before it.
+        ttl: Seconds after which they forget it; None: when they do that by themselves.
+        timeout: Most seconds that each source but the last may take for a key.
+    """
+
+    sources: tuple[str | ConnectorConfig, ...]
+    write_back: bool = False
+    ttl: float | None = None
+    timeout: float = 0.5
+
+
+def tiers(
+    *sources: str | ConnectorConfig, write_back: bool = False, ttl: float | None = None, timeout: float = 0.5
+) -> Tiers:
+    """
+    Return several sources as one: a key goes to the first of them, and what this does not hold to the next one.
+
+    A source before the last that fails, is away or takes too long is left out, and no row fails because of it. The last
+    one is the source that all options speak of.
+
+    Args:
+        sources: Two or more names of sources or their configs, for example a Redis before a service.
+        write_back: Whether what a later source has found is written to those before it, in the background.
+        ttl: Seconds after which they forget what was written, 1 to 31,536,000 (a year); None: when they do that by
+            themselves.
+        timeout: Most seconds that each source but the last may take for a key, 0.001 to 3,600. They count for the
+            option `timeout`.
+
+    Raises:
+        ConfigError: An argument is wrong.
+
+    >>> tiers("redis", "users", write_back=True, ttl=3600).sources
+    ('redis', 'users')
+    """
+    if len(sources) < 2 or not all(isinstance(source, str | ConnectorConfig) for source in sources):
+        raise ConfigError(
+            f"tiers() was given {', '.join(map(repr, sources)) or 'no source'}; it must be given two or more sources, "
+            "each a name or a config, for example tiers('redis', 'users')."
+        )
+    if not isinstance(write_back, bool):
+        raise ConfigError(f"tiers(write_back=) is {write_back!r}; it must be True or False, for example True.")
+    if ttl is not None:
+        _check_seconds("ttl", ttl, 1.0, 31_536_000.0)
+        if not write_back:
+            raise ConfigError(f"tiers(ttl=) is {ttl!r}, but nothing is written. Set write_back=True, or leave ttl out.")
+    _check_seconds("timeout", timeout, 0.001, 3_600.0)
+    return Tiers(sources, write_back, ttl, timeout)
+
+
+def _check_seconds(name: str, value: Any, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ConfigError(
+            f"tiers({name}=) is {value!r}; it must be a number of seconds from {low:g} to {high:,.0f}, for example "
+            f"{name}=1.0."
+        )

@@ -1,0 +1,21 @@
+"""The meaning of faults that the drivers of all databases report in the same way."""
+
+from __future__ import annotations
+
+import ssl
+
+__all__ = ["tls_fault"]
+
+
+def tls_fault(error: BaseException) -> str | None:
+    """
+    Return the reason of OpenSSL why it refused a TLS connection, or None if *error* is no such refusal.
+
+    A server that hangs up during the handshake, as in a restart, refuses nothing: None.
+
+    >>> tls_fault(OSError("reset")) is tls_fault(ssl.SSLEOFError()) is None
+    True
+    """
+    if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return None
+    return getattr(error, "verify_message", None) or str(error.reason) or type(error).__name__

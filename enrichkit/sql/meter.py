@@ -1,0 +1,96 @@
+"""
+A limit on the size of a reply. The drivers have none, and keep a reply in memory however long it is.
+
+A meter stands between the transport of a connection and the protocol of the driver, and counts the bytes of each read
+before the driver gets them: a call of a function per read, and nothing per row. It also ends a connection on which the
+driver meets bytes that it cannot read, for example of a reply that nobody has asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import Any
+
+__all__ = ["Meter"]
+
+_log = logging.getLogger("enrichkit")
+
+
+class Meter:
+    """
+    Counts what the server sends on one connection, and ends the connection when that is too much.
+
+    Attributes:
+        exceeded: Whether the connection was ended for that.
+        ended: Whether the server has ended its side of the connection.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self.exceeded = self.ended = False
+        self._transport = transport
+        self._left = math.inf
+        driver = transport.get_protocol()
+        kind = _Buffered if isinstance(driver, asyncio.BufferedProtocol) else _Streamed
+        transport.set_protocol(kind(driver, self))
+
+    def start(self, limit: int | None) -> None:
+        """Allow the server *limit* bytes from now on; None: any number."""
+        self._left = math.inf if limit is None else limit
+
+    def unreadable(self, error: Exception) -> None:
+        """End the connection, because the driver cannot read what the server has sent."""
+        _log.warning("A database sent what its driver cannot read (%s); the connection ends.", type(error).__name__)
+        self._transport.abort()
+
+    def takes(self, size: int) -> bool:
+        """Count *size* bytes, and return whether the driver may have them."""
+        self._left -= size
+        if self._left < 0 and not self.exceeded:
+            self.exceeded = True
+            self._transport.abort()
+        return not self.exceeded
+
+
+class _Metered:
+    """Hands all that happens on a connection over to the protocol of the driver."""
+
+    def __init__(self, driver: Any, meter: Meter) -> None:
+        self._driver = driver
+        self._meter = meter
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._driver.connection_lost(exc)
+
+    def eof_received(self) -> bool | None:
+        self._meter.ended = True
+        stays_open: bool | None = self._driver.eof_received()
+        return stays_open
+
+    def pause_writing(self) -> None:
+        self._driver.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._driver.resume_writing()
+
+
+class _Streamed(_Metered, asyncio.Protocol):
+    def data_received(self, data: bytes) -> None:
+        if self._meter.takes(len(data)):
+            try:
+                self._driver.data_received(data)
+            except Exception as error:  # noqa: BLE001  # the event loop would log tracebacks
+                self._meter.unreadable(error)
+
+
+class _Buffered(_Metered, asyncio.BufferedProtocol):
+    def get_buffer(self, sizehint: int) -> Any:
+        return self._driver.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._meter.takes(nbytes):
+            try:
+                self._driver.buffer_updated(nbytes)
+            except Exception as error:  # noqa: BLE001  # as above
+                self._meter.unreadable(error)

@@ -1,0 +1,60 @@
+"""One connection of a pool: its age, the size of the replies on it, and the keep-alive of the kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from typing import Any
+
+from .meter import Meter
+
+__all__ = ["Session"]
+
+LIFETIME = 300.0  # +/- 20 %; a new connection follows a failover and a changed DNS entry
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+
+
+class Session:
+    """
+    One connection, used by one call at a time. Made on the event loop.
+
+    Attributes:
+        connection: Connection object of the driver.
+        transport: Its asyncio transport.
+        meter: Counts what the server sends.
+        ends: Loop time after which the connection is not lent again.
+        idle_since: Loop time at which the last call gave the connection back.
+    """
+
+    __slots__ = ("connection", "ends", "idle_since", "meter", "transport")
+
+    def __init__(self, connection: Any, transport: Any) -> None:
+        self.connection = connection
+        self.transport = transport
+        self.meter = Meter(transport)
+        now = asyncio.get_running_loop().time()
+        self.ends = now + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, so that connections do not end together
+        self.idle_since = now
+        _keep_alive(transport.get_extra_info("socket"))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is known to have ended."""
+        # A transport stays open after the end of the stream if the driver's protocol wants that.
+        ended: bool = self.transport.is_closing() or self.meter.ended
+        return ended
+
+    def end(self) -> None:
+        """Close the connection now, without waiting for the server."""
+        self.transport.abort()
+
+
+def _keep_alive(sock: socket.socket | None) -> None:
+    """Make the kernel notice within 45 s that the other end is gone; by default it takes a quarter of an hour."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):  # a Unix socket needs no keep-alive
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):  # Linux has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

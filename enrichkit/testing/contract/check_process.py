@@ -1,0 +1,151 @@
+"""
+What runs in the fork server and in the processes of the checks: they fork, call a job, and tell pytest what it raised.
+
+The other side, which is pytest, is `fork_server`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import importlib
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import threading
+import traceback
+import warnings
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import pytest
+
+__all__ = ["METHOD", "NUMBER", "RemoteProxy", "fork", "serve"]
+
+NUMBER = struct.Struct("i")
+"""The form in which the fork server tells the id of a process, and then its exit code."""
+
+_REQUEST_MAX = 65536  # bytes of the names of modules
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class RemoteProxy:
+    """The fault proxy as the process of a check has it: each use of a method or an attribute is a message to pytest."""
+
+    def __init__(self, channel: Connection) -> None:
+        self._channel = channel
+
+    def __repr__(self) -> str:
+        text: str = self._ask("__repr__", (), {})
+        return text
+
+    def __getattr__(self, name: str) -> Any:
+        value = self._ask(name)
+        return (lambda *args, **settings: self._ask(name, args, settings)) if value is METHOD else value
+
+    def _ask(self, *request: Any) -> Any:
+        self._channel.send(request)
+        return self._channel.recv()
+
+
+class _Method:
+    """The type of the answer that says that an attribute is a method."""
+
+    def __reduce__(self) -> str:
+        return "METHOD"  # the name of the only instance
+
+
+METHOD = _Method()
+
+
+def fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # pytest may have a thread, which the fork does not need
+        return os.fork()
+
+
+def serve(requests: socket.socket, parent: int) -> None:
+    """Fork a process for each pair of file descriptors that comes: the channel of its job, and its output."""
+    _die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # pytest handles Ctrl-C
+    this = os.getpid()
+    while (request := socket.recv_fds(requests, _REQUEST_MAX, 2))[1]:
+        fds = request[1]
+        for module in request[0].decode().split("\n"):
+            with contextlib.suppress(Exception):  # the job meets the same exception, and tells it
+                importlib.import_module(module)
+        gc.freeze()  # no process may finalize an object of pytest, and fewer memory pages have to be copied
+        pid = fork()
+        if pid == 0:
+            requests.close()
+            _die_with(this)
+            _work(*fds)
+        for fd in fds:
+            os.close(fd)
+        requests.sendall(NUMBER.pack(pid))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with contextlib.suppress(ProcessLookupError):  # it has left no process of its own
+            os.killpg(pid, signal.SIGKILL)
+        requests.sendall(NUMBER.pack(code))
+
+
+def _work(channel_fd: int, output: int) -> NoReturn:
+    """Run a job and send its exception, its traceback and its warnings; then end this process."""
+    try:
+        os.setsid()  # so that the processes that the job leaves can be ended together
+        for standard in (1, 2):
+            os.dup2(output, standard)
+        sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  # open to the end
+        faulthandler.enable(2)
+        sys.unraisablehook = _warn_of_unraisable
+        threading.excepthook = _warn_of_thread
+        channel = Connection(channel_fd)
+        failure, text = None, ""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")  # pytest has the filters
+            try:
+                job, environment, folder = channel.recv()
+                os.environ.update(environment)
+                os.chdir(folder)
+                pickle.loads(job)(RemoteProxy(channel))  # noqa: S301  # the data is our own
+            except BaseException as error:  # noqa: BLE001  # pytest gets it
+                failure, text = _portable(error), "".join(traceback.format_exception(error))
+            gc.collect()
+        found = [(str(each.message), each.category, each.filename, each.lineno) for each in caught]
+        channel.send([failure, text, found])
+    except BaseException:  # noqa: BLE001  # this process ends below, so this is the only report
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)  # without the exit handlers, which belong to pytest
+
+
+def _portable(error: BaseException) -> BaseException:
+    """Return *error*, or an `AssertionError` that says the same if pickle cannot send it."""
+    try:
+        copy: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301  # the data is our own
+    except Exception:  # noqa: BLE001  # whatever the class of the exception does
+        return AssertionError(f"{type(error).__name__}: {error}")
+    return copy
+
+
+def _warn_of_unraisable(args: sys.UnraisableHookArgs) -> None:
+    text = f"{args.err_msg or 'Exception ignored in'}: {args.object!r}: {args.exc_value!r}"
+    warnings.warn(pytest.PytestUnraisableExceptionWarning(text), stacklevel=2)
+
+
+def _warn_of_thread(args: threading.ExceptHookArgs) -> None:
+    text = f"Exception in the thread {args.thread and args.thread.name}: {args.exc_value!r}"
+    warnings.warn(pytest.PytestUnhandledThreadExceptionWarning(text), stacklevel=2)
+
+
+def _die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent, the process *parent*, has ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # the parent ended before prctl, so no signal will come
+            os._exit(1)

@@ -1,0 +1,114 @@
+"""Decorators of the checks that run in a process of their own, because they cancel calls or break connections."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .fork_server import ForkServer
+from .source import Network, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ...interface import ConnectorConfig, Key
+
+__all__ = ["cancels", "needs_network"]
+
+Check = TypeVar("Check", bound=Callable[..., None])
+
+
+def needs_network(check: Check) -> Check:
+    """
+    Decorate a check that needs the fixture `network`; without one the check passes.
+
+    A source that is not a server has no network. In its place the fixture `network` asserts that the connector opens no
+    connection that could fail.
+    """
+
+    @functools.wraps(check)
+    def run(self: Any, network: Network | None) -> None:
+        __tracebackhide__ = True
+        if network is not None and not _run_alone(run, self, network, network.proxy):
+            check(self, network)
+
+    return run  # type: ignore[return-value]  # the same arguments, by name
+
+
+def cancels(check: Check) -> Check:
+    """
+    Decorate a check that needs the fixture `source` and cancels calls.
+
+    A source that is no server may be a part of this process, such as a double of a client package; the check of such a
+    source runs here.
+    """
+
+    @functools.wraps(check)
+    def run(self: Any, source: Source) -> None:
+        __tracebackhide__ = True
+        if not (source.is_server and _run_alone(run, self, source, None)):
+            check(self, source)
+
+    return run  # type: ignore[return-value]  # the same arguments, by name
+
+
+def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
+    """
+    Run *check* in a process of its own, with a new connector, and return true.
+
+    Return false without running it if the connector's class and config, the known values or the test class cannot be
+    pickled: then nothing can be sent to the process. Another check fails if it is the config.
+    """
+    __tracebackhide__ = True
+    kind, config = type(source.connector), source.connector.config
+    try:
+        job = pickle.dumps(
+            functools.partial(
+                _play,
+                check,
+                type(test),
+                kind,
+                config,
+                source.known,
+                source.missing,
+                source.patience,
+                has_network=proxy is not None,
+            )
+        )
+    except Exception:  # noqa: BLE001  # whatever the classes of the values do
+        return False
+    if source.is_open:
+        source.close()
+    try:
+        ForkServer.start().run(check.__name__, job, proxy, kind.requires)
+    except Exception:
+        # pytest shows what was written; it shows the code of a check, and so its docstring, only of its own process.
+        sys.stderr.write(f"{check.__name__}: {inspect.cleandoc(check.__doc__ or '')}\n")
+        raise
+    return True
+
+
+def _play(
+    check: Any,
+    tests: type,
+    kind: Any,
+    config: ConnectorConfig,
+    known: Mapping[Key, Any],
+    missing: Key,
+    patience: float,
+    proxy: Any,
+    *,
+    has_network: bool,
+) -> None:
+    """Run *check* in this process; *proxy* is the stand-in for the fault proxy, if the check has a network."""
+    if has_network:
+        with Network(kind(config), proxy, known, missing, patience=patience) as network:
+            check.__wrapped__(tests(), network)
+    else:
+        with Source(kind(config), known, missing, patience=patience) as source:
+            source.open()
+            check.__wrapped__(tests(), source)

@@ -1,0 +1,162 @@
+"""
+A network whose faults are random: a thread that plays one fault after another on a `FaultProxy`.
+
+A connector passes when no lookup through a storm gets a wrong value, whatever the statuses of its rows:
+
+>>> from enrichkit import local
+>>> from enrichkit.testing import fault_proxy
+>>> from enrichkit.testing.storm import storm
+>>> with local.redis() as server, fault_proxy(server.host, server.port) as proxy, storm(proxy, seed=7) as played:
+...     pass  # look keys up through proxy.url(server.url), and compare each value with the one that its key has
+>>> set(played) <= set(FAULTS)
+True
+
+The seed decides the order of the faults, their sizes and durations. It does not decide what is on the wire when a fault
+begins, so two runs with one seed are alike and not the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ..errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .proxy import Chunk, Direction, FaultProxy
+
+__all__ = ["FAULTS", "storm"]
+
+FAULTS = ("late", "cut", "ended", "frozen", "gone", "lost", "sliced", "stray", "swapped")
+"""
+The faults: replies are late; all connections are reset; connections end in the middle of a reply or a request; nothing
+passes; nothing listens; bytes are lost for ever; replies come in small pieces; a reply comes that nobody asked for; two
+connections get each other's replies.
+"""
+
+
+@contextlib.contextmanager
+def storm(
+    proxy: FaultProxy, *, seed: int, faults: Sequence[str] = FAULTS, calm: float = 0.15, longest: float = 0.5
+) -> Iterator[Counter[str]]:
+    """
+    Play random *faults* on *proxy* until the block ends, and heal the proxy then.
+
+    Args:
+        proxy: The network between the connector and its server.
+        seed: Of the order, the sizes and the durations of the faults.
+        faults: Names out of `FAULTS`.
+        calm: Mean seconds between the end of a fault and the next one.
+        longest: Most seconds of one fault.
+
+    Yields:
+        How often each fault was played so far.
+
+    Raises:
+        ValueError: There is no fault of a given name.
+    """
+    for fault in faults:
+        if fault not in FAULTS:
+            meant = did_you_mean(fault, FAULTS)
+            raise ValueError(
+                f"storm() was given the fault {fault!r}, which does not exist.{meant} Faults: {', '.join(FAULTS)}."
+            )
+    weather = _Weather(proxy, random.Random(seed), faults, calm, longest)  # noqa: S311  # a storm needs no cryptography
+    thread = threading.Thread(target=weather.play, name="enrichkit-storm", daemon=True)
+    thread.start()
+    try:
+        yield weather.played
+    finally:
+        weather.over.set()
+        thread.join()
+        proxy.heal()
+    if weather.error is not None:  # else the rest of the block had a calm network, and nobody would notice
+        raise weather.error
+
+
+class _Weather:
+    def __init__(
+        self, proxy: FaultProxy, dice: random.Random, faults: Sequence[str], calm: float, longest: float
+    ) -> None:
+        self.over = threading.Event()
+        self.played: Counter[str] = Counter()
+        self.error: Exception | None = None
+        self._proxy = proxy
+        self._dice = dice
+        self._faults = tuple(faults)
+        self._calm = calm
+        self._longest = longest
+        self._reply = b"\r\n"  # the last reply, which may come a second time
+
+    def play(self) -> None:
+        """Play one fault after another until the storm is over, or a fault could not be played."""
+        try:
+            self._play()
+        except Exception as error:  # noqa: BLE001  # `storm` raises it in the thread of the test
+            self.error = error
+
+    def _play(self) -> None:
+        while not self.over.wait(self._dice.uniform(0.0, 2 * self._calm)):
+            self._proxy.delay(self._remember)
+            fault = self._dice.choice(self._faults)
+            getattr(self, f"_{fault}")()
+            self.played[fault] += 1
+            self._proxy.heal()
+
+    def _remember(self, chunk: Chunk) -> float:
+        self._reply = chunk.data
+        return 0.0
+
+    def _last(self) -> None:
+        """Let the present fault last for a while."""
+        self.over.wait(self._dice.uniform(0.02, self._longest))
+
+    def _direction(self) -> Direction:
+        return self._dice.choice(("to client", "to server"))
+
+    def _late(self) -> None:
+        delays = [self._dice.choice((0.0, 0.0, 0.02, 0.3)) for _ in range(50)]
+        self._proxy.delay(lambda chunk: delays[chunk.number % len(delays)])
+        self._last()
+
+    def _cut(self) -> None:
+        self._proxy.cut()
+
+    def _ended(self) -> None:
+        end = self._dice.choice((self._proxy.reset_after, self._proxy.close_after))
+        end(int(self._dice.expovariate(1 / 500)), direction=self._direction(), times=self._dice.randint(1, 5))
+        self._last()
+
+    def _frozen(self) -> None:
+        self._proxy.freeze()
+        self._last()
+
+    def _gone(self) -> None:
+        self._proxy.refuse()
+        self._proxy.cut()
+        self._last()
+
+    def _lost(self) -> None:
+        self._proxy.blackhole()
+        self._last()
+        if self._dice.random() < 0.5:  # else the connections stay open, and dead
+            self._proxy.cut()
+
+    def _sliced(self) -> None:
+        self._proxy.slice(self._dice.randint(1, 64), pause=0.0005, direction=self._direction())
+        self._last()
+
+    def _stray(self) -> None:
+        for _ in range(self._dice.randint(1, 5)):
+            stray = self._dice.choice((self._reply, self._dice.randbytes(20)))
+            self._proxy.inject(stray, quiet=0.005)
+            self.over.wait(0.02)
+
+    def _swapped(self) -> None:
+        self._proxy.swap(self._dice.randint(1, 10))
+        self._last()

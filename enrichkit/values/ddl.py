@@ -1,0 +1,37 @@
+"""Reads the DDL in `returns` of a config without Spark, as a worker has to."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["fields_of"]
+
+_NAME = re.compile(r"`((?:[^`]|``)*)`:|(\w+):")
+# One step is a name in backticks, which may hold brackets and commas, or any one character.
+_STEP = re.compile(r"`(?:[^`]|``)*`|.", re.DOTALL)
+
+
+def fields_of(ddl: str) -> dict[str, str]:
+    """
+    Return the types of the fields of a struct, whose DDL `ddl_of` has written; no fields for any other type.
+
+    >>> fields_of("struct<tier:bigint,`a,b`:map<string,struct<c:int>>>")
+    {'tier': 'bigint', 'a,b': 'map<string,struct<c:int>>'}
+    """
+    fields: dict[str, str] = {}
+    if not ddl.startswith("struct<"):
+        return fields
+    rest = ddl[len("struct<") : -1]
+    while rest:
+        matched = _NAME.match(rest)
+        if matched is None:
+            return {}
+        start = end = matched.end()
+        depth = 0
+        while (step := _STEP.match(rest, end)) and (depth or step[0] != ","):
+            depth += (step[0] in "<(") - (step[0] in ">)")
+            end = step.end()
+        name = matched[2] if matched[1] is None else matched[1].replace("``", "`")
+        fields[name] = rest[start:end]
+        rest = rest[end + 1 :]
+    return fields

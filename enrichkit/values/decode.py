@@ -1,0 +1,374 @@
+"""
+Decoding of raw answers into values that `pa.array` takes without loss, for all answers of a call at once.
+
+`rules.py` has the table of the values that each type takes. This module is the fast way to the same results: msgspec
+checks all values of a call in C against a type made from the declared type. Where msgspec is laxer than the rules, that
+type is narrower than the rules: msgspec would take an int above 2**53 for a double, which loses digits, and would round
+a fraction of a second. So each value that msgspec takes is right. Values that msgspec does not take go to the rules,
+which convert a value or say what is wrong with it.
+
+Measured per value, one core of a busy machine, 500 values a call, all of them right: string and bigint 20 ns, struct of
+three plain fields 250 ns from Python and 270 ns from JSON; text to string 75 ns, to bigint 170 ns, to a struct of three
+1.2 us; a decimal or a time inside JSON 1.5 us. A bad value adds 5 to 10 us for itself and for up to 15 neighbours.
+
+The module is longer than others because each kind of type has a few lines here, too.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, TypeAlias, TypedDict
+
+import msgspec
+import pyarrow as pa
+
+from ..columnar import dicts_of
+from ..errors import ConfigError, PermanentError
+from .rules import rule
+from .scalars import FLOAT_MAX, INT_BITS, Encoding, MismatchError, Number, Rule, is_string, plain_rule
+from .types import is_variant
+
+__all__ = ["Decode", "decoder", "has_ascii_names", "has_text_keys", "msgspec_type", "parts_of"]
+
+Decode: TypeAlias = Callable[[Sequence[Any]], tuple[list[Any], dict[int, PermanentError]]]
+"""Takes the n answers of a call; returns n values, and the errors of the answers that cannot be decoded, by index."""
+
+_Batch: TypeAlias = Callable[[Sequence[Any]], list[Any]]
+"""Converts n values at once; raises any exception when one of the values is not clearly right."""
+
+_CHUNK = 16
+_BOOLEANS = {b"true": True, b"1": True, b"false": False, b"0": False}
+_NATIVE = (bytes, bytearray, memoryview, decimal.Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
+
+
+@functools.lru_cache(maxsize=256)
+def decoder(data_type: pa.DataType, encoding: Encoding) -> Decode:
+    """
+    Return the function that decodes the answers of one call for a column of the Arrow type *data_type*.
+
+    The function takes n raw answers in *encoding*, None for a null. It returns n Python values, and the errors by
+    index; the value of an answer with an error is None. `pa.array(values, data_type)` takes the values without
+    overflow, without a lost time zone, and without rounding, except from a double to a float. A bad answer has no
+    effect on other answers, and no error shows a value.
+
+    In JSON, a declared string takes the content of a JSON string, and the unchanged text of any other document, so that
+    `from_json` can read it later. A string inside a struct, an array or a map must be a JSON string.
+
+    Args:
+        data_type: A type that `enrichkit.values.types.arrow_type_of` returns.
+        encoding: `"python"`, `"json"` or `"text"`, see `Connector.encoding`.
+
+    Raises:
+        ConfigError: There is no such encoding, or a worker does not build the type.
+
+    >>> values, errors = decoder(pa.int32(), "json")([b"7", None, b'"7"'])
+    >>> values
+    [7, None, None]
+    >>> print(errors[2])
+    The value does not fit the declared type int: it is a string; it must be a whole number from -2147483648 to \
+2147483647. Change the source, or declare another type with returns=.
+    """
+    if encoding not in ("python", "json", "text"):
+        raise ConfigError(
+            f"The encoding of a connector is {encoding!r}; it must be 'python', 'json' or 'text'. "
+            "Set it in the connector's class."
+        )
+    one = rule(data_type, encoding)
+    batch = {"python": _objects, "json": _documents, "text": _texts}[encoding](data_type)
+    parts = list(parts_of(data_type))
+    if any(map(is_variant, parts)) or (encoding != "text" and not all(map(has_ascii_names, parts))):
+        # msgspec builds no variants, and msgspec 0.22 does not find a field of a TypedDict whose name is not ASCII.
+        batch = _batch_of(one)
+
+    def decode(values: Sequence[Any]) -> tuple[list[Any], dict[int, PermanentError]]:
+        try:
+            return batch(values), {}
+        except Exception:  # noqa: BLE001  the rules say what is wrong
+            return _decode_in_chunks(values, batch, one)
+
+    return decode
+
+
+def _batch_of(one: Rule) -> _Batch:
+    return lambda values: [None if value is None else one(value) for value in values]
+
+
+def _decode_in_chunks(values: Sequence[Any], batch: _Batch, one: Rule) -> tuple[list[Any], dict[int, PermanentError]]:
+    """Decode in small chunks, so that only the chunks with a bad value are decoded by the slower rules."""
+    result: list[Any] = []
+    errors: dict[int, PermanentError] = {}
+    for start in range(0, len(values), _CHUNK):
+        chunk = values[start : start + _CHUNK]
+        if len(values) > _CHUNK:
+            try:
+                result += batch(chunk)
+                continue
+            except Exception:  # noqa: BLE001, S110  the loop below applies the rules
+                pass
+        for value in chunk:
+            try:
+                result.append(None if value is None else one(value))
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001  the methods of an object may raise anything
+                errors[len(result)] = _error(error)
+                result.append(None)
+    return result, errors
+
+
+def _error(error: Exception) -> PermanentError:
+    if isinstance(error, MismatchError):
+        return PermanentError(str(error))
+    return PermanentError(
+        f"The value cannot be read: looking at it raised {type(error).__name__}; it must be a plain Python object. "
+        "Convert it in the connector."
+    )
+
+
+def _objects(data_type: pa.DataType) -> _Batch:
+    """Return the batch for Python objects."""
+    element = msgspec_type(data_type, "python")
+    list_type = list[element | None]  # type: ignore[valid-type]  # made at run time
+    # msgspec accepts lone surrogates; its encoder finds them in a third of the time of an Arrow array.
+    needs_arrow = any(map(_needs_arrow, parts_of(data_type)))
+    check: Callable[[Any], Any] = functools.partial(pa.array, type=data_type) if needs_arrow else msgspec.msgpack.encode
+    needs_check = needs_arrow or any(map(is_string, parts_of(data_type)))
+
+    def convert(values: Sequence[Any]) -> list[Any]:
+        result: list[Any] = msgspec.convert(values, list_type, strict=True, builtin_types=_NATIVE)
+        if needs_check:
+            check(result)
+        return result
+
+    return convert
+
+
+def _documents(data_type: pa.DataType) -> _Batch:
+    """Return the batch for JSON documents."""
+    if is_string(data_type):
+        return _batch_of(_text_of_document)
+    if not all(map(has_text_keys, parts_of(data_type))):
+        return _batch_of(rule(data_type, "json"))
+    document_type = msgspec_type(data_type, "json") | None
+    return _batch_of(msgspec.json.Decoder(document_type, dec_hook=operator.call, float_hook=Number).decode)
+
+
+def _text_of_document(value: Any) -> str | None:
+    """Return the content of a JSON string, the text of any other JSON document, and None for a null."""
+    if value[:1] in (b'"', '"'):
+        return _read_string(value)
+    text = bytes(_read_raw(value)).strip(b" \t\r\n")
+    if text.startswith(b'"'):
+        return _read_string(text)
+    return None if text == b"null" else text.decode()
+
+
+_read_raw = msgspec.json.Decoder(msgspec.Raw).decode
+_read_string = msgspec.json.Decoder(str).decode
+
+
+def _texts(data_type: pa.DataType) -> _Batch:
+    """Return the batch for texts."""
+    if pa.types.is_struct(data_type):
+        return _text_structs(data_type)
+    if pa.types.is_map(data_type):
+        return _text_maps(data_type)
+    if is_string(data_type):
+        return _column_of_texts(_strings)
+    if pa.types.is_boolean(data_type):
+        return _column_of_texts(lambda texts: [_BOOLEANS[text] for text in texts])
+    if data_type in INT_BITS:
+        check = _objects(data_type)
+        return _column_of_texts(lambda texts: check(list(map(int, _require_bytes(b"0123456789+-,", texts)))))
+    if pa.types.is_float64(data_type):
+        return _column_of_texts(_floats)
+    if data_type == pa.date32():
+        return _column_of_texts(lambda texts: msgspec.convert([text.decode() for text in texts], list[dt.date]))
+    return _batch_of(rule(data_type, "text"))
+
+
+def _column_of_texts(convert: _Batch) -> _Batch:
+    """
+    Return a batch that applies *convert* to all values except None, and keeps each None in place.
+
+    The values are bytes or str; *convert* takes bytes, and may take str.
+    """
+
+    def convert_present(values: Sequence[Any]) -> list[Any]:
+        try:
+            return convert(values)
+        except TypeError:  # some of the values are not bytes
+            pass
+        kinds = {*map(type, values)}
+        present = [value for value in values if value is not None] if type(None) in kinds else values
+        if kinds - {bytes, type(None)}:
+            present = [value.encode() for value in present]
+        return _with_nulls(values, convert(present))
+
+    return convert_present
+
+
+def _strings(texts: Sequence[Any]) -> list[str]:
+    if texts and type(texts[0]) is str and {*map(type, texts)} == {str}:
+        "".join(texts).encode()  # raises for a lone surrogate, for which UTF-8 has no form
+        return list(texts)
+    return list(map(bytes.decode, texts))
+
+
+def _with_nulls(values: Sequence[Any], converted: list[Any]) -> list[Any]:
+    """Return *converted* with None inserted wherever *values* has None."""
+    if len(converted) == len(values):
+        return converted
+    remaining = iter(converted)
+    return [None if value is None else next(remaining) for value in values]
+
+
+def _require_bytes(allowed: bytes, texts: Sequence[bytes]) -> Sequence[bytes]:
+    """
+    Return *texts*; raise when they hold other bytes than *allowed*.
+
+    `int` and `float` alone would also take spaces, underscores and the digits of all scripts.
+    """
+    if b",".join(texts).translate(None, allowed):
+        raise ValueError
+    return texts
+
+
+def _floats(texts: Sequence[bytes]) -> list[float]:
+    numbers = list(map(float, _require_bytes(b"0123456789+-.eE,", texts)))
+    # The letters of "inf" are not allowed, so that an infinite number is an overflow. The sum may overflow although no
+    # number does; the rules then decide.
+    if not math.isfinite(sum(numbers)):
+        raise OverflowError
+    return numbers
+
+
+def _text_structs(data_type: Any) -> _Batch:
+    """Return the batch for mappings from the names of fields to texts, such as hashes of Redis; it goes by column."""
+    structs = dicts_of(tuple(field.name for field in data_type))
+    columns = [(field.name, field.name.encode(), _texts(field.type)) for field in data_type]
+
+    def convert(values: Sequence[Any]) -> list[Any]:
+        if {*map(type, values)} - {dict, type(None)}:
+            raise TypeError
+        present = [value for value in values if value is not None]
+        # All names are str, or all are bytes; a mix of both is left to the rules.
+        kinds = {*map(type, itertools.chain.from_iterable(present))}
+        if len(kinds) > 1 or kinds - {bytes, str}:
+            raise TypeError
+        name = 1 if bytes in kinds else 0
+        parts = [column[2](list(map(operator.methodcaller("get", column[name]), present))) for column in columns]
+        return _with_nulls(values, structs(zip(*parts, strict=True)))
+
+    return convert
+
+
+def _text_maps(data_type: Any) -> _Batch:
+    """Return the batch for mappings of texts, which converts all keys of a call as one column, and all values too."""
+    keys, items = _texts(data_type.key_type), _texts(data_type.item_type)
+
+    def convert(values: Sequence[Any]) -> list[Any]:
+        if {*map(type, values)} - {dict, type(None)}:
+            raise TypeError
+        present = [value for value in values if value is not None]
+        flat = keys(list(itertools.chain.from_iterable(present)))
+        pairs = zip(flat, items(list(itertools.chain.from_iterable(map(dict.values, present)))), strict=True)
+        maps = [dict(itertools.islice(pairs, len(value))) for value in present]
+        if None in flat or list(map(len, maps)) != list(map(len, present)):
+            raise ValueError  # a key is null, or two keys are the same after conversion
+        return _with_nulls(values, maps)
+
+    return convert
+
+
+class _HookType(type):
+    """
+    The metaclass of a type that converts a value when msgspec's hook calls it.
+
+    msgspec then checks that the result is an instance of the type; any object passes.
+    """
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return True
+
+
+def msgspec_type(data_type: Any, encoding: Encoding) -> Any:
+    """
+    Return the type that msgspec checks a value against.
+
+    For a type that msgspec reads too laxly from JSON, it is a type that calls the rule.
+    """
+    if pa.types.is_list(data_type):
+        return list[msgspec_type(data_type.value_type, encoding) | None]  # type: ignore[misc]
+    if pa.types.is_map(data_type):
+        key = msgspec_type(data_type.key_type, "python")
+        return dict[key, msgspec_type(data_type.item_type, encoding) | None]  # type: ignore[misc,valid-type]
+    if pa.types.is_struct(data_type):
+        fields = {field.name: msgspec_type(field.type, encoding) | None for field in data_type}
+        return TypedDict("Value", fields, total=False)  # type: ignore[operator]
+    return _plain_msgspec_type(data_type, encoding)
+
+
+def _plain_msgspec_type(data_type: Any, encoding: Encoding) -> Any:
+    if data_type in INT_BITS:
+        top = 2 ** (INT_BITS[data_type] - 1)
+        return Annotated[int, msgspec.Meta(ge=-top, le=top - 1)]
+    if pa.types.is_floating(data_type):
+        single = bool(pa.types.is_float32(data_type))
+        in_range = Annotated[float, msgspec.Meta(ge=-FLOAT_MAX, le=FLOAT_MAX)] if single else float
+        exact = 2**24 if single else 2**53
+        number = in_range | Annotated[int, msgspec.Meta(ge=-exact, le=exact)]
+        return number if encoding == "json" else number | decimal.Decimal
+    simple = {pa.bool_(): bool, pa.date32(): dt.date, pa.null(): type(None)}
+    if data_type in simple or is_string(data_type):
+        return simple.get(data_type, str)
+    if pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type):
+        return bytes
+    if encoding == "json":
+        convert = plain_rule(data_type, "json")
+        return _HookType("Hooked", (), {"__new__": lambda _, value: convert(value)})
+    if pa.types.is_timestamp(data_type):
+        return Annotated[dt.datetime, msgspec.Meta(tz=data_type.tz is not None)]
+    if pa.types.is_time(data_type):
+        return Annotated[dt.time, msgspec.Meta(tz=False)]
+    return decimal.Decimal if pa.types.is_decimal(data_type) else dt.timedelta
+
+
+def parts_of(data_type: Any) -> Iterator[Any]:
+    """Yield *data_type* and all types inside it."""
+    yield data_type
+    if pa.types.is_nested(data_type):
+        for index in range(data_type.num_fields):
+            yield from parts_of(data_type.field(index).type)
+
+
+def has_text_keys(part: Any) -> bool:
+    """
+    Return False for a map whose keys are not strings.
+
+    msgspec reads such keys from JSON more laxly than the rules: it takes -0 beside 0.
+    """
+    return not pa.types.is_map(part) or is_string(part.key_type)
+
+
+def has_ascii_names(part: Any) -> bool:
+    """Return False for a struct with a field whose name is not ASCII."""
+    return not pa.types.is_struct(part) or all(field.name.isascii() for field in part)
+
+
+def _needs_arrow(part: Any) -> bool:
+    """
+    Return whether Arrow must check the values of *part* that msgspec has taken.
+
+    Decimals, timestamps and durations have a smaller range in Arrow. For a double msgspec would round a Decimal, so the
+    type for msgspec lets the Decimal pass unchanged, and Arrow refuses it.
+    """
+    is_ = pa.types
+    kinds = is_.is_decimal(part), is_.is_timestamp(part), is_.is_duration(part), is_.is_floating(part)
+    return any(kinds)

@@ -1,0 +1,212 @@
+"""
+Conversion of answers in columns (`enrichkit.columnar.Answers`) to an Arrow column, without a Python object per key.
+
+This module converts only answers that are clearly right. For all others it raises any exception, and the engine then
+decodes the answers key by key (`enrichkit.values.decode`), which gives the same values, or an error for each bad key.
+
+Measured on one core, 2,000 keys a call, ns per key with the assembly of the column, here and key by key: three plain
+fields from Python 185 and 1,250, from JSON 550 and 700; text to string 40 and 80.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..interface import Failure, Keys
+from .decode import decoder, has_ascii_names, has_text_keys, msgspec_type, parts_of
+from .scalars import Number, is_string
+from .types import is_variant
+
+if TYPE_CHECKING:
+    from ..interface import Answers, Key
+    from .scalars import Encoding
+
+__all__ = ["column_reader"]
+
+_Read = Callable[[Sequence[Any]], Any]
+"""Takes n raw values and returns them as an array; raises any exception when a value is not clearly right."""
+
+_INVALID_NAME = re.compile(r'[\x00-\x1f"\\]')  # msgspec cannot rename an attribute to a name with these characters
+SMALL = 4096  # bytes that Arrow may allocate beyond those of an array
+_BYTES = frozenset((bytes, type(None)))
+
+
+class Column:
+    """The values of one call as an Arrow array. A part is a copy, so that it does not keep the other values alive."""
+
+    __slots__ = ("_array", "nbytes")
+
+    def __init__(self, array: pa.Array[Any]) -> None:
+        self._array = array
+        self.nbytes = array.nbytes
+
+    def __getitem__(self, places: slice) -> pa.Array[Any]:
+        part = self._array[places]
+        return part if len(part) == len(self._array) else pa.concat_arrays([part])
+
+
+@functools.lru_cache(maxsize=256)
+def column_reader(
+    data_type: pa.DataType, encoding: Encoding
+) -> Callable[[Answers, Sequence[Key]], tuple[Column, list[int]]]:
+    """
+    Return the function that makes a column of the answers of one call.
+
+    The function takes the answers, and the keys of the call. It returns the values in the order of the keys, null for a
+    miss, and the indices of the misses. It raises any exception when an answer is not clearly right.
+
+    Args:
+        data_type: A type that `enrichkit.values.types.arrow_type_of` returns.
+        encoding: Encoding of one raw value, see `Connector.encoding`.
+
+    >>> from enrichkit.interface import Answers
+    >>> column, missed = column_reader(pa.int32(), "text")(Answers([7, 5], [b"70", b"50"]), (5, 6, 7))
+    >>> column[:].to_pylist(), missed
+    ([50, None, 70], [1])
+    """
+    read = _reader(data_type, encoding)
+    fields: list[tuple[str, _Read]] = []
+    if pa.types.is_struct(data_type) and not is_variant(data_type) and encoding != "json":
+        fields = [(field.name, _reader(field.type, encoding)) for field in data_type]
+
+    def read_struct(columns: Mapping[str, Sequence[Any]], size: int) -> Any:
+        if not fields or {*map(type, columns)} != {str} or any(isinstance(part, Mapping) for part in columns.values()):
+            raise TypeError
+        absent = [None] * size
+        arrays = [read_field(columns.get(name, absent)) for name, read_field in fields]
+        return pa.StructArray.from_arrays(arrays, fields=list(data_type))
+
+    def read_answers(answers: Answers, keys: Sequence[Key]) -> tuple[Column, list[int]]:
+        found, values = answers.found, answers.columns
+        column = read_struct(values, len(found)) if isinstance(values, Mapping) else read(values)
+        if len(column) != len(found):
+            raise ValueError  # Arrow does not know the length of a struct without fields
+        if found is keys or (not isinstance(found, Keys) and [*found] == [*keys]):
+            return Column(column), []
+        indices = _indices_in(found, keys)
+        if len(keys) - indices.null_count != len(found):
+            raise ValueError  # a key occurs twice in the answers, or is not a key of the call
+        misses = pc.indices_nonzero(indices.is_null()).to_pylist() if indices.null_count else []
+        return Column(column.take(indices)), misses
+
+    # The first `pa.array` imports pandas, which takes a second. It happens here, because the event loop must not wait.
+    pa.array([None], data_type)
+    return read_answers
+
+
+def _indices_in(found: Sequence[Key], keys: Sequence[Key]) -> Any:
+    """Return the index in *found* of each of *keys*, null where *found* does not have the key."""
+    if isinstance(found, Keys) and isinstance(keys, Keys) and len(keys.columns) == 1:
+        (column,), (others,) = keys.columns, found.columns
+        if column.type == others.type:
+            return pc.index_in(column, others)
+    indices = dict(zip(found, range(len(found)), strict=True))
+    return pa.array(map(indices.get, keys), pa.int32())
+
+
+def _reader(data_type: Any, encoding: Encoding) -> _Read:
+    """Return the function that reads one column of answers: a sequence of objects, or an Arrow array."""
+    read_objects = _object_reader(data_type, encoding)
+
+    # Some Arrow arrays are read as Python objects. A struct may stand for a variant, and a map becomes a list of pairs,
+    # about which the rules decide. Arrow also has dates and times that Python and Spark do not have.
+    keeps_arrow = encoding == "python" and not (pa.types.is_nested(data_type) or pa.types.is_temporal(data_type))
+
+    def read(values: Sequence[Any]) -> Any:
+        if not isinstance(values, pa.Array | pa.ChunkedArray):
+            return read_objects(values)
+        if not keeps_arrow or values.type != data_type:
+            return read_objects(values.to_pylist())
+        array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        if isinstance(array, pa.ChunkedArray):  # more than 2 GiB of text
+            raise OverflowError
+        array.validate(full=True)  # the text may not be UTF-8, which Spark does not check
+        # A small slice of an array would keep the whole array in memory, so it is copied.
+        return array if array.get_total_buffer_size() <= 2 * array.nbytes + SMALL else pa.concat_arrays([array])
+
+    return read
+
+
+def _object_reader(data_type: Any, encoding: Encoding) -> _Read:
+    """Return the function that reads raw values in a sequence of Python objects."""
+    if encoding == "text" and is_string(data_type):
+        return lambda values: _read_texts(values, data_type)
+    if encoding == "json" and _has_msgspec_class(data_type):
+        document_type = _msgspec_class(data_type) | None
+        decode = msgspec.json.Decoder(document_type, dec_hook=operator.call, float_hook=Number).decode
+        return lambda values: _struct_array([None if value is None else decode(value) for value in values], data_type)
+    decode_objects = decoder(data_type, encoding)
+
+    def read(values: Sequence[Any]) -> Any:
+        if Failure in set(map(type, values)):  # a Failure is a dataclass, which a struct would take
+            raise TypeError
+        objects, errors = decode_objects(values)
+        if errors:
+            raise ValueError
+        return _array(objects, data_type)
+
+    return read
+
+
+def _read_texts(values: Sequence[Any], data_type: Any) -> Any:
+    if not _BYTES.issuperset(map(type, values)):
+        raise TypeError
+    binary = pa.large_binary() if pa.types.is_large_string(data_type) else pa.binary()
+    return _array(values, binary).cast(data_type)  # the cast raises for bytes that are not UTF-8
+
+
+def _array(values: Sequence[Any], data_type: Any) -> Any:
+    array = pa.array(values, data_type)
+    if isinstance(array, pa.ChunkedArray):  # more than 2 GiB of text
+        raise OverflowError
+    return array
+
+
+def _has_msgspec_class(data_type: Any) -> bool:
+    """Return whether msgspec can read JSON into objects whose attributes are the fields of *data_type*."""
+    return pa.types.is_struct(data_type) and all(
+        has_ascii_names(part)
+        and not (pa.types.is_struct(part) and any(_INVALID_NAME.search(field.name) for field in part))
+        and has_text_keys(part)
+        and not is_variant(part)
+        for part in parts_of(data_type)
+    )
+
+
+def _msgspec_class(data_type: Any) -> Any:
+    """Return the class for a struct: its attributes are f0, f1, ..., one for each field."""
+    fields = [
+        (f"f{n}", (_msgspec_class(part) if pa.types.is_struct(part) else msgspec_type(part, "json")) | None, None)
+        for n, part in enumerate(field.type for field in data_type)
+    ]
+    names = {f"f{n}": field.name for n, field in enumerate(data_type)}
+    return msgspec.defstruct("Value", fields, rename=names, gc=False)
+
+
+def _struct_array(objects: list[Any], data_type: Any) -> Any:
+    """Return the array of *objects*, each of them None or an object of the class of *data_type*."""
+    mask = None
+    if type(None) in set(map(type, objects)):
+        mask = pa.array([value is None for value in objects])
+        blank = _Blank(data_type.num_fields)
+        objects = [blank if value is None else value for value in objects]
+    arrays = []
+    for n, field in enumerate(data_type):
+        values = list(map(operator.attrgetter(f"f{n}"), objects))
+        arrays.append((_struct_array if pa.types.is_struct(field.type) else _array)(values, field.type))
+    return pa.StructArray.from_arrays(arrays, fields=list(data_type), mask=mask)
+
+
+class _Blank:
+    """A null struct: an object whose *fields* attributes f0, f1, ... are None."""
+
+    def __init__(self, fields: int) -> None:
+        self.__dict__.update((f"f{n}", None) for n in range(fields))

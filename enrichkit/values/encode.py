@@ -1,0 +1,69 @@
+"""Values of a declared type as a store takes them: what `decode.py` makes the same values of again."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from .decode import decoder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .scalars import Encoding
+
+__all__ = ["Encode", "encoder"]
+
+Encode: TypeAlias = Callable[[Sequence[Any]], Mapping[int, Any]]
+"""Takes n values; returns the raw ones by index, without those that would not come back as they are."""
+
+
+@lru_cache(maxsize=256)
+def encoder(data_type: pa.DataType, encoding: Encoding) -> Encode:
+    """
+    Return the function that encodes decoded values of the Arrow type *data_type* as raw values in *encoding*.
+
+    Each value is decoded again and compared, so nothing is stored that another task would read as something else.
+
+    >>> import pyarrow as pa
+    >>> encoder(pa.int32(), "text")([7, 8])
+    {0: '7', 1: '8'}
+    >>> encoder(pa.float64(), "json")([0.5, float("nan")])
+    {0: b'0.5'}
+    """
+    if encoding == "python":
+        return lambda values: dict(enumerate(values))
+    one, decode = _text if encoding == "text" else msgspec.json.encode, decoder(data_type, encoding)
+
+    def encode(values: Sequence[Any]) -> Mapping[int, Any]:
+        raws: dict[int, Any] = {}
+        for index, value in enumerate(values):
+            try:
+                raws[index] = one(value)
+            except (TypeError, ValueError):
+                continue  # of a type that no store holds
+        decoded, bad = decode(list(raws.values()))
+        same = zip(raws, decoded, strict=True)
+        return {index: raws[index] for n, (index, value) in enumerate(same) if n not in bad and value == values[index]}
+
+    return encode
+
+
+def _text(value: Any) -> str | bytes:
+    """Return *value* as the text that `decode.py` reads: a scalar as it is written, and JSON for the rest."""
+    if isinstance(value, str | bytes):
+        return value
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, int | Decimal):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    return msgspec.json.encode(value)

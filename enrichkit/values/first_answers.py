@@ -1,0 +1,170 @@
+"""The first answers of a task: do they have the fields that the user has declared?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from ..errors import ConfigError, did_you_mean
+from ..interface import Absent, Answers, Failure
+from .types import is_variant
+
+__all__ = ["FirstAnswers"]
+
+ENOUGH = 20
+"""Answers without a field after which the field is taken for a mistake."""
+MOST_LOOKS = 200
+"""Answers after which nothing more is looked at, although few of them are objects."""
+MOST_NAMES = 20
+VALUE = ("", "")
+"""Stands among the fields that were seen for a value at the path that the config names."""
+
+Tree: TypeAlias = "dict[str, Tree]"
+"""The declared fields by name, each with the declared fields inside it."""
+Place: TypeAlias = "tuple[str, ...]"
+"""The names that lead to a field from the top of an answer."""
+
+_seen: dict[str, set[Place]] = {}
+"""The fields that an answer in this process had, by enrichment: a later task need not see them again."""
+
+
+class FirstAnswers:
+    """
+    Compares the fields of the first answers of a task with the declared ones. It lives on the loop thread.
+
+    A field that no answer has would be null in all rows, without an error: a misspelt name looks like an empty source.
+
+    Attributes:
+        done: Whether nothing is left to be found out.
+
+    Args:
+        source: Name of the source, for messages.
+        data_type: The declared type of a value.
+        encoding: The connector's encoding of an answer, see `Connector.encoding`.
+        enrichment: Fingerprint of the source and the declared type.
+    """
+
+    def __init__(self, source: str, data_type: pa.DataType, encoding: str, enrichment: str) -> None:
+        self._source = source
+        self._tree = _tree_of(data_type)
+        # In a mapping of texts, such as a hash of Redis, no field of one type tells anything of the others.
+        self._read: Callable[[Any], Any] | None = None
+        if encoding in ("json", "python"):
+            self._read = msgspec.json.decode if encoding == "json" else lambda answer: answer
+        self._found = _seen.setdefault(enrichment, set())
+        self._looked = 0
+        self._objects: dict[Place, int] = {}
+        self._names: dict[Place, dict[str, None]] = {}
+        self._paths: dict[str, tuple[int, dict[str, None]]] = {}
+        self.done = False
+
+    def see(self, answers: Mapping[Any, Any]) -> ConfigError | None:
+        """Look at the *answers* of one call; return what is wrong with the declared fields or the path."""
+        if isinstance(answers, Answers) and isinstance(answers.columns, Mapping):
+            self.done = True  # the connector has asked for each field by its name
+            return None
+        for answer in islice(answers.values(), ENOUGH):
+            for match in answer if isinstance(answer, list | tuple) else (answer,):
+                self._look(match)
+        enough = max(self._objects.get((), 0), *(count for count, _ in self._paths.values()), 0) >= ENOUGH
+        self.done = enough or self._looked >= MOST_LOOKS
+        return self.verdict(f"the first {ENOUGH} answers of this task") if enough else None
+
+    def verdict(self, which: str = "") -> ConfigError | None:
+        """
+        Return what is wrong with the declared fields or the path, as far as the answers so far tell; None: nothing.
+
+        Args:
+            which: The answers, for the message; empty: all answers of the task.
+        """
+        for path, (count, names) in self._paths.items():
+            if VALUE not in self._found:
+                return self._path_error(which or _all(count), path, names)
+        objects = self._objects.get((), 0)
+        for place, count in self._objects.items():
+            if count < objects:
+                continue  # some answers lack the object that the fields are in
+            absent = [name for name in _inside(self._tree, place) if (*place, name) not in self._found]
+            if absent:
+                return self._field_error(which or _all(objects), place, absent)
+        return None
+
+    def _look(self, answer: Any) -> None:
+        if isinstance(answer, Failure):
+            return
+        self._looked += 1
+        try:
+            if isinstance(answer, Absent):
+                names = answer.names()
+                if names is not None:
+                    count, known = self._paths.get(answer.path, (0, {}))
+                    self._paths[answer.path] = count + 1, known | dict.fromkeys(names)
+                return
+            self._found.add(VALUE)
+            if self._read is not None and self._tree:
+                self._walk(self._read(answer), self._tree, ())
+        except Exception:  # noqa: BLE001  # the decoder says what is wrong with the answer, which may be any object
+            return
+
+    def _walk(self, value: Any, tree: Tree, place: Place) -> None:
+        """Note which fields of *tree* the *value* at *place* has; values in a list are at the place of the list."""
+        if isinstance(value, list | tuple):
+            for element in value:
+                self._walk(element, tree, place)
+        elif isinstance(value, Mapping):
+            self._objects[place] = self._objects.get(place, 0) + 1
+            self._names.setdefault(place, {}).update(dict.fromkeys(map(str, islice(value, 100))))
+            for name, inner in tree.items():
+                if name in value:
+                    self._found.add((*place, name))
+                    if inner:
+                        self._walk(value[name], inner, (*place, name))
+
+    def _field_error(self, which: str, place: Place, absent: Sequence[str]) -> ConfigError:
+        names = self._names.get(place, {})
+        fields = " and ".join(repr(".".join((*place, name))) for name in absent)
+        what, they = ("field", "it") if len(absent) == 1 else ("fields", "they")
+        return ConfigError(
+            f"{self._source}: none of {which} has the declared {what} {fields}, so {they} would be null in every row."
+            f"{did_you_mean(absent[0], names)} They have {_listed(names)}. Correct returns=, or set "
+            "absent_fields='null' if that is right."
+        )
+
+    def _path_error(self, which: str, path: str, names: Iterable[str]) -> ConfigError:
+        last = path.rpartition(".")[2]
+        return ConfigError(
+            f"{self._source}: none of {which} has a value at {path!r}, so every key would be missing."
+            f"{did_you_mean(last, names)} Where the path ends they have {_listed(names)}. Correct the path in the "
+            "config, or set absent_fields='null' if that is right."
+        )
+
+
+def _all(count: int) -> str:
+    return f"the answers of this task ({count:,} in all)"
+
+
+def _tree_of(data_type: Any) -> Tree:
+    """Return the fields that are declared in *data_type*, also inside lists; {} for a type without fields."""
+    if pa.types.is_list(data_type):
+        return _tree_of(data_type.value_type)
+    if not pa.types.is_struct(data_type) or is_variant(data_type):
+        return {}
+    return {field.name: _tree_of(field.type) for field in data_type}
+
+
+def _inside(tree: Tree, place: Place) -> Iterator[str]:
+    """Return the names of the declared fields at *place*."""
+    for name in place:
+        tree = tree[name]
+    return iter(tree)
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = [repr(name[:60]) for name in names]
+    if not shown:
+        return "no field"
+    return ", ".join(shown[:MOST_NAMES]) + (" and more" if len(shown) > MOST_NAMES else "")

@@ -1,0 +1,80 @@
+"""
+Spark as the consumer of this worker's rows: the socket that carries them to the JVM.
+
+PySpark writes rows into a buffer of 64 KB, which it sends when it is full or when the input has ended. A job that wants
+five rows would therefore wait until thousands of keys have been asked for. And PySpark finds out that the JVM has
+closed the socket, because the job has its rows or was cancelled, only when it sends the next full buffer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import select
+import sys
+from typing import Any
+
+__all__ = ["SparkSocket", "spark_socket"]
+
+# POLLRDHUP, which only Linux has, reports a peer that has closed its side. Elsewhere POLLHUP and POLLERR, which are
+# always reported, come when the peer has closed the whole socket.
+CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+
+_took_all: set[str] = set()
+"""The enrichments of which a task in this process has delivered all rows. A task that ends early ends the process."""
+
+
+class SparkSocket:
+    """
+    The socket of one task, an `engine.consumer.Consumer`.
+
+    Attributes:
+        steady: Whether an earlier task of this enrichment in this process has delivered all its rows.
+
+    Args:
+        stream: The buffered writer into which PySpark writes the rows.
+        enrichment: Fingerprint of the enrichment.
+    """
+
+    def __init__(self, stream: io.BufferedWriter, enrichment: str) -> None:
+        self.steady = enrichment in _took_all
+        self._enrichment = enrichment
+        self._stream = stream
+        self._poll = select.poll()
+        self._poll.register(stream.fileno(), CLOSED)
+
+    def flush(self) -> None:
+        """
+        Send the rows that PySpark has written. On Spark's thread only.
+
+        Raises:
+            OSError: The JVM has closed the socket.
+        """
+        self._stream.flush()
+
+    def gone(self) -> bool:
+        """Return whether the JVM has closed the socket. From any thread; it does not wait."""
+        return bool(self._poll.poll(0))
+
+    def took_all(self) -> None:
+        """Remember that the JVM has taken all rows."""
+        _took_all.add(self._enrichment)
+
+
+def spark_socket(enrichment: str) -> SparkSocket | None:
+    """
+    Return the socket of the task that runs on this thread; None outside of a Spark worker.
+
+    PySpark has no public name for the writer. It is the variable `outfile` of the function of `pyspark.worker` that
+    runs the task: `main` up to PySpark 4.2, `invoke_udf` since.
+    """
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") in ("pyspark.worker", "__main__"):
+            stream = frame.f_locals.get("outfile")
+            if isinstance(stream, io.BufferedWriter):
+                with contextlib.suppress(OSError, ValueError):  # not a file of the system
+                    return SparkSocket(stream, enrichment)
+        frame = frame.f_back
+    return None

@@ -1,0 +1,52 @@
+"""The addresses that a response names: the target of a redirect, and the next page. Only the same origin will do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from .checks import names_in
+
+__all__ = ["AddressError", "named_address"]
+
+MAX_ADDRESS = 8192
+# Printable ASCII without the backslash, which browsers and clients take for a slash.
+_REFERENCE = re.compile(rf"[!-\[\]-~]{{1,{MAX_ADDRESS}}}").fullmatch
+
+
+class AddressError(Exception):
+    """An address that is not asked; its text says why, without the address, which may hold a key or a credential."""
+
+
+def named_address(base: str, reference: Any, secrets: Collection[str] = ()) -> str | AddressError:
+    """
+    Return the address that a response to a request to *base* names, or the reason for which it is not asked.
+
+    The client's own parser joins and compares the addresses, because two parsers may find two hosts in one text. The
+    error is returned and not raised, because the frame of this function holds what the service has sent.
+
+    Args:
+        base: Address of the request.
+        reference: What the response has, absolute or relative; None when it has nothing.
+        secrets: Names of parameters that are left out of the address, because the sender adds them itself.
+    """
+    from pyreqwest.http import Url
+
+    if not isinstance(reference, str) or not _REFERENCE(reference):
+        return AddressError(
+            f"it is no address: 1 to {MAX_ADDRESS:,} visible ASCII characters without a backslash are allowed"
+        )
+    try:
+        here = Url(base)
+        there = here.join(reference)
+    except ValueError:
+        return AddressError("it is no address that can be read")
+    if there.origin_ascii != here.origin_ascii:
+        return AddressError("it leads to another origin (scheme, host or port), which could learn keys and credentials")
+    if there.username or there.password is not None:
+        return AddressError("it holds a user name or password")
+    address = str(there).partition("#")[0]
+    path, mark, query = address.partition("?")
+    kept = [pair for pair in query.split("&") if not names_in(pair) & set(secrets)] if secrets else [query]
+    return f"{path}?{'&'.join(kept)}" if mark and any(kept) else path

@@ -1,0 +1,50 @@
+"""What one request asks, as the steps before the client hand it on: pages, redirects, tokens and secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from pyreqwest.client import Client
+
+    from .client import Reply
+    from .tokens import Token
+
+__all__ = ["Asking", "Headers", "Send"]
+
+Headers: TypeAlias = Sequence[tuple[str, str]]
+"""The headers of one request besides those of the client, which all requests have."""
+
+
+class Asking(NamedTuple):
+    """
+    One request, before a client sends it.
+
+    Attributes:
+        client: What `Sender.current_client` has returned.
+        url: Address, without the parameters that are secrets.
+        body: Body without the fields that are secrets; None: no body.
+        timeout: Seconds until the request ends.
+        headers: Headers of this request.
+        limit: Most bytes of the response; None: `max_bytes`.
+        token: Token to send along.
+        method: Method; None: that of the config.
+    """
+
+    client: Client | None
+    url: str
+    body: bytes | None
+    timeout: float
+    headers: Headers = ()
+    limit: int | None = None
+    token: Token | None = None
+    method: str | None = None
+
+    def within(self, seconds: float) -> Asking:
+        """Return the same request with the *seconds* that are left for it; none if they are negative."""
+        return self._replace(timeout=max(seconds, 0.0))
+
+
+Send: TypeAlias = "Callable[[Asking], Awaitable[Reply | None]]"
+"""Sends one request and returns the reply, None for a miss; raises the errors of `fetch_many`."""

@@ -1,0 +1,75 @@
+"""The beginning of an unsuccessful response, in which the service may say what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from enrichkit.errors import ConfigError, PermanentError
+from enrichkit.plugin import Secret, fresh, redact, reveal
+
+from .document import decompressed
+from .faults import header
+from .headers import holds_credential
+from .oauth import OAuth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyreqwest.response import Response
+
+    from .config import HttpConfig
+    from .tokens import Token
+
+__all__ = ["BYTES", "beginning_of"]
+
+BYTES = 300
+READ = 4096
+"""Bytes that are read, so that a secret that begins in what is shown is there as a whole, and is not shown."""
+WAIT = 0.5
+"""Seconds in which the body must come, which most services send with the head."""
+
+
+async def beginning_of(response: Response, config: HttpConfig, token: Token | None) -> str:
+    """
+    Return the first `BYTES` bytes of the body of *response* as printable text, without the secrets of *config*.
+
+    Empty when there is no body, when it does not come within `WAIT` seconds, or when a secret cannot be read.
+    """
+    body = b""
+    with contextlib.suppress(Exception):  # the error of the status is the one to tell
+        async with asyncio.timeout(WAIT):
+            while len(body) < READ and (chunk := await response.body_reader.read_chunk()) is not None:
+                body += chunk.to_bytes()
+    encoding = header(response, "content-encoding")
+    if encoding is not None:
+        try:
+            body = decompressed(body, encoding, 2**16)
+        except PermanentError:
+            return ""
+    try:
+        text = redact(body.decode("utf-8", "replace"), *_secrets(config, token))
+    except ConfigError:
+        return ""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text[:BYTES]).split())
+
+
+def _secrets(config: HttpConfig, token: Token | None) -> Iterator[str | None]:
+    """Yield what the request held and nobody may see, as a service may repeat it."""
+    for pair in (*config.pairs, *config.param_pairs, *config.form_pairs):
+        if isinstance(pair[1], Secret) or holds_credential(pair):
+            if not fresh(pair[1]):
+                raise ConfigError("the secret that the request held is no longer known")
+            secret = reveal(pair[1])
+            yield secret
+            yield (secret or "").partition(" ")[2]  # behind `Bearer`
+    if config.bearer is not None:
+        if not fresh(config.bearer):
+            raise ConfigError("the secret that the request held is no longer known")
+        yield reveal(config.bearer)
+    yield reveal(config.proxy_auth)
+    if isinstance(config.oauth, OAuth):
+        yield reveal(config.oauth.client_secret)
+    if token is not None:
+        yield token.header().partition(" ")[2]

@@ -1,0 +1,114 @@
+"""
+The way of a request to its reply with all protections of this package: also the door for other plugins.
+
+A plugin for a service that speaks HTTP makes an `HttpConfig`, and sends its requests by an `Exchange`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .asking import Asking
+from .credentials import Renewed
+from .faults import LimitedError
+from .oauth import OAuth
+from .paging import Pages
+from .redirects import Redirects
+from .sender import Sender
+from .tokens import Authorized, Tokens
+
+if TYPE_CHECKING:
+    from enrichkit.plugin import Call
+
+    from .asking import Headers, Send
+    from .config import HttpConfig
+
+__all__ = ["Exchange"]
+
+
+class Exchange:
+    """
+    The requests of one source, between `open` and `close`.
+
+    It has the limits of size, TLS, proxy, secrets and their renewal, redirects and statuses that the config names, and
+    translates what goes wrong into the errors of `fetch_many`. The placeholders of the config are the caller's affair.
+
+    Args:
+        config: Where requests go, and how.
+        text: True when a value is text, so that the charset of a response counts.
+        limited: True to raise a `LimitedError` for a 429; False: an `UnavailableError`.
+
+    Attributes:
+        repeatable: True when a request may be sent again after the service may have carried it out.
+    """
+
+    def __init__(self, config: HttpConfig, *, text: bool = False, limited: bool = True) -> None:
+        self.sender = Sender(config, text=text)
+        if limited:
+            self.sender.limited = LimitedError
+        self.repeatable = self.sender.repeatable
+        self._follows = config.follow_rate_headers
+        self.send: Send = self.sender.request
+        self._tokens = Tokens(config, config.oauth) if isinstance(config.oauth, OAuth) else None
+        if self._tokens is not None:
+            self.send = Authorized(self.send, self._tokens).send
+        elif self.sender.credentials:
+            self.send = Renewed(self.send, self.sender).send
+        if config.redirects:
+            self.send = Redirects(self.send, config.redirects).send
+        if config.next_page:
+            self.send = Pages(self.send, config).send
+
+    async def open(self, capacity: int) -> None:
+        """
+        Make the client for *capacity* requests at a time, without a connection.
+
+        Raises `FatalError` for a secret or a file that cannot be read.
+        """
+        await self.sender.open(capacity)
+        if self._tokens is not None:
+            await self._tokens.open()
+
+    async def close(self) -> None:
+        """Close idle connections; the connection of a request that still runs closes at the end of the request."""
+        if self._tokens is not None:
+            await self._tokens.close()
+        await self.sender.close()
+
+    def listen(self, call: Call) -> None:
+        """Report to *call* what responses say of the limits, if the config has `follow_rate_headers`."""
+        if self._follows:
+            self.sender.allows = call.allows  # of any call: it is the engine that hears of it
+
+    async def body(
+        self,
+        url: str,
+        body: bytes | None,
+        call: Call,
+        timeout: float | None = None,
+        *,
+        headers: Headers = (),
+        limit: int | None = None,
+    ) -> bytes | None:
+        """
+        Send *body* to *url* and return the body of the response, decompressed and whole; None for a miss.
+
+        Without a body the request is a GET, whatever the method of the config.
+
+        Args:
+            url: Address; the config's, or another of the same origin.
+            body: Body of the request, or None.
+            call: The call that the request is made for.
+            timeout: Seconds until the request ends; None: `Call.timeout`.
+            headers: Headers of this request, in place of those of the config with the same names.
+            limit: Most bytes of the response; None: `max_bytes` of the config.
+
+        Raises:
+            LimitedError: The service answered 429.
+            ConnectorError: Any other error of `fetch_many`.
+        """
+        self.listen(call)
+        client = self.sender.current_client()
+        seconds, method = call.timeout if timeout is None else timeout, "GET" if body is None else None
+        reply = await self.send(Asking(client, url, body, seconds, headers, limit, method=method))
+        return None if reply is None else reply[0]

@@ -1,0 +1,61 @@
+"""A limit on the requests in flight, including the requests of cancelled calls."""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["Permits"]
+
+
+class Permits:
+    """
+    The permits of one open client, one for each request in flight.
+
+    The engine never makes more calls than `capacity`, so `acquire` only counts. Callers have to wait for a permit only
+    while requests of cancelled calls still run.
+
+    Attributes:
+        capacity: Number of permits.
+        busy: Number of permits that are acquired.
+    """
+
+    __slots__ = ("_waiters", "busy", "capacity")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.busy = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Permits: {self.busy} of {self.capacity} busy>"
+
+    async def wait(self, seconds: float) -> bool:
+        """Return True as soon as a permit is free, without acquiring it, or False if none is free for *seconds*."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while self.busy >= self.capacity:
+            waiter = loop.create_future()
+            self._waiters.append(waiter)
+            # Not wait_for: before Python 3.12 it loses a cancellation that comes at the same time as the result.
+            await asyncio.wait((waiter,), timeout=end - loop.time())
+            if not waiter.done():
+                self._waiters.remove(waiter)
+                return False
+        return True
+
+    def acquire(self) -> None:
+        """Acquire a permit. The caller has seen that one is free, or holds one that it is about to release."""
+        self.busy += 1
+
+    def release(self) -> None:
+        """Release a permit."""
+        self.busy -= 1
+        # All waiters wake, and all but one wait again. Waiting is rare, and a single wake-up could be lost to a waiter
+        # that was cancelled.
+        for waiter in self._waiters:
+            waiter.set_result(None)
+        self._waiters.clear()
+
+    def release_after(self, seconds: float) -> None:
+        """Release a permit after *seconds*."""
+        asyncio.get_running_loop().call_later(seconds, self.release)

@@ -1,0 +1,155 @@
+"""
+What a service says in its headers that it still allows: those of the IETF draft, old and new, and the common `X-` ones.
+
+The forms, of which a service sends one: `RateLimit: "default";r=50;t=30`
+(https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/), its predecessors `RateLimit: limit=100,
+remaining=50, reset=30` and `RateLimit-Remaining: 50`, and `X-RateLimit-Remaining: 50`, also apart for requests and
+tokens (`x-ratelimit-remaining-requests`). What cannot be read does not count: a header must not fail a lookup.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from .faults import moment
+
+if TYPE_CHECKING:
+    from pyreqwest.response import Response
+
+__all__ = ["Allowed", "allowed", "report_allowed"]
+
+UNITS = ("requests", "tokens")
+EPOCH = 1e9
+"""A reset above it is a moment since 1970, in seconds, or in milliseconds above its thousandfold."""
+_LONGEST = 86_400.0
+_PARAMETER = re.compile(r";\s*([a-z]+)\s*=\s*\"?([^;,\"]*)\"?")
+_PAIR = re.compile(r"\b(limit|remaining|reset)\s*=\s*([0-9.]+)")
+_NUMBER = re.compile(r"\s*([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(?:[;,].*)?")
+_DURATION = re.compile(
+    r"(?:([0-9.]{1,12})d)?(?:([0-9.]{1,12})h)?(?:([0-9.]{1,12})m)?(?:([0-9.]{1,12})s)?(?:([0-9.]{1,12})ms)?"
+)
+_SCALES = (86_400.0, 3600.0, 60.0, 1.0, 0.001)
+
+
+class Allowed(NamedTuple):
+    """
+    What a service still allows.
+
+    Attributes:
+        remaining: Requests, or another unit.
+        seconds: Seconds until the limit begins anew.
+        limit: Requests from one begin to the next; None: it does not say so.
+        unit: `"requests"` or `"tokens"`.
+    """
+
+    remaining: float
+    seconds: float
+    limit: float | None
+    unit: str = "requests"
+
+
+def report_allowed(response: Response, report: Callable[..., None] | None) -> None:
+    """Call *report*, if there is one, with what the headers of *response* say of each unit, if that can be read."""
+    if report is None:
+        return
+
+    def get(name: str) -> str | None:
+        try:
+            values = response.get_header_all(name)
+        except ValueError:  # not ASCII
+            return None
+        return ", ".join(values) if values else None
+
+    for unit in UNITS:
+        found = allowed(get, unit)
+        if found is not None:
+            report(found.remaining, found.seconds, found.limit, unit=unit)
+
+
+def allowed(get: Callable[[str], str | None], unit: str = "requests") -> Allowed | None:
+    """
+    Return the tightest of what the headers say of *unit* that *get* returns by their names.
+
+    >>> allowed({"ratelimit": '"default";r=50;t=30', "ratelimit-policy": '"default";q=100;w=60'}.get)
+    Allowed(remaining=50.0, seconds=30.0, limit=100.0, unit='requests')
+    >>> allowed({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1500"}.get)
+    Allowed(remaining=0.0, seconds=1500.0, limit=None, unit='requests')
+    """
+    found = [each for each in (*_structured(get), *_named(get)) if each.unit == unit]
+    return min(found, key=lambda each: each.remaining / max(each.seconds, 0.001), default=None)
+
+
+def _structured(get: Callable[[str], str | None]) -> Iterator[Allowed]:
+    """Yield what `RateLimit` says, in the form of the draft's last or of an earlier version."""
+    text = get("ratelimit")
+    if text is None:
+        return
+    pairs = {name: float(value) for name, value in _PAIR.findall(text) if _is_number(value)}
+    if "remaining" in pairs and "reset" in pairs:
+        yield Allowed(pairs["remaining"], min(pairs["reset"], _LONGEST), pairs.get("limit"))
+        return
+    policies = dict(_items(get("ratelimit-policy") or ""))
+    for name, parameters in _items(text):
+        policy = policies.get(name, {})
+        remaining, limit = _number(parameters.get("r")), _number(policy.get("q"))
+        seconds = _number(parameters.get("t"))
+        seconds = _number(policy.get("w")) if seconds is None else seconds
+        of_requests = policy.get("qu", "requests") == "requests" or remaining == 0.0
+        if remaining is not None and seconds is not None and of_requests:
+            yield Allowed(remaining, min(seconds, _LONGEST), limit)
+
+
+def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the name and the parameters of each item of a list; its values hold no commas."""
+    for item in text.split(","):
+        name = item.partition(";")[0].strip().strip('"')
+        yield name, dict(_PARAMETER.findall(item))
+
+
+def _named(get: Callable[[str], str | None]) -> Iterator[Allowed]:
+    """Yield what headers say that have one number each."""
+    for prefix in ("ratelimit", "x-ratelimit", "x-rate-limit"):
+        for unit in ("", "-requests", "-tokens"):
+            remaining = _number(get(f"{prefix}-remaining{unit}"))
+            if remaining is None:
+                continue
+            seconds = _seconds(get(f"{prefix}-reset{unit}") or "", get("date"))
+            if seconds is not None:
+                yield Allowed(remaining, seconds, _number(get(f"{prefix}-limit{unit}")), unit[1:] or "requests")
+
+
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is not None
+
+
+def _number(text: str | None) -> float | None:
+    match = _NUMBER.fullmatch(text or "")
+    return None if match is None else float(match[1])
+
+
+def _seconds(text: str, date: str | None) -> float | None:
+    """
+    Return the seconds until a reset: a number of seconds, a moment since 1970, or a duration such as `6m0s`.
+
+    >>> _seconds("12", None), _seconds("1m30s", None), _seconds("20ms", None), _seconds("soon", None)
+    (12.0, 90.0, 0.02, None)
+    >>> _seconds("1792567710", "Wed, 21 Oct 2026 07:28:00 GMT")
+    30.0
+    """
+    number = _number(text)
+    if number is not None:
+        if number > EPOCH:
+            now = moment(date or "") or datetime.now(UTC)  # by the clock of the service, where it says so
+            number = (number / 1000 if number > 1000 * EPOCH else number) - now.timestamp()
+        return min(max(number, 0.0), _LONGEST)
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or not any(match.groups()):
+        return None
+    try:
+        parts = [float(part or 0.0) * scale for part, scale in zip(match.groups(), _SCALES, strict=True)]
+    except ValueError:  # 1.2.3s
+        return None
+    return min(sum(parts), _LONGEST)

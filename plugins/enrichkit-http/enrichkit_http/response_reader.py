@@ -1,0 +1,259 @@
+"""
+The values in a response: where they are in the document, and which key of a bulk response they belong to.
+
+The parts of a document that are values are cut out as JSON text (`msgspec.Raw`) and not decoded, because the engine
+decodes each once, against the declared type. This module only checks that the JSON is whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+
+from enrichkit.errors import ContractError, PermanentError
+from enrichkit.plugin import Absent, Failure, Key
+
+from .document import ABSENT, Path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .config import HttpConfig
+
+__all__ = ["NOT_JSON", "EchoMismatchError", "ResponseReader", "checked", "decoded", "not_framed", "not_json"]
+
+_document = msgspec.json.Decoder(Raw)
+_list = msgspec.json.Decoder(list[Raw])
+_object = msgspec.json.Decoder(dict[str, Raw])
+_string = msgspec.json.Decoder(str)
+
+NOT_JSON = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+
+
+class EchoMismatchError(Exception):
+    """The response repeats another key than the key of the request: responses were mixed up on the way."""
+
+
+class ResponseReader:
+    """
+    The rules by which a source's responses are read. It holds no state of a call.
+
+    Attributes:
+        is_text: True when a value is text; False when it is JSON.
+    """
+
+    def __init__(self, config: HttpConfig) -> None:
+        self.is_text = str(config.returns).strip().lower() == "string"
+        # The pages of an answer are joined to the list at `value` before this class sees them.
+        value = None if config.next_page else config.value
+        envelope, brackets, inner = (value or "").partition("[]")
+        if not brackets:
+            envelope, inner = "", envelope
+        self._envelope = Path(envelope) if envelope else None
+        self._value = Path(inner.removeprefix(".")) if inner else None
+        # Joined pages are JSON also where a value is text: a null among them is a null.
+        self._whole = self.is_text and self._value is None and config.next_page is None
+        self._key_field = config.key_field
+        self._echo = Path(config.key_field) if config.key_field else None
+
+    def read_one(self, key: str, body: bytes, charset: str | None, *, many: bool, framed: bool) -> Any:
+        """
+        Return the value in the response to one key, or `ABSENT`.
+
+        Args:
+            key: The key as text, for the comparison with the key that the response repeats.
+            body: Body of the response.
+            charset: Charset of the body, for text; None: UTF-8.
+            many: True when the value is a list of matches.
+            framed: True when the service announced the length of the body, so that the body is known to be whole.
+
+        Raises:
+            EchoMismatchError: The response repeats another key.
+            PermanentError: The body is not JSON, has another shape, or may be cut off.
+        """
+        whole_body = self._whole and not many
+        if whole_body and framed and self._echo is None:
+            return decoded(body, charset)
+        try:
+            document = checked(body, framed)
+            if self._echo is not None and self._repeated_key(document) != key:
+                raise EchoMismatchError
+            return decoded(body, charset) if whole_body else self._value_in(document, many)
+        except NOT_JSON:
+            raise (not_framed() if whole_body and not framed else not_json(body)) from None
+
+    def read_bulk(self, keys: Mapping[str, Key], body: bytes, *, many: bool, framed: bool) -> dict[Key, Any]:
+        """
+        Return the values in a bulk response, under the keys of the request; a key without a value is a miss.
+
+        Args:
+            keys: The keys by their texts, in the order of the request.
+            body: Body of the response.
+            many: True when each value is a list of matches.
+            framed: True when the service announced the length of the body.
+
+        Raises:
+            ContractError: The document is neither a list nor an object, or does not fit the keys.
+            EchoMismatchError: An element repeats another key than the name under which it stands.
+            PermanentError: The body is not JSON, has another shape, or may be cut off.
+        """
+        try:
+            document = checked(body, framed)
+            if self._envelope is not None:
+                document = self._envelope.find(document)
+            first = b"" if document is ABSENT else document[:1]
+            if first == b"{":
+                return self._from_object(keys, _object.decode(document), many)
+            if first == b"[":
+                from_list = self._from_ordered_list if self._echo is None else self._from_list_with_keys
+                return from_list(keys, _list.decode(document), many)
+        except NOT_JSON:
+            raise not_json(body) from None
+        raise ContractError(
+            "The bulk answer is neither a list nor an object, so its values belong to no key. Let the service answer "
+            "with a list in the order of the keys or an object by key, or say in HttpConfig.value where in the answer "
+            "that is, as in 'results[]'."
+        )
+
+    def _from_ordered_list(self, keys: Mapping[str, Key], elements: Sequence[Raw], many: bool) -> dict[Key, Any]:
+        if len(elements) != len(keys):
+            raise ContractError(
+                f"The bulk answer is a list of {len(elements):,} for {len(keys):,} keys; it must have one element for "
+                "each key, in their order, null for a key that the service does not hold. If it leaves keys out, set "
+                "HttpConfig.key_field."
+            )
+        answers = {}
+        for key, element in zip(keys.values(), elements, strict=True):
+            document = bytes(element)
+            if document != b"null" and (value := self._element(document, many)) is not ABSENT:
+                answers[key] = value
+        return answers
+
+    def _from_object(self, keys: Mapping[str, Key], elements: Mapping[str, Raw], many: bool) -> dict[Key, Any]:
+        if not elements.keys() <= keys.keys():
+            raise _foreign_keys(sum(name not in keys for name in elements))
+        answers = {}
+        for name, element in elements.items():
+            document = bytes(element)
+            if self._echo is not None and document != b"null" and self._repeated_key(document) != name:
+                raise EchoMismatchError
+            value = self._element(document, many)
+            if value is not ABSENT:
+                answers[keys[name]] = value
+        return answers
+
+    def _from_list_with_keys(self, keys: Mapping[str, Key], elements: Sequence[Raw], many: bool) -> dict[Key, Any]:
+        by_name: dict[str, list[Any]] = {}
+        absent: dict[str, Absent] = {}
+        for element in elements:
+            document = bytes(element)
+            if document == b"null":  # stands for some key that the service does not hold, without saying for which
+                continue
+            value = self._element(document, many=False)
+            name = self._repeated_key(document)
+            by_name.setdefault(name, []).extend([] if value is ABSENT or isinstance(value, Absent) else [value])
+            if isinstance(value, Absent):
+                absent[name] = value
+        if not by_name.keys() <= keys.keys():
+            raise _foreign_keys(sum(name not in keys for name in by_name))
+        if many:
+            return {keys[name]: _first_failure(matches) or matches for name, matches in by_name.items() if matches}
+        twice = Failure(
+            PermanentError("The bulk answer holds this key more than once; many=True takes all its matches.")
+        )
+        return {
+            keys[name]: absent[name] if not matches else matches[0] if len(matches) == 1 else twice
+            for name, matches in by_name.items()
+            if matches or name in absent
+        }
+
+    def _element(self, document: bytes, many: bool) -> Any:
+        """Return the value of one key of a bulk response, `ABSENT`, or a `Failure` of this key alone."""
+        try:
+            return self._value_in(document, many)
+        except PermanentError as error:
+            return Failure(error)
+        except NOT_JSON:
+            return Failure(not_json(document))
+
+    def _value_in(self, document: bytes, many: bool) -> Any:
+        if self._value is not None:
+            found = ABSENT if document == b"null" else self._value.find(document)
+            if found is ABSENT:
+                return ABSENT if document == b"null" else self._value.absent(document)
+            document = found
+        if not many:
+            return self._encoded(document)
+        if document == b"null":
+            return ABSENT
+        if document[:1] != b"[":
+            raise PermanentError(
+                "The value is not a list; with many=True it must be one, with an element for each match."
+            )
+        return [self._encoded(bytes(match)) for match in _list.decode(document)] or ABSENT
+
+    def _encoded(self, document: bytes) -> bytes | str | None:
+        """Return the JSON *document* in the encoding of the connector: JSON or text; None for a null."""
+        if document == b"null":
+            return None
+        if not self.is_text:
+            return document
+        # Like Spark's get_json_object: a string without its quotes, any other value as its JSON.
+        return _string.decode(document) if document[:1] == b'"' else document.decode()
+
+    def _repeated_key(self, document: bytes) -> str:
+        assert self._echo is not None
+        echo = self._echo.find(document)
+        if echo is ABSENT:
+            raise PermanentError(
+                f"The answer does not repeat the key at {self._key_field!r}, so it is not known whose it is. "
+                "Correct HttpConfig.key_field, or leave it out."
+            )
+        return _string.decode(echo) if echo[:1] == b'"' else echo.decode()
+
+
+def checked(body: bytes, framed: bool) -> bytes:
+    """Return the JSON document in *body* without the blanks around it."""
+    document = bytes(_document.decode(body))
+    # The end of an object, list or string is visible in the text; but half of the number 12 is a number too.
+    if not framed and document[:1] not in (b"{", b"[", b'"'):
+        raise not_framed()
+    return document
+
+
+def _first_failure(matches: Sequence[Any]) -> Failure | None:
+    """Return the first failure in *matches*, or None: a failed match makes its key fail."""
+    return next((match for match in matches if isinstance(match, Failure)), None)
+
+
+def not_framed() -> PermanentError:
+    """Return the error for a body of which nobody can tell whether it is whole."""
+    return PermanentError(
+        "The answer has neither a Content-Length nor chunks, and is no JSON object, list or string, so a whole one "
+        "looks like one that was cut off. Let the service send a Content-Length."
+    )
+
+
+def not_json(body: bytes) -> PermanentError:
+    """Return the error for a body that is no JSON document."""
+    return PermanentError(
+        f"The answer of {len(body):,} bytes is no JSON document: malformed, cut off, not UTF-8, or nested too deep. "
+        "Only returns='string' takes other text."
+    )
+
+
+def decoded(body: bytes, charset: str | None) -> str:
+    """Return *body* as text; raises `PermanentError` for bytes that are not text in the *charset*."""
+    try:
+        return body.decode(charset or "utf-8")
+    except (UnicodeError, LookupError):
+        raise PermanentError("The answer is not text in the charset that it names, UTF-8 when it names none.") from None
+
+
+def _foreign_keys(count: int) -> ContractError:
+    return ContractError(
+        f"The bulk answer holds {count:,} key(s) that were not asked for, so none of it can be trusted. Check "
+        "HttpConfig.key_field, and in which form the service repeats a key."
+    )

@@ -1,0 +1,272 @@
+"""The sending of one request: the client and its renewal, the permits, and what a failed request means."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from enrichkit.errors import ConnectorError, ContractError, FatalError, PermanentError, TransientError, UnavailableError
+
+from .addresses import named_address
+from .client import AmbiguousLengthError, Reply, make_client, own_headers, receive
+from .credentials import Credentials
+from .excerpt import beginning_of
+from .faults import SUCCESS, client_error, header, status_error
+from .gil_yield import GilYield
+from .permits import Permits
+from .rate_headers import report_allowed
+from .raw import RAW_STATUSES, RawReceiver
+from .redirects import REDIRECTS, RedirectError
+from .sealed import Sealed, sealed
+from .signing import Signer
+from .tokens import UnauthorizedError
+
+if TYPE_CHECKING:
+    from pyreqwest.client import Client
+    from pyreqwest.request import StreamRequest
+    from pyreqwest.response import Response
+
+    from .asking import Asking
+    from .config import HttpConfig
+
+__all__ = ["Sender"]
+
+# Seconds that an abandoned request may take, after its own time limit, to release its connection.
+LINGER = 0.05
+# Seconds, +/- 20 %, after which new connections are made: they follow a host name that moved to another server.
+LIFETIME = 300.0
+# Seconds after which it is tried again, when a file or a secret of the config could not be read.
+RENEW_AGAIN = 5.0
+
+
+class Sender:
+    """
+    The client of a connector, which is open between `open` and `close`.
+
+    To cancel a call does not end the client's request; only the time limit of the request ends it. So each request gets
+    the time that its call has left as its time limit, and the request of a cancelled call keeps its permit, one of
+    `capacity`, until then.
+
+    Args:
+        config: Config of the source.
+        text: True when a value is text, so that the charset of a response counts.
+
+    Attributes:
+        repeatable: True when a request may be sent again after the service may have carried it out.
+        limited: Class of the error of a 429.
+        allows: Takes what the service says that it still allows; None: its headers do not count.
+        credentials: The secrets of the config.
+    """
+
+    def __init__(self, config: HttpConfig, *, text: bool) -> None:
+        self._config = config
+        self._text = text
+        # Neither `missing` nor `max_bytes` is None in a config that was checked.
+        self._missing = frozenset(config.missing or ())
+        self._max_bytes = config.max_bytes or 0
+        self._values = RAW_STATUSES if config.raw else frozenset(SUCCESS)
+        if config.redirects:
+            self._values -= frozenset(REDIRECTS)
+        self.credentials = Credentials(config)
+        self._renews = config.oauth is not None or bool(self.credentials)
+        if config.oauth is not None:
+            self._values -= {401}
+        self._signer = Signer(config, own_headers(config)) if config.sign is not None else None
+        self._receive = RawReceiver(str(config.returns)).receive if config.raw else receive
+        self._method = config.method
+        self._gets = config.method == "GET"
+        self.repeatable = self._gets or config.bulk or config.idempotent or config.idempotency_key
+        address = urlsplit(config.url)
+        self._origin = f"{address.scheme}://{address.netloc}"
+        self._client: Client | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._after_refusal = asyncio.Lock()
+        self._sealed: Sealed | None = None
+        self._expires = self._pause = 0.0
+        self._limit = (0.0, timedelta())
+        self.limited: type[UnavailableError] = UnavailableError
+        self.allows: Callable[..., None] | None = None
+        self._gil_yield = GilYield()
+
+    async def open(self, capacity: int) -> None:
+        """Make the client, without a connection. Raises `FatalError` for a secret or file that cannot be read."""
+        from pyreqwest.exceptions import PyreqwestError
+
+        self._client_error: type[PyreqwestError] = PyreqwestError
+        self._permits = Permits(capacity)
+        if self._signer is not None:
+            self._signer.load()
+        await self.credentials.read()
+        self._renew_client()
+
+    async def close(self) -> None:
+        """Close idle connections; the connection of a request that still runs closes at the end of the request."""
+        client, self._client = self._client, None
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if client is not None:
+            await client.close()
+
+    def current_client(self) -> Client | None:
+        """
+        Return the client, a new one if its time is over; the old one's connections end with its last request.
+
+        The client itself closes only idle connections, and uses a busy one for ever.
+        """
+        if self._client is not None:
+            if self.credentials.due():
+                if self._renewing is None and monotonic() > self._pause:
+                    renewal = self._renew()
+                    self._renewing = asyncio.get_running_loop().create_task(renewal, name="enrichkit-http-renewal")
+            elif monotonic() > self._expires:
+                self._renew_or_pause()
+        return self._client
+
+    def _renew_or_pause(self) -> None:
+        try:
+            self._renew_client()
+        except FatalError:  # a secret is being replaced; the client still works with the last one
+            self._expires = monotonic() + RENEW_AGAIN
+
+    async def _renew(self) -> None:
+        """Make a new client when a function or command has given its secret; the old one is used until then."""
+        try:
+            await self.credentials.read()
+        except FatalError:
+            self._pause = monotonic() + RENEW_AGAIN
+        else:
+            if self._client is not None:
+                self._renew_or_pause()
+        finally:
+            self._renewing = None
+
+    async def renewed_after_refusal(self, client: Client | None) -> bool:
+        """Return whether there is a client with other secrets than *client*, to which the service answered 401."""
+        async with self._after_refusal:  # one caller asks for all
+            if self._client is client and self.credentials.refuse():
+                await self.credentials.read()
+                self._renew_client()
+            return self._client is not client
+
+    async def request(self, asking: Asking) -> Reply | None:
+        """Send one request and return the reply, None for a miss; raises the errors of `fetch_many`."""
+        client, url, timeout = asking.client, asking.url, asking.timeout
+        if client is None:
+            raise ContractError(
+                "The http connector is not open; it must be opened before a lookup. Await open() first."
+            )
+        permits = self._permits
+        deadline = monotonic() + timeout
+        if permits.busy >= permits.capacity:
+            await self._wait_for_permit(timeout)
+            timeout = deadline - monotonic()
+        permits.acquire()
+        unread: StreamRequest | None = None
+        request: StreamRequest | None = None
+        try:
+            request = await self._built(client, asking, timeout)
+            response = await request.__aenter__()
+            unread = request
+            report_allowed(response, self.allows)
+            if response.status not in self._values:
+                try:
+                    self._check_miss(response, url)
+                except (ConnectorError, UnauthorizedError) as error:
+                    error.said = await beginning_of(response, self._config, asking.token)
+                    raise
+                return None
+            reply = await self._receive(
+                response, self._max_bytes if asking.limit is None else asking.limit, text=self._text
+            )
+            unread = None  # the response was read to its end: there is nothing to close, and closing costs time
+            self._gil_yield.count_response()
+            return reply
+        except asyncio.CancelledError:
+            if request is not None and unread is None:  # the client goes on with the request until its time limit
+                permits.acquire()
+                permits.release_after(deadline + LINGER - monotonic())
+            raise
+        except AmbiguousLengthError:
+            self.replace_client(client)
+            raise
+        except self._client_error as error:
+            translated, unsent = client_error(error, self._origin, timeout)
+            raise self.checked_for_repeat(translated, executed=not unsent) from None
+        finally:
+            permits.release()
+            if unread is not None:
+                await unread.__aexit__(None, None, None)
+
+    async def _wait_for_permit(self, timeout: float) -> None:
+        if not await self._permits.wait(timeout):
+            raise TransientError(
+                f"No request was free within {timeout:.3g} s: all {self._permits.capacity} belong to calls that were "
+                "cancelled, and have not ended yet."
+            )
+
+    async def _built(self, client: Client, asking: Asking, timeout: float) -> StreamRequest:
+        url, body, token = asking.url, asking.body, asking.token
+        builder = client.get(url) if self._gets else client.request(asking.method or self._method, url)
+        for name, value in asking.headers:
+            builder = builder.header(name, value)
+        if token is not None:
+            builder = builder.header("authorization", token.header(), is_sensitive=True)
+        if self._sealed is not None:
+            builder = self._sealed.add_query(builder, url)
+        if body is not None:
+            builder = builder.body_bytes(body) if self._sealed is None else self._sealed.add_body(builder, body)
+        if self._limit[0] != timeout:  # nearly all requests of a run have the same timeout
+            self._limit = (timeout, timedelta(seconds=timeout))
+        request = builder.timeout(self._limit[1]).build_streamed()
+        if self._signer is not None:
+            await self._signer.sign(request, asking.headers, body, timeout)
+        return request
+
+    def _check_miss(self, response: Response, url: str) -> None:
+        """Raise the error of an unsuccessful *response* to a request to *url*, unless its status means a miss."""
+        status = response.status
+        if status in self._missing:
+            return
+        if status == 401 and self._renews:
+            raise UnauthorizedError
+        if status in REDIRECTS and self._config.redirects:
+            named = named_address(url, header(response, "location"), self._config.secret_params)
+            if isinstance(named, str):
+                raise RedirectError(named)
+            raise PermanentError(
+                f"The service answered {status}, a redirect, which is not followed: {named}. Write the final address "
+                "into HttpConfig.url."
+            )
+        # The service refused a 429 before it did anything, so that even a POST or PUT may be repeated.
+        raise self.checked_for_repeat(status_error(status, response, self.limited), executed=status != 429)
+
+    def checked_for_repeat(self, error: ConnectorError, *, executed: bool) -> ConnectorError:
+        """
+        Return *error*, or a permanent error if a retry could repeat a POST or PUT that must not be repeated.
+
+        Args:
+            error: The error of a request.
+            executed: True when the service may have carried out the request.
+        """
+        if isinstance(error, TransientError) and not self.repeatable and executed:
+            return PermanentError(
+                f"{error} The {self._method} may have been carried out, so it is not repeated. Say idempotent=True if "
+                f"it {'only reads' if self._method == 'POST' else 'may be carried out twice'}."
+            )
+        return error
+
+    def replace_client(self, client: Client | None) -> None:
+        """Replace *client*, because one of its connections delivers responses to other requests."""
+        if self._client is client:
+            self._renew_client()
+
+    def _renew_client(self) -> None:
+        self.credentials.note()
+        self._sealed = sealed(self._config)
+        self._client = make_client(self._config, self._permits.capacity)
+        self._expires = monotonic() + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, so that workers do not connect together

@@ -1,0 +1,32 @@
+"""The llm connector of enrichkit: texts to typed columns and to vectors, by services with the API of OpenAI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.plugin import hookimpl
+
+from .chat import ChatConnector, ResponsesConnector
+from .config import ChatConfig, EmbeddingConfig, ModelConfig, ResponsesConfig
+from .embedding import EmbeddingConnector
+from .price import Price
+
+if TYPE_CHECKING:
+    from enrichkit.plugin import Connector
+
+__all__ = [
+    "ChatConfig",
+    "ChatConnector",
+    "EmbeddingConfig",
+    "EmbeddingConnector",
+    "ModelConfig",
+    "Price",
+    "ResponsesConfig",
+    "ResponsesConnector",
+]
+
+
+@hookimpl
+def enrichkit_connector() -> type[Connector[Any]]:
+    """Return the connector class of `enrich("llm", ...)`."""
+    return ChatConnector

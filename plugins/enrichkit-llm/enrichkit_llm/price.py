@@ -1,0 +1,115 @@
+"""What a call costs: the prices that the user names, and the tokens that the service counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.errors import ConfigError
+
+if TYPE_CHECKING:
+    from enrichkit.plugin import Call
+
+__all__ = ["Price", "Spent", "price_of", "priced", "units_of"]
+
+
+MOST = 1_000_000
+
+
+@dataclass(frozen=True)
+class Price:
+    """
+    The prices of a model, in any currency, each for a million tokens.
+
+    Attributes:
+        input: Price of the tokens that the model reads; 0 or more.
+        output: Price of the tokens that it writes; 0 or more. Embeddings have none.
+        cached: Price of those it reads from the service's own cache of prompts, 0 to `input`; None: that of `input`.
+
+    Raises:
+        ConfigError: A price is no number from 0 on. Raised on the driver.
+
+    >>> Price(input=0.15, output=0.60).of(1_000_000, 500_000)
+    0.45
+    """
+
+    input: float
+    output: float = 0.0
+    cached: float | None = None
+
+    def __post_init__(self) -> None:
+        # With `cached` at most `input`, the price of `input` bounds what a call may take.
+        for name, most in (("input", MOST), ("output", MOST), ("cached", self.input)):
+            price = getattr(self, name)
+            if (price is not None or name != "cached") and not (type(price) in (int, float) and 0 <= price <= most):
+                raise ConfigError(
+                    f"Price.{name} is {price!r}; it must be the price of a million tokens, a number from 0 to "
+                    f"{most:,}. Write Price(input=0.15, output=0.60)."
+                )
+
+    def of(self, read: int, written: int, cached: int = 0) -> float:
+        """Return the price of the tokens *read*, of which the service had *cached* some, and of those *written*."""
+        saved = 0.0 if self.cached is None else min(cached, read) * (self.input - self.cached)
+        return (read * self.input - saved + written * self.output) / 1e6
+
+
+def price_of(value: Any, config: str) -> Price | None:
+    """Return *value*, a `Price`, a mapping of its fields as a TOML file has it, or None, as a `Price` or None."""
+    if isinstance(value, Mapping) and {"input"} <= set(value) <= {"input", "output", "cached"}:
+        return Price(**value)
+    if value is None or isinstance(value, Price):
+        return value
+    raise ConfigError(
+        f"{config}.price is a {type(value).__name__} that is no Price; it takes input, output and cached, the first of "
+        "which is required. Write price=Price(input=0.15, output=0.60)."
+    )
+
+
+def priced(read: int, written: int, price: Price | None) -> dict[str, float]:
+    """Return tokens that are *read* and *written* in the units of limits: `tokens`, and `cost` with a *price*."""
+    units = {"tokens": float(read + written)}
+    return units if price is None else units | {"cost": price.of(read, written)}
+
+
+def units_of(price: Price | None) -> tuple[str, ...]:
+    """Return the units that calls report."""
+    return ("requests", "tokens", "tokens_in", "tokens_out", *(() if price is None else ("cost",)))
+
+
+class Spent:
+    """
+    What one call has cost so far, its repeat included, as the engine is told of it.
+
+    Args:
+        call: The call.
+        price: The prices; None: nobody knows them.
+    """
+
+    def __init__(self, call: Call, price: Price | None) -> None:
+        self._call, self._price = call, price
+        self._units = dict.fromkeys(units_of(price), 0.0)
+
+    def add(self, usage: Any) -> None:
+        """Report an answer, with what it says in its field `usage`, in the words of either API."""
+        if isinstance(usage, dict):
+            read = _count(usage, "prompt_tokens", "input_tokens")
+            written = _count(usage, "completion_tokens", "output_tokens")
+            details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+            cached = _count(details, "cached_tokens") if isinstance(details, dict) else 0
+            cost = 0.0 if self._price is None else self._price.of(read, written, cached)
+            more = {"tokens": read + written, "tokens_in": read, "tokens_out": written, "cost": cost}
+            self._units |= {unit: amount + more.get(unit, 0) for unit, amount in self._units.items()}
+        self.report(known=isinstance(usage, dict))
+
+    def report(self, requests: int = 1, *, known: bool = True) -> None:
+        """Report *requests* more that cost nothing, because the service refused them, or that nobody knows the cost."""
+        self._units["requests"] += requests
+        self._call.spent(**self._units)
+        if not known:
+            self._call.spent(tokens=math.nan)
+
+
+def _count(usage: dict[str, Any], *names: str) -> int:
+    return next((usage[name] for name in names if type(usage.get(name)) is int and usage[name] >= 0), 0)

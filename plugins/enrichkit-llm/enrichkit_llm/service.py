@@ -1,0 +1,111 @@
+"""One service of models: its requests by the client of enrichkit-http, and its limits."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from enrichkit_http import Exchange, LimitedError
+
+from enrichkit.errors import ConnectorError, PermanentError, TransientError, UnavailableError
+
+if TYPE_CHECKING:
+    from enrichkit.plugin import Call
+
+    from .config import ModelConfig
+    from .price import Spent
+
+__all__ = ["Service", "object_of", "tokens_of"]
+
+_ADVICE = re.compile(r"; a value comes with .*|\. [^.]*HttpConfig.*", re.DOTALL)
+BYTES_PER_TOKEN = 4
+"""Bytes of English text in a token, about; the engine corrects the estimate by what the answers say."""
+
+
+def tokens_of(text: str) -> int:
+    """Return about how many tokens *text* has."""
+    return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 1
+
+
+def object_of(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in *body*; raises `TransientError` for anything else."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        raise TransientError(f"The answer of {len(body):,} bytes is no JSON object, as those of the API are.") from None
+
+
+class Service:
+    """
+    The requests of a connector to one path.
+
+    Args:
+        config: Config of the source.
+        path: Path behind `base_url`, for example `/embeddings`.
+    """
+
+    def __init__(self, config: ModelConfig, path: str) -> None:
+        http = config.http(path)
+        self._url = http.url
+        self._exchange = Exchange(http)
+        self._extra: dict[str, Any] = msgspec.json.decode(config.extra)
+        self.open, self.close = self._exchange.open, self._exchange.close
+
+    def most_tokens(self, document: dict[str, Any]) -> int:
+        """Return a bound for the tokens of *document*: its bytes, since no token of a text has less than one."""
+        return len(self.encoded(document))
+
+    async def ask(self, document: dict[str, Any], call: Call, timeout: float, spent: Spent) -> bytes:
+        """
+        Send *document* and return the body of the answer; a request without one is reported to *spent*.
+
+        Raises what `send` raises.
+        """
+        return await self.send("", self.encoded(document), call, timeout, spent)
+
+    def encoded(self, document: dict[str, Any]) -> bytes:
+        """Return *document*, with the further fields of the config, as JSON."""
+        return msgspec.json.encode(document | self._extra)
+
+    async def send(self, path: str, body: bytes | None, call: Call, timeout: float, spent: Spent, **more: Any) -> bytes:
+        """
+        Send *body*, or a GET, to a *path* behind that of the service, and return the body of the answer.
+
+        Args:
+            path: Path and query.
+            body: Body of the request; None: a GET.
+            call: The call.
+            timeout: Seconds until the request ends.
+            spent: What takes the report of a request without an answer.
+            more: `headers` and `limit` of `Exchange.body`.
+
+        Raises:
+            UnavailableError: A limit refused the request: no attempt of its keys is counted, and no call leaves for
+                as long as the service asks for, if it says so.
+            ConnectorError: Any other error of `fetch_many`.
+        """
+        limited: LimitedError | None = None
+        try:
+            answer = await self._exchange.body(self._url + path, body, call, timeout, **more)
+        except LimitedError as error:
+            limited = error
+            spent.report()
+        except ConnectorError as error:
+            # It costs nothing where the service has answered with an error, or has seen no request.
+            spent.report(known=bool(error.said) or not getattr(error, "sent", True))
+            if not isinstance(error, PermanentError):
+                raise
+            # Its remedies are those of HttpConfig, which a user of this package has not written.
+            refused = PermanentError(_ADVICE.sub(". Its own words are shown with show_keys=True.", str(error)))
+            refused.said = error.said
+            raise refused from None
+        if limited is not None:
+            if limited.retry_after is not None:
+                call.allows(0, limited.retry_after)
+            # The name of a node: its keys wait, no attempt is counted, and it is no outage of the service.
+            raise UnavailableError(str(limited), retry_after=limited.retry_after, node="the limit of the service")
+        if answer is None:  # no status means a miss
+            spent.report(known=False)
+            raise PermanentError("The service answered without a body.")
+        return answer

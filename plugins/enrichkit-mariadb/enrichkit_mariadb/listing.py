@@ -1,0 +1,111 @@
+"""
+The keys of a table in their order, page by page.
+
+    SELECT t.`id` FROM (
+        SELECT DISTINCT t.`id` FROM JSON_TABLE('[[7]]', '$[*]' COLUMNS (k0 BIGINT PATH '$[0]')) AS k
+        STRAIGHT_JOIN `shop`.`users` AS t WHERE t.`id` IS NOT NULL AND t.`id` > k.k0 ORDER BY t.`id` LIMIT 500
+    ) AS t ORDER BY t.`id`
+
+Each page is a statement of its own, which begins behind the last key of the page before. That key is a JSON document,
+as in the statement that looks keys up, so that the server compares it as the type of its column.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from enrichkit.errors import FatalError
+
+from .columns import Column, KeyType, quote, value_type
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from enrichkit.sql import Source
+
+__all__ = ["Listing"]
+
+_NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
+_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
+_BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
+
+
+class Listing:
+    """
+    The statements that list the keys of a table.
+
+    Args:
+        source: The table, for messages.
+        table: SQL of the table's name.
+        keys: The key columns.
+        serves: SQL of the condition that a row serves, after an `AND`; empty: all rows do.
+    """
+
+    def __init__(self, source: Source, table: str, keys: Sequence[tuple[Column, KeyType]], serves: str = "") -> None:
+        self._keys = tuple(keys)
+        values = [value_type(column) for column, _ in keys]
+        self._decoders = [None if value is None else value.decode for value in values]
+        # A date may be none that a calendar has, an enum is not in the order of its texts, and a double is not exact.
+        listed = (*_NUMBERS, *_TEXTS, *_BYTES, "uuid")
+        other = next((column for column, _ in keys if column.type not in listed), None)
+        self._refusal = (
+            ""
+            if other is None
+            else (
+                f"The key column {other.name!r} of {source} has the type {other.full}, whose keys cannot be listed; "
+                "integers, texts, binaries and uuid can. Leave preload out."
+            )
+        )
+        names = ", ".join(column.sql for column, _ in keys)
+        inner = ", ".join(f"{column.sql} AS {quote(column.name)}" for column, _ in keys)
+        select = ", ".join(value.select for value in values if value is not None)
+        known = " AND ".join(f"{column.sql} IS NOT NULL" for column, _ in keys) + serves
+        columns = ", ".join(f"k{i} {type_.column} PATH '$[{i}]'" for i, (_, type_) in enumerate(keys))
+        last = [type_.equals.format(f"k.k{i}") for i, (_, type_) in enumerate(keys)]
+        behind = " OR ".join(
+            "("
+            + " AND ".join([*(f"{keys[j][0].sql} = {last[j]}" for j in range(i)), f"{keys[i][0].sql} > {last[i]}"])
+            + ")"
+            for i in range(len(keys))
+        )
+
+        def page(start: str, condition: str) -> str:
+            return (
+                f"SET STATEMENT max_statement_time = %s FOR SELECT {select} FROM (SELECT DISTINCT {inner} "  # noqa: S608 - quoted names
+                f"FROM {start}{table} AS t WHERE {known}{condition} ORDER BY {names} LIMIT %s) AS t ORDER BY {names}"
+            )
+
+        self._first = page("", "")
+        self._next = page(f"JSON_TABLE(%s, '$[*]' COLUMNS ({columns})) AS k STRAIGHT_JOIN ", f" AND ({behind})")
+
+    async def after(self, session: Any, last: Sequence[Any] | None, size: int, timeout: float) -> list[tuple[Any, ...]]:
+        """Return the parts of at most *size* keys behind that with the parts *last*; None: of the first keys."""
+        if self._refusal:
+            raise FatalError(self._refusal)
+        if last is None:
+            rows = await session.fetch(self._first, timeout, size)
+        else:
+            encoded = [
+                part if type_.encode is None else type_.encode(part)
+                for (_, type_), part in zip(self._keys, last, strict=True)
+            ]
+            rows = await session.fetch(self._next, timeout, msgspec.json.encode([encoded]).decode(), size)
+        return [
+            tuple(part if decode is None else decode(part) for decode, part in zip(self._decoders, row, strict=True))
+            for row in rows
+        ]
+
+    def lists_all(self, kinds: Sequence[type]) -> bool:
+        """Return whether a key of *kinds* that is not listed has no row."""
+        return all(
+            type_.types[0] is kind and _is_exact(column)
+            for (column, type_), kind in zip(self._keys, kinds, strict=True)
+        )
+
+
+def _is_exact(column: Column) -> bool:
+    """Return whether the server finds two keys of *column* equal only if they are the same: it lists one of equals."""
+    # A collation that pads finds 'a' and 'a ' equal, also one that compares bytes.
+    return column.type in (*_NUMBERS, *_BYTES) or (column.collation or "").endswith("_nopad_bin")

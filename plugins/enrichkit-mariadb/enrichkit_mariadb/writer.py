@@ -1,0 +1,217 @@
+"""
+The statement that writes rows, and the check that the table gives back what was written.
+
+    INSERT INTO `shop`.`users` (`id`, `name`) VALUES (7, 'a'), (8, 'b')
+    ON DUPLICATE KEY UPDATE `name` = VALUES(`name`)
+
+MariaDB takes any unique index of the table for the duplicate, and a collation may find another key equal: then a row of
+another key is changed. The check does not find the row of the key, and the transaction is undone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.errors import FatalError, PermanentError
+from enrichkit.sql import check_stored, rows_of
+
+from .columns import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from enrichkit.plugin import Key, Value
+
+    from .config import MariadbConfig
+    from .statement import Statement
+
+    Fetch = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
+
+__all__ = ["Writer", "make_writer"]
+
+# In both, names are compared as bytes, see `catalog.py`.
+_TABLE = """
+SELECT t.TABLE_TYPE, t.ENGINE, e.TRANSACTIONS
+FROM information_schema.TABLES AS t LEFT JOIN information_schema.ENGINES AS e ON e.ENGINE = t.ENGINE
+WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME = %s
+    AND BINARY t.TABLE_SCHEMA = BINARY %s AND BINARY t.TABLE_NAME = BINARY %s
+"""
+_INDEXES = """
+SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND BINARY TABLE_SCHEMA = BINARY %s AND BINARY TABLE_NAME = BINARY %s
+    AND NON_UNIQUE = 0
+"""
+_NULLABLE = """
+SELECT IS_NULLABLE FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND BINARY TABLE_SCHEMA = BINARY %s AND BINARY TABLE_NAME = BINARY %s
+    AND BINARY COLUMN_NAME = BINARY %s
+"""
+
+# The value is out of range, is cut, or is none of the type. https://mariadb.com/docs/server/reference/error-codes
+_UNFIT = {1264, 1265, 1292, 1366, 1406, 1411}
+
+
+async def make_writer(fetch: Fetch, config: MariadbConfig, statement: Statement) -> Writer:
+    """Return the writer for the table of *config*, checked against the server's catalog; raises `FatalError`."""
+    database, table = config.database_and_table()
+    names, source = (database, table, database, table), statement.source
+    [(kind, engine, transactions)] = await fetch(_TABLE, *names)
+    if kind != "BASE TABLE":
+        raise FatalError(
+            f"MariadbConfig.writable is True, and {source} is a view; values can only be written to a table. Name the "
+            "table."
+        )
+    if transactions != "YES":
+        raise FatalError(
+            f"MariadbConfig.writable is True, and {source} has the engine {engine}, which has no transactions: what a "
+            "write changes could not be undone. Use a table of the engine InnoDB."
+        )
+    indexes: dict[str, set[str | None]] = {}
+    for index, column, prefix in await fetch(_INDEXES, *names):
+        indexes.setdefault(index, set()).add(column if prefix is None else None)  # None: a prefix of the column
+    if set(config.key_columns) not in indexes.values():
+        columns = ", ".join(map(quote, config.key_columns))
+        make = f"CREATE UNIQUE INDEX {quote(f'{table}_by_key'[:64])} ON {statement.table} ({columns})"
+        raise source.not_unique(make.replace("%%", "%"))
+    [(nullable,)] = [("YES",)] if config.expires is None else await fetch(_NULLABLE, *names, config.expires)
+    return Writer(config, statement, keeps=nullable == "YES")
+
+
+class Writer:
+    """
+    Writes rows to a table.
+
+    Args:
+        config: Config of the source.
+        statement: The statement that looks keys up.
+        keeps: Whether rows can be written that serve for ever.
+
+    Attributes:
+        statement: The *statement*.
+    """
+
+    def __init__(self, config: MariadbConfig, statement: Statement, *, keeps: bool) -> None:
+        self.statement = statement
+        self._keys, self._expires, self._keeps = config.key_columns, config.expires, keeps
+
+    async def write(self, fetch: Fetch, values: Mapping[Key, Value], ttl: float | None, timeout: float) -> None:
+        """
+        Write *values* in the transaction of a session, and check what the table gives back.
+
+        Args:
+            fetch: Executes a statement in the session. The caller ends the transaction: by a rollback after an error.
+            values: One or more values by key.
+            ttl: Seconds after which they are over; None: never.
+            timeout: Seconds after which the server stops a statement.
+
+        Raises:
+            PermanentError: A key or a value cannot be written, or would come back as another one.
+            FatalError: No key or value can be written.
+        """
+        statement, source = self.statement, self.statement.source
+        if ttl is None and not self._keeps:
+            raise FatalError(
+                f"MariadbConfig.expires names the column {self._expires!r} of {source}, which cannot be NULL, and "
+                "values without a ttl are to be kept for ever. Let the column be NULL, or set ttl in tiers(...)."
+            )
+        request = statement.request(list(values))
+        for failure in request.answers.values():
+            raise failure.error
+        rows = rows_of(values, list(statement.types), source)
+        names = list(next(iter(rows.values())))
+        # In one order in all workers, so that two of them that write the same keys wait for each other in turn.
+        literals = sorted(
+            (
+                (
+                    *map(_literal, source.parts_of(key)),
+                    *(self._literal(name, row[name]) for name in names),
+                )
+                for key, row in rows.items()
+            ),
+            key=lambda row: tuple(map(str, row[: len(self._keys)])),
+        )
+        try:
+            for some in self._packets(literals):
+                sql, arguments = self._insert(names, some, ttl)
+                await fetch(sql, timeout, *arguments)
+        except Exception as error:
+            number = error.args[0] if error.args else None
+            if number not in _UNFIT:
+                raise
+            written = ", ".join(f"{name!r} {statement.types[name]}" for name in names)
+            raise PermanentError(
+                f"Nothing was written to {source}: a value does not fit its column, error {number}. The columns are "
+                f"{written}. Give them types that hold each value of the source, or name other columns in "
+                "MariadbConfig.columns."
+            ) from None
+        answers = await fetch(statement.sql_of_all, timeout, request.offset, request.document)
+        check_stored(source, rows, statement.read(answers, request, many=False), statement.types)
+
+    def _insert(
+        self, names: Sequence[str], literals: Sequence[Sequence[Any]], ttl: float | None
+    ) -> tuple[str, list[Any]]:
+        """Return the statement and its arguments."""
+        targets = [*self._keys, *names]
+        row = ", ".join(["%s"] * len(targets))
+        if self._expires is not None:
+            targets.append(self._expires)
+            # NULL, for ever, if the number of microseconds is NULL.
+            row += ", UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND"
+            literals = [(*each, None if ttl is None else round(ttl * 1e6)) for each in literals]
+        columns = ", ".join(map(quote, targets))
+        update = ", ".join(f"{quote(name)} = VALUES({quote(name)})" for name in targets[len(self._keys) :])
+        sql = (
+            f"SET STATEMENT max_statement_time = %s FOR INSERT INTO {self.statement.table} ({columns}) "  # noqa: S608 - quoted names
+            f"VALUES {', '.join([f'({row})'] * len(literals))} ON DUPLICATE KEY UPDATE {update}"
+        )
+        return sql, [literal for each in literals for literal in each]
+
+    def _packets(self, literals: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
+        """Yield the rows, as many at a time as the server takes in one statement; raises `PermanentError`."""
+        room = self.statement.max_packet - len(self.statement.sql) - 1000  # the names, which are in that SQL, too
+        some: list[Sequence[Any]] = []
+        size = 0
+        for row in literals:
+            # asyncmy may escape every byte. A number, the expiry and the commas take less than 30 bytes each.
+            texts = [each.encode() if isinstance(each, str) else each for each in row if isinstance(each, str | bytes)]
+            more = 2 * sum(map(len, texts)) + 30 * (len(row) + 2)
+            if more > room:
+                raise PermanentError(
+                    f"A value may need {more} bytes in a statement; the server takes {self.statement.max_packet} bytes "
+                    "at once. Raise max_allowed_packet of the server."
+                )
+            if size + more > room:
+                yield some
+                some, size = [], 0
+            some.append(row)
+            size += more
+        yield some
+
+    def _literal(self, name: str, value: Any) -> Any:
+        try:
+            return _literal(value)
+        except (ValueError, OverflowError):  # the first and the last hours of the calendar are in no year of UTC
+            raise self.statement.source.changed(name, self.statement.types[name]) from None
+
+
+def _literal(value: Any) -> int | float | str | bytes | None:
+    """Return *value* as an object of which asyncmy makes a literal; raises ValueError if there is none."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, int):
+        return int(value)  # of a bool, too
+    if isinstance(value, str):
+        value.encode()  # half a surrogate pair raises UnicodeEncodeError, a ValueError
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dt.datetime):
+        return str(value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None))
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    raise ValueError

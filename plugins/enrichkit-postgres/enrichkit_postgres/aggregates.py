@@ -1,0 +1,89 @@
+"""
+Aggregates that send a column of all rows as one value: as an array, or in the form in which Arrow holds the column.
+
+From an array the driver makes an object for each element, and Arrow makes a column of the objects. Integers in binary,
+one after the other, are a column without these objects, and so are texts one after the other together with the length
+of each: see docs/decisions/0039-columns-in-bytes-from-postgres.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.errors import TransientError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["INTEGERS", "Aggregate", "as_array", "as_integers", "as_texts"]
+
+INTEGERS = {"int2": "h", "int4": "i", "int8": "q"}  # with their codes in `array`, of the same size on all machines
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """
+    The form in which the statement returns a column of all rows.
+
+    Attributes:
+        sql: SQL of the column in one row.
+        functions: SQL of the aggregate functions, with ``{}`` for the name of the column. The first is NULL if there
+            are no rows.
+        read: Takes the values of the functions and returns the column: a list or an Arrow array.
+    """
+
+    sql: str
+    functions: tuple[str, ...]
+    read: Callable[..., Any]
+
+
+def as_array(sql: str) -> Aggregate:
+    """Return the column *sql* as an array; its type is any type but an array, whose elements must have one length."""
+    return Aggregate(sql, ("pg_catalog.array_agg({})",), lambda values: values)
+
+
+def as_integers(sql: str, type_name: str) -> Aggregate:
+    """Return the column *sql*, which is never NULL, as integers of the type *type_name*, one of `INTEGERS`."""
+    # With a cast, because the column may get a wider type while the statement is in use.
+    return Aggregate(
+        f"{sql}::pg_catalog.{type_name}", (_in_binary("{}", type_name),), partial(_read_integers, INTEGERS[type_name])
+    )
+
+
+def as_texts(sql: str) -> Aggregate:
+    """Return the column *sql*, of the type text or varchar, as UTF-8, which is the client encoding of the driver."""
+    length, texts = "coalesce(pg_catalog.octet_length({}), -1)", "pg_catalog.string_agg({}, ''::pg_catalog.bytea)"
+    return Aggregate(f"pg_catalog.textsend({sql}::pg_catalog.text)", (_in_binary(length, "int4"), texts), _read_texts)
+
+
+def _in_binary(sql: str, type_name: str) -> str:
+    return f"pg_catalog.string_agg(pg_catalog.{type_name}send({sql}), ''::pg_catalog.bytea)"
+
+
+def _read_integers(code: str, data: bytes) -> Any:
+    import pyarrow as pa  # here, because a driver program that only plans does not need pyarrow
+
+    numbers = array(code, data)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    types = {"h": pa.int16(), "i": pa.int32(), "q": pa.int64()}
+    return pa.Array.from_buffers(types[code], len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _read_texts(lengths: bytes, texts: bytes | None) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    data, sizes, present = texts or b"", _read_integers("i", lengths), None
+    if pc.min(sizes).as_py() < 0:
+        present = pc.greater_equal(sizes, 0).buffers()[1]
+        sizes = pc.max_element_wise(sizes, pa.scalar(0, pa.int32()))
+    ends = pc.cumulative_sum_checked(sizes)
+    if ends[-1].as_py() != len(data):  # Arrow would read beyond the end
+        raise TransientError("PostgreSQL sent texts of other lengths than it said; the connection was closed.")
+    bounds = pa.concat_arrays([pa.array([0], pa.int32()), ends]).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), len(sizes), [present, bounds, pa.py_buffer(data)])

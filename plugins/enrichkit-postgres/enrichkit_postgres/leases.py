@@ -1,0 +1,226 @@
+"""Limits of a whole job in PostgreSQL: a row for each limit, and one statement that answers a worker process."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
+from enrichkit.plugin import Ask, Draw, Drawn, Grant, draw
+
+from .pool import PostgresPool
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .config import PostgresConfig
+    from .pool import PostgresSession
+
+__all__ = ["CREATE", "PostgresLeases"]
+
+T = TypeVar("T")
+
+TIMEOUT = 2.0
+NO_TABLE = "SQLSTATE 42P01"
+WRITES = "SET default_transaction_read_only = off"
+# What a crash of the server loses is half a second of leases, which end earlier than the server is back.
+FAST = "SET {}synchronous_commit = off"
+TABLE = "public.enrichkit_limits"
+CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (name text PRIMARY KEY, state jsonb NOT NULL)"
+ADD = f"INSERT INTO {TABLE} VALUES ($1, '{{}}') ON CONFLICT DO NOTHING"  # noqa: S608  # a constant
+# `locked` waits for the worker that has the row, and then holds what that one made of it; the clock is read after that.
+# To compute from `l.state` would be wrong: for a row that another worker has changed meanwhile, PostgreSQL computes the
+# new state once more, and in that second computation the expressions of WITH still hold the row as it was.
+ANSWER = f"""
+UPDATE {TABLE} AS l SET state = (
+    WITH given AS MATERIALIZED (
+        SELECT extract(epoch FROM clock_timestamp())::float8 AS now, locked.state AS old, $2::jsonb AS a
+    ), ask AS MATERIALIZED (
+        SELECT *, a->>'worker' AS worker, (a->>'total')::float8 AS total, (a->>'held')::float8 AS held,
+            a->'cost' <> '{{}}'::jsonb AS of_rate, coalesce((old->>'recovery')::float8, 0) AS recovered
+        FROM given
+    ), alive AS MATERIALIZED (
+        SELECT w.key AS worker, (w.value->>0)::float8 AS want, (w.value->>1)::float8 AS share, w.value AS entry
+        FROM ask, jsonb_each(coalesce(ask.old->'workers', '{{}}')) AS w WHERE (w.value->>2)::float8 > ask.now
+    ), outage AS MATERIALIZED (
+        SELECT CASE WHEN now >= recovered AND ((a->>'away')::bool
+                OR (held > 0 AND NOT EXISTS (SELECT FROM alive WHERE alive.worker = ask.worker))
+                OR (coalesce(old->'workers', '{{}}') <> '{{}}' AND NOT EXISTS (SELECT FROM alive)))
+            THEN now + (a->>'recovery')::float8 ELSE recovered END AS recovery
+        FROM ask
+    ), wanted AS MATERIALIZED (
+        SELECT now < recovery AS recovering, CASE WHEN now < recovery THEN least((a->>'wanted')::float8, held)
+            ELSE (a->>'wanted')::float8 END AS want
+        FROM ask, outage
+    ), wants AS (
+        SELECT want FROM wanted UNION ALL SELECT alive.want FROM alive, ask WHERE alive.worker <> ask.worker
+    ), placed AS (
+        SELECT want, sum(want) OVER up - want AS before, row_number() OVER up AS place, count(*) OVER () AS workers
+        FROM wants WINDOW up AS (ORDER BY want ROWS UNBOUNDED PRECEDING)
+    ), fair AS MATERIALIZED (
+        SELECT greatest(0, max((total - before) / (workers - place + 1))) AS level FROM placed, ask
+    ), shared AS MATERIALIZED (
+        SELECT greatest(0, least(want, CASE WHEN of_rate THEN level ELSE ceil(level) END, total - (
+            SELECT coalesce(sum(alive.share), 0) FROM alive WHERE alive.worker <> ask.worker))) AS share
+        FROM wanted, fair, ask
+    ), answer AS MATERIALIZED (
+        SELECT CASE WHEN of_rate THEN share ELSE floor(share) END AS share, (a->>'least')::float8 AS least
+        FROM shared, ask
+    ), units AS MATERIALIZED (
+        SELECT c.key AS unit, c.value::text::float8 AS cost, greatest(coalesce((old->'until'->>c.key)::float8, 0)
+            + coalesce((a->'settle'->>c.key)::float8, 0), now) AS until
+        FROM ask, jsonb_each(a->'cost') AS c
+    ), line AS MATERIALIZED (
+        SELECT coalesce(max(until) - min(now), 0) AS start, max(cost) AS most FROM units, ask
+    ), granted AS MATERIALIZED (
+        SELECT start, CASE WHEN most IS NULL OR start > (a->>'ahead')::float8 THEN 0
+            WHEN share * (a->>'period')::float8 / most < 1 AND want > 0 AND NOT recovering THEN 1
+            ELSE share * (a->>'period')::float8 / most END AS calls
+        FROM line, answer, wanted, ask
+    )
+    SELECT jsonb_build_object(
+        'recovery', recovery,
+        'until', coalesce(old->'until', '{{}}') || coalesce(
+            (SELECT jsonb_object_agg(unit, until + calls * cost) FROM units), '{{}}'),
+        'workers', coalesce((SELECT jsonb_object_agg(alive.worker, entry) FROM alive
+            WHERE alive.worker <> ask.worker), '{{}}') || CASE WHEN greatest(want, share, least) > 0
+            THEN jsonb_build_object(ask.worker, jsonb_build_array(want, greatest(share, least),
+                now + (a->>'lease')::float8))
+            ELSE '{{}}' END,
+        'answer', jsonb_build_array(share, calls, start, CASE WHEN of_rate
+            THEN greatest(0, start - (a->>'ahead')::float8) ELSE 0 END))
+    FROM ask, outage, wanted, answer, granted
+) FROM (SELECT name, state FROM {TABLE} WHERE name = $1 FOR UPDATE) AS locked
+WHERE l.name = locked.name RETURNING l.state->'answer'
+"""  # noqa: S608  # a constant
+"""The rules of `enrichkit.plugin.grant`, by the clock of the server; a test compares the two."""
+
+READ = f"SELECT state::text, extract(epoch FROM clock_timestamp())::float8 AS now FROM {TABLE} WHERE name = $1"  # noqa: S608
+# An account must not be lost in a crash, so this transaction waits for the disk, whatever the session does.
+WRITE = f"""
+UPDATE {TABLE} SET state = $2::jsonb WHERE name = $1 AND state = $3::jsonb
+RETURNING set_config('synchronous_commit', 'on', true)
+"""  # noqa: S608  # a constant
+TRIES = 100
+
+
+class PostgresLeases:
+    """
+    One connection to a server as a store of limits.
+
+    The table `public.enrichkit_limits` has a row for each limit, with the state of `enrichkit.plugin.grant` as JSON,
+    and one for each budget, with the state of `enrichkit.plugin.draw`.
+    """
+
+    def __init__(self, config: PostgresConfig) -> None:
+        self._config = config
+        self._pool: _WritingPool | None = None
+
+    async def lease(self, ask: Ask) -> Grant:
+        """Answer *ask*; see `enrichkit.plugin.LeaseStore`."""
+        question = {name: getattr(ask, name) for name in ask.__slots__}
+        question |= {"cost": dict(ask.cost), "settle": dict(ask.settle)}
+        text = json.dumps(question)
+
+        async def answer(connection: Any, timeout: float) -> Any:
+            found = await connection.fetchval(ANSWER, ask.limit, text, timeout=timeout)
+            if found is None:
+                await connection.execute(ADD, ask.limit, timeout=timeout)
+                found = await connection.fetchval(ANSWER, ask.limit, text, timeout=timeout)
+            return found
+
+        found = await self._asked(answer)
+        if found is None:
+            raise TransientError("PostgreSQL has lost the row of the limit a moment after it was added.")
+        share, calls, start, wait = json.loads(found)
+        return Grant(share=share, calls=calls, start=start, wait=wait)
+
+    async def draw(self, ask: Draw) -> Drawn:
+        """Answer *ask*; see `enrichkit.plugin.LeaseStore`."""
+        name = f"budget:{ask.budget}"
+
+        async def answer(connection: Any, timeout: float) -> Drawn | None:
+            for _ in range(TRIES):
+                found = await connection.fetchrow(READ, name, timeout=timeout)
+                if found is None:
+                    await connection.execute(ADD, name, timeout=timeout)
+                    continue
+                state = json.loads(found["state"])
+                drawn = draw(state, ask, found["now"])
+                if await connection.fetchval(WRITE, name, json.dumps(state), found["state"], timeout=timeout):
+                    return drawn
+            return None
+
+        found = await self._asked(answer)
+        if found is None:
+            raise TransientError("Other workers have changed the account of the budget at each of many tries.")
+        return found
+
+    async def _asked(self, answer: Callable[[Any, float], Awaitable[T]]) -> T:
+        """Return what *answer* returns with a connection; the table is made where there is none."""
+        if self._pool is None:
+            import asyncpg  # here, because a driver program without asyncpg can plan, too
+
+            self._pool = _WritingPool(self._config, 1, asyncpg)
+        try:
+            return await self._pool.run(answer, TIMEOUT)
+        except (FatalError, PermanentError) as error:
+            if NO_TABLE not in str(error):
+                raise _explained(error) from None
+            return await self._create_and_ask(self._pool, answer)
+
+    async def _create_and_ask(self, pool: PostgresPool, answer: Callable[[Any, float], Awaitable[T]]) -> T:
+        """Return what *answer* returns, when the table is made."""
+
+        async def create(connection: Any, timeout: float) -> None:
+            await connection.execute(CREATE, timeout=timeout)
+
+        refused: ConnectorError | None = None
+        try:
+            await pool.run(create, TIMEOUT)
+        except (FatalError, PermanentError) as error:
+            refused = error  # no error, if another worker made it at the same time: IF NOT EXISTS does not help there
+        try:
+            return await pool.run(answer, TIMEOUT)
+        except (FatalError, PermanentError) as error:
+            raise _explained(refused or error) from None
+
+    async def close(self) -> None:
+        """Close the connection."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+
+def _explained(error: ConnectorError) -> FatalError:
+    """Return *error* with what a store of limits needs, where it is for want of that."""
+    text = str(error)
+    if "SQLSTATE 25006" in text:
+        text = text.partition(", SQLSTATE 25006")[0]
+        return FatalError(f"{text}, SQLSTATE 25006. A store of limits is written to: name the primary server.")
+    if "SQLSTATE 42501" in text:
+        text = text.partition(", SQLSTATE 42501")[0]
+        return FatalError(
+            f"{text}, SQLSTATE 42501. Have the owner of the database run: {CREATE}; GRANT SELECT, INSERT, UPDATE ON "
+            f"{TABLE} TO this user."
+        )
+    return FatalError(text)
+
+
+class _WritingPool(PostgresPool):
+    """A pool whose sessions may write."""
+
+    async def connect(self, timeout: float) -> PostgresSession:
+        session = await super().connect(timeout)
+        if not self.config.pgbouncer:
+            await session.connection.execute(f"{WRITES}; {FAST.format('')}", timeout=timeout)
+        return session
+
+    async def lend(self, session: PostgresSession, use: Callable[[Any, float], Awaitable[T]], ends: float) -> T:
+        if not self.config.pgbouncer:
+            return await super().lend(session, use, ends)
+        begin = f"BEGIN READ WRITE; {FAST.format('LOCAL ')}; SET LOCAL statement_timeout = {TIMEOUT * 1000:.0f}"
+        await session.connection.execute(begin, timeout=self.left(ends))
+        result = await use(session.connection, self.left(ends))
+        await session.connection.execute("COMMIT", timeout=self.left(ends))
+        return result

@@ -1,0 +1,101 @@
+"""
+The keys of a table in their order, page by page.
+
+Each page is a statement of its own, which begins behind the last key of the page before: no cursor and no transaction
+stays open, and an index that begins with the key columns gives a page without a sort.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.sql import quote
+
+from .pgtypes import LIMITS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .pgtypes import KeyColumn
+
+__all__ = ["Listing"]
+
+
+class Listing:
+    """
+    The statements that list the keys of a table.
+
+    Args:
+        table: SQL of the table, as `t`.
+        columns: The key columns.
+        serves: SQL of the condition that a row serves, after an `AND`; empty: all rows do.
+    """
+
+    def __init__(self, table: str, columns: Sequence[KeyColumn], serves: str = "") -> None:
+        self._columns = tuple(columns)
+        ordered = [_ordered(f"t.{quote(column.name)}", column) for column in columns]
+        parameters = [_last(i, column) for i, column in enumerate(columns, 1)]
+        inner = ", ".join(f"{each} AS k{i}" for i, each in enumerate(ordered, 1))
+        numbers = ", ".join(str(i) for i in range(1, len(columns) + 1))
+        outer = [_selected(f"p.k{i}", column) for i, column in enumerate(columns, 1)]
+        outer += [f"p.k{i}::pg_catalog.text" for i in range(1, len(columns) + 1)]
+        known = " AND ".join(f"{each} IS NOT NULL" for each in ordered) + serves
+        behind = f" AND ({', '.join(ordered)}) > ({', '.join(parameters)})"
+
+        def page(condition: str, size: int) -> str:
+            return (
+                f"SELECT {', '.join(outer)} FROM (SELECT DISTINCT {inner} FROM {table} "  # noqa: S608 - quoted names
+                f"WHERE {known}{condition} ORDER BY {numbers} LIMIT ${size}::pg_catalog.int8) AS p "
+                f"ORDER BY {', '.join(f'p.k{i}' for i in range(1, len(columns) + 1))}"
+            )
+
+        self._first, self._next = page("", 1), page(behind, len(columns) + 1)
+
+    async def after(
+        self, connection: Any, last: Sequence[str] | None, size: int, timeout: float
+    ) -> tuple[list[Any], Sequence[str] | None]:
+        """
+        Return at most *size* keys behind the key with the texts *last*, and the texts of the last of them.
+
+        Args:
+            connection: Connection to the server.
+            last: What the call before returned; None: from the first key on.
+            size: Most keys.
+            timeout: Seconds for the statement.
+        """
+        arguments = (size,) if last is None else (*last, size)
+        rows = await connection.fetch(self._first if last is None else self._next, *arguments, timeout=timeout)
+        width = len(self._columns)
+        keys = [row[0] if width == 1 else tuple(row)[:width] for row in rows]
+        return keys, tuple(rows[-1])[width:] if rows else None
+
+    def lists_all(self, kinds: Sequence[type]) -> bool:
+        """Return whether a key of *kinds* that is not listed has no row."""
+        # A float that 32 bits cannot hold is refused, and most floats are such.
+        return all(
+            column.type.exact and column.type_name != "float4" and column.type.types[0] is kind
+            for column, kind in zip(self._columns, kinds, strict=True)
+        )
+
+
+def _ordered(name: str, column: KeyColumn) -> str:
+    """Return the SQL by which the column *name* is in order, so that `>` is the operator of that order."""
+    # A plain > would not find citext's operator outside of the search path, and would silently compare as text.
+    return name if column.equals == "=" else f'{name}::pg_catalog.text COLLATE "C"'
+
+
+def _last(number: int, column: KeyColumn) -> str:
+    """Return the SQL of parameter *number*, the text of a key."""
+    # As text, which has each value exactly, and avoids the driver's infinity.
+    text = f"${number}::pg_catalog.text"
+    return f"{text}::{column.array.removesuffix('[]')}" if column.equals == "=" else f'{text} COLLATE "C"'
+
+
+def _selected(name: str, column: KeyColumn) -> str:
+    """Return the SQL of a key, NULL where Python has no such object: the engine ignores it, as no row can have it."""
+    if column.type.types == (str,):
+        return f"{name}::pg_catalog.text"
+    if column.type_name not in LIMITS or column.type_name == "numeric":
+        return name
+    low, high = (f"{limit}::pg_catalog.{column.type_name}" for limit in LIMITS[column.type_name])
+    return f"CASE WHEN {name} BETWEEN {low} AND {high} THEN {name} END"

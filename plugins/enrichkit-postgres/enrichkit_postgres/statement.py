@@ -1,0 +1,296 @@
+"""
+The prepared statement of a source: it turns keys into arguments, and rows into answers.
+
+There are two forms. In the first the column's `=` is Python's `==`, and the statement is `key = ANY($1)` with the key
+column among the selected columns. The answer to a key is found by the returned key, and a row with a key that is not in
+the request (the reply to another statement, behind a broken proxy) is noticed. The second form serves several key
+columns, and columns whose `=` differs (citext, char(n), uuid as text, a collation without case). There the keys are
+joined `WITH ORDINALITY`, so that the server returns the number of the key with each row. The numbers of two calls never
+overlap, so that a foreign row is noticed too.
+
+A reply without rows says nothing of its keys, so each reply also repeats the number of its call.
+
+The server sends one row, in which each column of the result is one value: see `aggregates.py`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.errors import FatalError, PermanentError, TransientError
+from enrichkit.plugin import Answers, Failure, Key, Keys, Value, objects_of
+
+from .ddl import ddl_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from enrichkit.sql import Source
+
+    from .aggregates import Aggregate
+    from .listing import Listing
+    from .pgtypes import KeyColumn, ValueColumn
+
+__all__ = ["Request", "Statement"]
+
+
+class Request:
+    """
+    The keys of one call.
+
+    Attributes:
+        keys: The keys that are sent.
+        arguments: The arguments of the statement, but for the number of the call, which comes last.
+        number: Number of the call, which the reply repeats.
+        answers: The answers that need no server: a `Failure` for each key that is not sent.
+        key_of: The key by the value that the server returns for it; None when that value is the key itself.
+        twins: Pairs of keys that the column finds equal; only the second key of a pair is sent.
+    """
+
+    __slots__ = ("answers", "arguments", "key_of", "keys", "number", "twins")
+
+    def __init__(self, keys: Sequence[Key], answers: dict[Key, Value | Failure], number: int) -> None:
+        self.keys = keys
+        self.number = number
+        self.answers = answers
+        self.arguments: tuple[Any, ...] = ()
+        self.key_of: dict[Any, Key] | None = None
+        self.twins: list[tuple[Key, Key]] = []
+
+
+class Statement:
+    """
+    The statement that looks up keys in a table or a query.
+
+    Args:
+        source: The table or query, for messages.
+        sql: Text of the statement.
+        keys: The key columns.
+        values: The value columns by name.
+        width: Number of columns before the values, which identify the key of a row.
+        numbered: True when the first of these columns is the number of the key instead of the key.
+        aggregates: The form of each column of the result, the keys first; empty when the statement returns rows.
+        foreign_row: Returns the error for a row whose key is not in the request.
+        listing: What lists the keys of a table; None for a query.
+
+    Attributes:
+        keys: The key columns.
+        names: Names of the value columns.
+        ddl: Type of one value.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: Source,
+        sql: str,
+        keys: Sequence[KeyColumn],
+        values: Mapping[str, ValueColumn],
+        width: int,
+        numbered: bool,
+        aggregates: Sequence[Aggregate],
+        foreign_row: Callable[[], FatalError | TransientError],
+        listing: Listing | None = None,
+    ) -> None:
+        self.source = source
+        self.listing = listing
+        self.sql = sql
+        self.ddl = ddl_of(values)
+        self.names = tuple(values)
+        self.keys = tuple(keys)
+        self._width = width
+        self._numbered = numbered
+        self._next_number = secrets.randbits(40)
+        self._returned_as = [column.type.returned_as for column in keys]
+        self._refuses = any(column.refused for column in values.values())
+        self._aggregates = tuple(aggregates)
+        self._foreign_row = foreign_row
+
+    def request(self, keys: Sequence[Key]) -> Request:
+        """Return the request for *keys*, without the keys that the columns cannot hold; raises `FatalError`."""
+        columns = self._key_columns(keys)
+        request = Request(keys, {}, self._next_number)
+        self._next_number = (self._next_number + len(keys)) % 2**62
+        if not all(map(_can_hold, self.keys, columns)):
+            request.answers = {key: failure for key in keys if (failure := self._rejection(key)) is not None}
+            request.keys = [key for key in keys if key not in request.answers]
+            columns = self._key_columns(request.keys)
+        if self._numbered:
+            numbers = range(request.number + 1, request.number + 1 + len(request.keys))
+            request.key_of = dict(zip(numbers, request.keys, strict=True))
+            request.arguments = (request.number,)
+        elif any(self._returned_as):
+            self._find_twins(request)
+            columns = self._key_columns(request.keys)
+        encoded = (column.encode(parts) for column, parts in zip(self.keys, columns, strict=True))
+        request.arguments = (*encoded, *request.arguments)
+        return request
+
+    async def fetch(self, connection: Any, request: Request, timeout: float | None = None) -> Sequence[Any]:
+        """Execute the statement for *request*, and return its rows; raises `TransientError` for a foreign reply."""
+        rows: Sequence[Any] = await connection.fetch(self.sql, *request.arguments, request.number, timeout=timeout)
+        if not rows or any(row[-1] != request.number for row in rows):
+            raise TransientError(f"The reply from {self.source} belongs to another call; the connection was closed.")
+        if self._aggregates:
+            return rows
+        # A join with the number of the call: a row of it alone has no mark, and is no row of the source.
+        return [row[:-2] for row in rows if row[-2] is not None]
+
+    def read(self, rows: Sequence[Any], request: Request, many: bool) -> Mapping[Key, Value | Failure]:
+        """Return the answers in *rows*, and the answers that *request* has already."""
+        columns = self._columns_in(rows)
+        if not columns:
+            return request.answers
+        keys, distinct = self._keys_in(columns, request)
+        values = columns[self._width : self._width + len(self.names)]
+        refusals = columns[-1] if self._refuses and any(columns[-1]) else None
+        if many or refusals or not distinct:
+            answers = self._matches(keys, list(map(objects_of, values)), refusals or (None,) * len(keys), many)
+        else:
+            in_columns = Answers(keys, values[0] if len(values) == 1 else dict(zip(self.names, values, strict=True)))
+            if not (request.twins or request.answers):
+                return in_columns
+            answers = in_columns.rows()
+        for twin, key in request.twins:
+            if key in answers:
+                answers[twin] = answers[key]
+        return answers | request.answers
+
+    def _columns_in(self, rows: Sequence[Any]) -> list[Any]:
+        """Return the columns of the result; none when the result has no row."""
+        if not self._aggregates:
+            return list(zip(*rows, strict=True))
+        (row,) = rows
+        if row[0] is None:  # an aggregate of no rows
+            return []
+        fields = iter(row)
+        return [aggregate.read(*islice(fields, len(aggregate.functions))) for aggregate in self._aggregates]
+
+    def _keys_in(self, columns: Sequence[Any], request: Request) -> tuple[Sequence[Key], bool]:
+        """Return the key of each row, and whether no two rows have the same key; raises the error for a foreign row."""
+        keys: Any = columns[0]
+        if self._width > 1:
+            keys = list(zip(*map(objects_of, columns[: self._width]), strict=True))
+        if request.key_of is not None:
+            try:
+                keys = list(map(request.key_of.__getitem__, objects_of(keys)))
+            except KeyError:
+                raise self._foreign_row() from None
+        checked = _distinct_and_requested(keys, request.keys)
+        if checked is not None:
+            return checked, True
+        keys = objects_of(keys)
+        different = set(keys)
+        if request.key_of is None and not different.issubset(request.keys):
+            raise self._foreign_row()
+        return keys, len(different) == len(keys)
+
+    def _matches(
+        self, keys: Sequence[Key], columns: Sequence[Any], refusals: Sequence[int | None], many: bool
+    ) -> dict[Key, Value | Failure]:
+        """Return the answers when a key may have several rows, or a value that Spark cannot hold."""
+        values: Iterable[Value] = columns[0]
+        if len(columns) > 1:
+            values = Answers(range(len(keys)), dict(zip(self.names, columns, strict=True))).rows().values()
+        matches: dict[Key, list[Value]] = {}
+        refused: dict[Key, int] = {}
+        for key, value, refusal in zip(keys, values, refusals, strict=True):
+            matches.setdefault(key, []).append(value)
+            if refusal:
+                refused[key] = refusal
+        answers: dict[Key, Value | Failure] = {}
+        for key, group in matches.items():
+            if key in refused:
+                answers[key] = self._refusal(self.names[refused[key] - 1])
+            elif many:
+                answers[key] = group
+            elif len(group) == 1:
+                answers[key] = group[0]
+            else:
+                answers[key] = self.source.ambiguity(len(group))
+        return answers
+
+    def _key_columns(self, keys: Sequence[Key]) -> list[Sequence[Any]]:
+        """Return the parts of *keys*, one sequence for each key column."""
+        if len(self.keys) == 1:
+            return [keys]
+        width = len(self.keys)
+        if not keys:
+            return [()] * width
+        if set(map(type, keys)) != {tuple} or set(map(len, keys)) != {width}:
+            raise self.source.misshapen()
+        return list(zip(*keys, strict=True))
+
+    def _find_twins(self, request: Request) -> None:
+        """Send only one of the keys for which the server returns the same value."""
+        key_of: dict[Any, Key] = {}
+        for key in request.keys:
+            parts = key if len(self.keys) > 1 else (key,)
+            returned = tuple(
+                part if function is None else function(part)
+                for function, part in zip(self._returned_as, parts, strict=True)
+            )
+            first = key_of.setdefault(returned if len(returned) > 1 else returned[0], key)
+            if first is not key:
+                request.twins.append((key, first))
+        request.key_of = key_of
+        request.keys = list(key_of.values())
+
+    def _rejection(self, key: Key) -> Failure | None:
+        """Return the answer to a key that the columns cannot hold, or None."""
+        if len(self.keys) == 1 and type(key) is tuple:
+            raise self.source.misshapen()
+        for column, part in zip(self.keys, self.source.parts_of(key), strict=True):
+            if not _can_hold(column, [part]):
+                right = type(part) in column.type.types
+                return self.source.rejection(
+                    column.name, part, is_=column.type_name, takes=column.type.allowed, right=right
+                )
+        return None
+
+    def _refusal(self, column: str) -> Failure:
+        return Failure(
+            PermanentError(
+                f"The column {column!r} of {self.source} holds infinity, NaN, or a value out of the range of its "
+                "Spark type (years 1 to 9999, numbers of 38 digits). Leave the column out, or convert it in "
+                "PostgresConfig.query."
+            )
+        )
+
+
+def _distinct_and_requested(returned: Any, requested: Sequence[Key]) -> Sequence[Key] | None:
+    """
+    Return the keys *returned* if a fast check proves that each is *requested* and occurs once.
+
+    None when the check cannot prove it, so that the caller has to compare the keys as Python objects.
+    """
+    if not isinstance(requested, Keys) or len(requested.columns) > 1:
+        returned = objects_of(returned)
+        return returned if tuple(returned) == requested else None  # the order of an index that holds all the keys
+    import pyarrow as pa  # here, because a driver program that only plans does not need pyarrow
+    import pyarrow.compute as pc
+
+    (column,) = requested.columns
+    if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
+        return None
+    try:
+        array = returned.cast(column.type) if isinstance(returned, pa.Array) else pa.array(returned, column.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return None
+    if pc.is_in(column, array).true_count < len(array):
+        return None
+    return requested if array.equals(column) else Keys([array], array.to_pylist)
+
+
+def _can_hold(column: KeyColumn, parts: Sequence[Any]) -> bool:
+    """Return whether *column* can hold all *parts*."""
+    if isinstance(parts, Keys) and len(parts) and len(parts.columns) == 1:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        (array,) = parts.columns
+        if pa.types.is_integer(array.type):
+            return int in column.type.types and column.type.holds(list(pc.min_max(array).as_py().values()))
+    return set(column.type.types).issuperset(map(type, parts)) and (not parts or column.type.holds(parts))

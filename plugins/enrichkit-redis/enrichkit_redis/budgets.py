@@ -1,0 +1,95 @@
+"""Budgets of a job in Redis or Valkey: one hash for each account, and one script that answers a worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from enrichkit.plugin import Drawn
+
+if TYPE_CHECKING:
+    from enrichkit.plugin import Draw
+
+__all__ = ["PREFIX", "SCRIPT", "arguments", "drawn_of"]
+
+PREFIX = "enrichkit:budget:"
+SCRIPT = """
+local function text(number) return string.format('%.17g', number) end
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local key, worker, units, lasts = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local names, total, spent, own, taken, held = {}, {}, {}, {}, {}, {}
+local at, holds = 4, false
+for i = 1, units do
+  local name = ARGV[at]
+  names[i], total[i] = name, tonumber(ARGV[at + 1])
+  spent[i], own[i] = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  at = at + 4
+  local found = redis.call('HMGET', key, 'w:' .. worker .. ':' .. name, 'taken:' .. name, 'held:' .. name)
+  local before, reserved = 0, 0
+  if found[1] then
+    before, reserved = string.match(found[1], '(%S+) (%S+)')
+    before, reserved = tonumber(before), tonumber(reserved)
+  end
+  held[i] = tonumber(found[3] or 0) + own[i] - reserved
+  taken[i] = tonumber(found[2] or 0) + spent[i] + own[i] - before - reserved
+end
+local calls = 0
+while at <= #ARGV do
+  for i = 1, units do
+    if taken[i] + tonumber(ARGV[at + i - 1]) > total[i] then at = #ARGV + 1 break end
+  end
+  if at > #ARGV then break end
+  calls = calls + 1
+  for i = 1, units do
+    local amount = tonumber(ARGV[at + i - 1])
+    own[i], held[i], taken[i] = own[i] + amount, held[i] + amount, taken[i] + amount
+  end
+  at = at + units
+end
+local others, answer = false, {calls, 0}
+for i = 1, units do
+  local name = names[i]
+  redis.call('HSET', key, 'w:' .. worker .. ':' .. name, text(spent[i]) .. ' ' .. text(own[i]),
+    'taken:' .. name, text(taken[i]), 'held:' .. name, text(held[i]))
+  holds = holds or own[i] > 0
+  others = others or held[i] - own[i] > 1e-9 * total[i]
+  answer[i + 2] = text(math.max(0, total[i] - taken[i]))
+end
+local alive = tonumber(redis.call('HGET', key, 'alive') or 0)
+if holds then
+  alive = now + tonumber(lasts)
+  redis.call('HSET', key, 'alive', text(alive))
+end
+if others and now < alive then answer[2] = 1 end
+redis.call('EXPIRE', key, 2592000)
+return answer
+"""
+"""
+The rules of `enrichkit.plugin.draw`, by the clock of the server; a test compares the two.
+
+A hash has the sums of what is taken and held (`taken:<unit>`, `held:<unit>`), what each worker has told last
+(`w:<id>:<unit>`: spent and held), and until when a worker with calls in flight counts as alive. It ends by itself 30
+days after the last question.
+"""
+
+
+def arguments(ask: Draw, alive: float) -> list[str]:
+    """Return the arguments of the script for *ask*; workers count as *alive* for so many seconds."""
+    units = list(ask.total)
+    accounts = [
+        part
+        for unit in units
+        for part in (unit, *(_text(amounts.get(unit, 0.0)) for amounts in (ask.total, ask.spent, ask.held)))
+    ]
+    calls = [_text(each.get(unit, 0.0)) for each in ask.calls for unit in units]
+    return [ask.worker, str(len(units)), _text(alive), *accounts, *calls]
+
+
+def drawn_of(ask: Draw, reply: list[object]) -> Drawn:
+    """Return the answer in *reply*; raises `TypeError` or `ValueError` for anything else."""
+    calls, waits, *left = (float(each) for each in reply)  # type: ignore[arg-type]  # anything else raises
+    return Drawn(calls=int(calls), waits=bool(waits), left=dict(zip(ask.total, left, strict=True)))
+
+
+def _text(number: float) -> str:
+    return repr(float(number))

@@ -1,0 +1,117 @@
+"""Redis Sentinel: which server is the master now. See https://redis.io/docs/latest/develop/reference/sentinel-clients/."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hiredis import ReplyError
+
+from enrichkit.errors import ConfigError, ConnectorError, FatalError, TransientError, UnavailableError
+from enrichkit.plugin import refuse, revealed
+
+from .config import sentinel_address
+from .replies import translate
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable
+
+    from .config import Address, RedisConfig
+    from .wire import Connection
+
+    Greeting: TypeAlias = list[tuple[str, ...]]
+    """Commands that are sent on connecting."""
+    Greeted: TypeAlias = tuple[asyncio.Transport, Connection, list[Any] | ConnectorError]
+    """A connection and the replies to its greeting, or what ended it."""
+    Greet: TypeAlias = Callable[[Address, str, Greeting, float], Awaitable[Greeted]]
+
+__all__ = ["SentinelError", "Sentinels"]
+
+ASK_TIMEOUT = 1.0  # of one sentinel; the next one is asked then
+
+
+class SentinelError(FatalError):
+    """No sentinel tells the master, and waiting does not mend it: a wrong password, or a name that none knows."""
+
+
+class Sentinels:
+    """
+    The sentinels of one master. They are asked one after the other, first the one that answered last.
+
+    Each question has a connection of its own, which is closed after the reply: a worker process asks when it connects
+    to the master, and thousands of processes must not hold a connection to each sentinel for that.
+    """
+
+    def __init__(self, config: RedisConfig, greet: Greet) -> None:
+        self._config = config
+        self._greet = greet
+        self._order = [address for address in map(sentinel_address, config.sentinel) if address is not None]
+        self._ever_told = False
+
+    async def master(self) -> tuple[str, int]:
+        """
+        Return host and port of the master.
+
+        Raises:
+            UnavailableError: No sentinel answers, or a sentinel has told the master before.
+            TransientError: No sentinel has an address.
+            SentinelError: All sentinels answer, and none tells the master.
+        """
+        errors: list[ConnectorError] = []
+        for sentinel in tuple(self._order):
+            try:
+                told = await self._told(sentinel)
+            except ConnectorError as error:
+                errors.append(error)
+                continue
+            self._order.remove(sentinel)
+            self._order.insert(0, sentinel)
+            self._ever_told = True
+            return told
+        # The error that time can mend first.
+        worst = min(errors, key=lambda error: (not isinstance(error, UnavailableError), isinstance(error, FatalError)))
+        if self._ever_told or isinstance(worst, UnavailableError):
+            raise UnavailableError(str(worst), sent=False)
+        raise worst
+
+    async def _told(self, sentinel: Address, *, again: bool = True) -> tuple[str, int]:
+        source = "The Redis sentinel at {}:{}".format(*sentinel)
+        secret = self._config.sentinel_password
+        try:
+            password = await revealed(secret)
+        except ConfigError as error:
+            raise SentinelError(str(error)) from None
+        commands: Greeting = []
+        if password is not None:
+            username = self._config.sentinel_username
+            commands.append(("AUTH", password) if username is None else ("AUTH", username, password))
+        commands.append(("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._config.master or ""))
+        transport, _, replies = await self._greet(sentinel, source, commands, ASK_TIMEOUT)
+        transport.abort()
+        if isinstance(replies, ConnectorError):
+            raise replies
+        for reply in replies:
+            if not isinstance(reply, ReplyError):
+                continue
+            meant = translate(reply, source)
+            if isinstance(meant, FatalError):
+                if again and refuse(secret, password):
+                    return await self._told(sentinel, again=False)
+                raise SentinelError(
+                    f"{source} refused the login or the question ({str(reply).split(' ', 1)[0][:32]}). "
+                    "Check RedisConfig.sentinel_username and RedisConfig.sentinel_password."
+                )
+            raise UnavailableError(str(meant), sent=False)  # IDONTKNOW, for example: it has just started
+        return self._address(replies[-1], source)
+
+    def _address(self, reply: Any, source: str) -> tuple[str, int]:
+        if reply is None:
+            raise SentinelError(
+                f"{source} knows no master named {self._config.master!r}. Check RedisConfig.master; "
+                "the command SENTINEL MASTERS lists the names."
+            )
+        try:
+            host, port = reply
+            return host.decode(), int(port)
+        except (TypeError, ValueError, AttributeError):
+            raise TransientError(f"{source} answered in an unknown form; it must be a sentinel.") from None

@@ -1,0 +1,83 @@
+"""
+The keys of a table in their order, page by page.
+
+Each page begins behind the last key of the page before, so that it costs the index a descent and not a walk, and the
+file is free between two pages.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from enrichkit.errors import FatalError
+from enrichkit.sql import quote
+
+__all__ = ["Listing", "is_binary", "listed"]
+
+
+class Listing:
+    """
+    The statements that list the keys.
+
+    Args:
+        table: Name of the table or view.
+        columns: Names of the key columns.
+        size: Most keys of a page.
+        serves: SQL of the condition that a row serves, after an `AND`; empty: all rows do.
+    """
+
+    def __init__(self, table: str, columns: Sequence[str], size: int, serves: str = "") -> None:
+        self._table = table
+        names = [f"t.{quote(name)}" for name in columns]
+        together = ", ".join(names)
+        # SQLite has NULL keys, and no `=` finds one.
+        known = " AND ".join(f"{name} IS NOT NULL" for name in names) + serves
+        behind = f"({together}) > ({', '.join('?' * len(names))})" if len(names) > 1 else f"{together} > ?"
+        page = f"ORDER BY {together} LIMIT {size}"
+        self._first = f"SELECT DISTINCT {together} FROM {quote(table)} AS t WHERE {known} {page}"  # noqa: S608 - names of the schema, quoted
+        self._next = f"SELECT DISTINCT {together} FROM {quote(table)} AS t WHERE {known} AND {behind} {page}"  # noqa: S608 - as above
+
+    def after(self, connection: sqlite3.Connection, last: Sequence[Any] | None) -> list[tuple[Any, ...]]:
+        """Return the parts of the keys that follow those of *last*; None: of the first keys."""
+        try:
+            return connection.execute(self._first if last is None else self._next, last or ()).fetchall()
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", None) is not None:
+                raise
+            # Python could not decode a text. Its message quotes the key.
+            raise FatalError(
+                f"A key of the table {self._table!r} is not UTF-8, so that the keys cannot be listed. Correct the row."
+            ) from None
+
+
+def listed(page: Sequence[tuple[Any, ...]], kinds: Sequence[type]) -> Sequence[Any]:
+    """
+    Return the keys of the rows of *page* with parts of *kinds*: SQLite, like Python, finds 1 and 1.0 equal.
+
+    >>> listed([(1,), (2.0,), (2.5,)], [int]), listed([("a", 1)], [str, float])
+    ([1, 2, 2.5], [('a', 1.0)])
+    """
+    if len(kinds) == 1 and set(map(type, chain.from_iterable(page))) == {kinds[0]}:
+        return [part for (part,) in page]
+    keys = [tuple(map(_number_of, row, kinds)) for row in page]
+    return [key[0] for key in keys] if len(kinds) == 1 else keys
+
+
+def _number_of(part: Any, kind: type) -> Any:
+    """Return *part* as a number of the type *kind*, if it is one."""
+    if kind is int and type(part) is float and part.is_integer():
+        return int(part)
+    return float(part) if kind is float and type(part) is int and int(float(part)) == part else part
+
+
+def is_binary(connection: sqlite3.Connection, table: str, column: str) -> bool:
+    """Return whether *column* finds texts equal only if they are the same; NOCASE and RTRIM find others equal, too."""
+    # The first part of a UNION decides its collation, also for the column of a view.
+    (distinct,) = connection.execute(
+        f"SELECT count(*) FROM (SELECT t.{quote(column)} FROM {quote(table)} AS t WHERE 0 "  # noqa: S608 - as above
+        "UNION SELECT 'a' UNION SELECT 'A' UNION SELECT 'a ')"
+    ).fetchone()
+    return bool(distinct == 3)

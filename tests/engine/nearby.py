@@ -1,0 +1,133 @@
+"""What stands before the source of a simulated story: a tier that may fail, hang or be away, and a load of it all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+from enrichkit.engine.preload import Table
+from enrichkit.engine.tiers import Tier, TierRun
+from enrichkit.engine.write_back import WriteBack
+from enrichkit.errors import PermanentError, TransientError, UnavailableError
+from enrichkit.interface import Connector, ConnectorConfig, Failure
+from enrichkit.options import Options, Preload
+
+from .story import Kind, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from enrichkit.engine.engine import Engine
+    from enrichkit.interface import Call
+
+    from .story import Plan
+
+__all__ = ["Near", "make_table", "make_tier"]
+
+
+class Near(Connector[ConnectorConfig]):
+    """A tier, which holds right values of some keys, and takes others."""
+
+    name = "near"
+    config_class = ConnectorConfig
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(ConnectorConfig())
+        assert plan.tier is not None
+        self.plan, self.tier = plan, plan.tier
+        self.held = {key: value_of(key, plan.kinds[key]) for key in plan.tier.holds}
+        self.rng = random.Random(f"near {plan.seed}")
+        self.in_flight = 0
+        self.broken: list[BaseException] = []
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
+        tier, rng, loop = self.tier, self.rng, asyncio.get_running_loop()
+        self.in_flight += 1
+        try:
+            self._expect(self.in_flight <= tier.capacity, "more calls in flight at the tier than its capacity")
+            if rng.random() < tier.never:
+                await loop.create_future()
+            await asyncio.sleep(rng.expovariate(1.0 / tier.latency))
+            if tier.away[0] <= loop.time() < tier.away[1]:
+                raise UnavailableError("the tier is away")
+            if rng.random() < tier.transient:
+                raise TransientError("the tier is busy")
+            refused = {key: Failure(PermanentError("no")) for key in keys if rng.random() < tier.refused}
+            return {key: self.held[key] for key in keys if key in self.held} | refused
+        finally:
+            self.in_flight -= 1
+
+    async def store_many(self, values: Mapping[Any, Any], ttl: float | None) -> None:
+        await asyncio.sleep(self.tier.latency)
+        for key, value in values.items():
+            kind = self.plan.kinds[key]
+            self._expect(kind in Kind.ANSWERED and value == value_of(key, kind), f"the tier is given {value!r}")
+        if self.rng.random() < self.tier.transient:
+            raise TransientError("the tier is busy")
+        self.held.update(values)
+
+    def _expect(self, holds: bool, text: str) -> None:
+        if not holds:  # the engine takes what a connector raises for a tier that has failed
+            self.broken.append(AssertionError(text))
+
+
+def make_tier(engine: Engine, plan: Plan) -> Tier:
+    """Return the tier of a run, on the *engine* that all runs of the story share."""
+    assert plan.tier is not None
+    nulls = dict.fromkeys(("on_timeout", "on_error", "on_missing"), "null")
+    options = Options(**{**nulls, "max_fallback_ratio": 1.0, "timeout": plan.tier.timeout, "retry": None})
+    plain = lambda raws: (list(raws), {})  # noqa: E731
+    return Tier(
+        "near",
+        engine,
+        lambda emit: TierRun(engine, "near", options, plain, emit, ordered=False, seed=plan.seed),
+        WriteBack("near", engine, lambda values: dict(enumerate(values)), None) if plan.tier.writes else None,
+    )
+
+
+class Listed(Connector[ConnectorConfig]):
+    """The source as a load sees it: it lists some keys, and some steps fail."""
+
+    name = "simulated"
+    config_class = ConnectorConfig
+
+    def __init__(self, plan: Plan, rng: random.Random) -> None:
+        super().__init__(ConnectorConfig())
+        self.plan = plan
+        self.rng = rng
+
+    async def _step(self) -> None:
+        assert self.plan.listed is not None
+        await asyncio.sleep(self.rng.expovariate(1.0 / self.plan.weather.latency))
+        if self.rng.random() < 0.05:
+            raise self.rng.choice([TransientError("busy"), UnavailableError("not reachable")])
+
+    async def scan(self, kinds: Sequence[type], size: int) -> AsyncIterator[Sequence[Any]]:  # type: ignore[override]
+        keys = sorted(self.plan.listed or (), key=str)
+        for start in range(0, len(keys), size):
+            await self._step()
+            yield keys[start : start + size]
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
+        await self._step()
+        kinds = self.plan.kinds
+        return {key: value_of(key, kinds[key]) for key in keys if kinds[key] != Kind.MISSING}
+
+
+def make_table(plan: Plan) -> Table:
+    """Return the load of the source, of its listed keys; the source is asked for the others."""
+    assert plan.listed is not None
+    rng = random.Random(f"listed {plan.seed}")
+    kind = type(next(iter(plan.listed)))
+    refresh = rng.choice([None, 3.0 * plan.weather.unit])
+    return Table(
+        "simulated",
+        lambda: Listed(plan, rng),
+        (kind,),
+        50,
+        lambda raws: (list(raws), {}),
+        Preload(refresh=refresh),
+        patience=10_000.0,
+        limit=1_000.0,
+    )

@@ -1,0 +1,310 @@
+"""What a task tells of itself to monitor, observers and log; each figure is compared with the service."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from enrichkit_http import HttpConfig
+
+from enrichkit import LookupFailedError, Retry
+from enrichkit.driver.planner import make_plan
+from enrichkit.local import Fault
+from enrichkit.observe import hooks
+from enrichkit.observe.sender import Address, sender
+from enrichkit.observe.state import State
+from enrichkit.observe.stats import Stats
+from enrichkit.plan import Plan
+from enrichkit.worker.entry import arrow_batches
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from enrichkit.local import HttpService
+
+pytestmark = pytest.mark.service
+
+BAR = ("source", "limit", "input", "output", "cpu")
+
+
+class Receiver:
+    """A server that takes pushes into the state of a monitor."""
+
+    def __init__(self, *, status: int = 200) -> None:
+        self.state = State(time.time())
+        self.bodies: list[bytes] = []
+        self.tokens: set[str | None] = set()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.bodies.append(body)
+                receiver.tokens.add(self.headers["Authorization"])
+                receiver.state.push(body, time.time())
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = Address("127.0.0.1", self.server.server_port, "t0ken")
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def stats(self) -> Stats:
+        return self.state.total()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+def plan_of(service: HttpService, monitor: Address | None, **options: Any) -> Plan:
+    config = HttpConfig(url=f"{service.url}/{uuid.uuid4().int}/{{}}", value="score", missing=(404,))
+    plan, _ = make_plan(config, 1, pa.int32(), options)
+    return Plan(**{**vars(plan), "monitor": monitor})
+
+
+def assert_seen(stats: Stats, service: HttpService) -> None:
+    """The service has seen all calls, except perhaps those that were abandoned."""
+    assert stats.calls - stats.abandoned <= service.stats().calls <= stats.calls
+    assert stats.abandoned <= 100
+
+
+def run(plan: Plan, *batches: list[str | None], after: Any = None) -> int:
+    """Run a task; return how many rows came out."""
+
+    def given() -> Iterator[pa.Array[Any]]:
+        for keys in batches:
+            yield pa.array(keys, pa.string())
+            if after is not None:
+                after()
+
+    return sum(len(part) for part in arrow_batches(pickle.dumps(plan), given()))
+
+
+def test_the_totals_are_those_that_the_service_counted(http_service: HttpService, receiver: Receiver) -> None:
+    http_service.script(Fault(match="u7", status=503, times=2), latency=0.02)
+    keys = [None if n % 50 == 0 else f"missing-{n}" if n % 10 == 3 else f"u{n % 700}" for n in range(2_000)]
+    plan = plan_of(http_service, receiver.address, retry=Retry(wait=0.01))
+    assert run(plan, keys[:1500], keys[1500:]) == 2_000
+    stats, seen = receiver.stats, http_service.stats()
+    assert (stats.tasks, stats.rows, stats.null_keys) == (1, 2_000, 40)
+    assert (stats.calls, stats.sent) == (seen.calls, seen.keys)
+    assert stats.keys - stats.shared == stats.ok + stats.missing
+    assert (sum(stats.retries.values()), stats.errors, stats.timeouts, stats.failures) == (2, 0, 0, {})
+    assert set(stats.retries) <= {"TransientError", "UnavailableError"}
+    assert stats.calls_took.total == stats.fill.total == stats.calls
+    assert stats.calls_took.quantile(0.5) == pytest.approx(0.02, rel=0.5)
+    assert stats.in_flight_max <= 100
+    assert stats.slot_seconds == pytest.approx(100 * stats.seconds)
+    assert sum(getattr(stats, f"{part}_seconds") for part in BAR) == pytest.approx(stats.seconds)
+    assert {"Bearer t0ken"} == receiver.tokens
+
+
+def test_the_longest_part_of_the_time_is_what_the_task_waits_for(http_service: HttpService) -> None:
+    keys = [f"u{n}" for n in range(300)]
+    for part, options, after in (
+        ("source", {"capacity": 10}, None),
+        ("limit", {"rate": 200}, None),
+        ("input", {}, lambda: time.sleep(1.0)),
+    ):
+        receiver = Receiver()
+        http_service.script(latency=0.05 if part == "source" else 0.0)
+        run(plan_of(http_service, receiver.address, **options), keys[:150], keys[150:], after=after)
+        shares = {name: getattr(receiver.stats, f"{name}_seconds") / receiver.stats.seconds for name in BAR}
+        assert max(shares, key=lambda name: shares[name]) == part, shares
+        assert shares[part] > 0.6, shares
+        receiver.close()
+
+
+def test_spark_that_takes_rows_slowly_is_seen(http_service: HttpService, receiver: Receiver) -> None:
+    plan = plan_of(http_service, receiver.address)
+    batch = pa.array([f"u{n}" for n in range(3_000)], pa.string())
+    for part in arrow_batches(pickle.dumps(plan), iter([batch])):
+        time.sleep(0.3 if len(part) else 0.0)
+    stats = receiver.stats
+    assert stats.output_seconds > 0.5 * stats.seconds
+
+
+def test_the_key_with_the_most_rows_and_the_slowest_one_are_hashed(
+    http_service: HttpService, receiver: Receiver
+) -> None:
+    http_service.script(Fault(match="u77", delay=0.4))
+    keys = [f"u{n}" if n % 3 else "favourite" for n in range(600)]
+    run(plan_of(http_service, receiver.address), keys)
+    [(hottest, rows), *_] = sorted(receiver.stats.hot.items(), key=lambda each: -each[1])
+    seconds, slowest = receiver.stats.slow[0]
+    assert (rows, hottest[0], len(hottest)) == (200, "#", 11)
+    assert seconds >= 0.4
+    assert slowest != hottest
+    assert b"favourite" not in b"".join(receiver.bodies)
+
+
+def test_a_fallback_is_a_source_of_its_own(http_service: HttpService, receiver: Receiver) -> None:
+    http_service.script(Fault(match="/main/", status=400))
+    main, spare = (HttpConfig(url=f"{http_service.url}/{name}/{{}}", value="score") for name in ("main", "spare"))
+    plan, _ = make_plan(main, 1, pa.int32(), {"on_error": spare, "max_fallback_ratio": 1.0})
+    plan = Plan(**{**vars(plan), "monitor": receiver.address})
+    run(plan, [f"u{n}" for n in range(50)])
+    calls = [task.stats.calls for task in receiver.state.of()]
+    assert (calls, http_service.stats().calls) == ([50, 50], 100)
+    assert receiver.stats.rows == 50
+
+
+def test_a_task_that_fails_says_why_and_counts_its_calls(http_service: HttpService, receiver: Receiver) -> None:
+    http_service.script(Fault(match="u5", status=400))
+    with pytest.raises(LookupFailedError):
+        run(plan_of(http_service, receiver.address), [f"u{n}" for n in range(20)])
+    [task] = receiver.state.of()
+    assert task.state == "failed"
+    assert_seen(task.stats, http_service)
+    assert task.facts["error"].startswith("LookupFailedError: http: the lookup of key #")
+    assert receiver.state.total(failed=True) == task.stats
+
+
+def test_a_task_whose_rows_nobody_takes_is_stopped(http_service: HttpService, receiver: Receiver) -> None:
+    plan = plan_of(http_service, receiver.address)
+    parts = arrow_batches(pickle.dumps(plan), iter([pa.array([f"u{n}" for n in range(5_000)], pa.string())]))
+    next(parts)
+    parts.close()  # type: ignore[attr-defined]  # a generator
+    [task] = receiver.state.of()
+    assert task.state == "stopped"
+    assert_seen(task.stats, http_service)
+
+
+def test_a_task_that_runs_pushes_once_a_second(http_service: HttpService, receiver: Receiver) -> None:
+    http_service.script(latency=0.1)
+    run(plan_of(http_service, receiver.address, capacity=2), [f"u{n}" for n in range(60)])
+    states = [json.loads(body)["tasks"][0]["state"] for body in receiver.bodies]
+    assert states[-1] == "ok"
+    assert 3 <= states.count("running") <= 5, "at its begin, and once a second for three seconds"
+    flights = [json.loads(body)["tasks"][0]["in_flight"] for body in receiver.bodies]
+    assert (max(flights), flights[-1]) == (2, 0)
+
+
+@contextmanager
+def deaf(kind: str) -> Iterator[Address]:
+    """A monitor that nobody hears of: nobody listens, it refuses, or it takes connections and never answers."""
+    import socket
+
+    if kind == "refuses":
+        receiver = Receiver(status=401)
+        yield receiver.address
+        receiver.close()
+        return
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        if kind == "nobody":
+            listener.close()
+        yield Address("127.0.0.1", port, uuid.uuid4().hex)
+
+
+@pytest.mark.parametrize("kind", ["nobody", "refuses", "silent"])
+def test_a_monitor_that_is_not_reached_costs_a_line_in_the_log(
+    http_service: HttpService, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    with deaf(kind) as address:
+        plan = plan_of(http_service, address)
+        began = time.monotonic()
+        for _ in range(5):
+            assert run(plan, [f"u{n}" for n in range(10)]) == 10
+        assert time.monotonic() - began < 5.0, "each task waits half a second at most"
+        waited = time.monotonic()
+        while not caplog.messages and time.monotonic() < waited + 5:
+            time.sleep(0.05)
+    [text] = caplog.messages
+    reason = {"nobody": r"[Errno 111] Connection refused", "refuses": "it answered 401", "silent": "timed out"}[kind]
+    assert text == (
+        f"The monitor at 127.0.0.1:{address.port} cannot be reached from this worker ({reason}); the job goes on, and "
+        "its page shows nothing of this worker. Look at the address that monitor(host=...) names."
+    )
+
+
+def test_reports_of_tasks_that_a_monitor_does_not_take_are_not_kept_for_ever() -> None:
+    with deaf("silent") as address:
+        process = sender(address)
+        process.put([{"id": "first"}])
+        for number in range(10_000):
+            process.put([{"id": f"{number}"}])
+        assert len(process._reports) <= 2_000  # the only way to see how much memory it takes
+
+
+OBSERVER = """
+    from enrichkit import hookimpl
+
+    seen = []
+
+    @hookimpl
+    def enrichkit_task_finished(stats, source):
+        seen.append((source, stats.rows, stats.calls))
+        if source == "http" and stats.rows == 3:
+            raise OSError("the observer is broken")
+"""
+
+
+def test_observers_hear_of_each_task_and_change_none(
+    http_service: HttpService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import textwrap
+
+    (tmp_path / "acme_observer.py").write_text(textwrap.dedent(OBSERVER))
+    info = tmp_path / "acme_observer-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-observer\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[enrichkit.observers]\nacme = acme_observer\nbroken = acme_observer:absent\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hooks.observers.cache_clear()
+    hooks._manager.cache_clear()
+    plan = plan_of(http_service, None)
+    assert plan.observers == ("acme", "broken")
+    run(plan, ["u1", "u2"])
+    run(plan, ["u1", "u2", "u2"])
+    assert sys.modules["acme_observer"].seen == [("http", 2, 2), ("http", 3, 2)]
+    # The thread that pushes may still tell of the monitor of the test before.
+    assert [text for text in caplog.messages if not text.startswith("The monitor at")] == [
+        "The observer 'broken' cannot be loaded; the job goes on without it.",
+        "An observer raised in enrichkit_task_finished; the task does not change by that.",
+    ]
+    hooks.observers.cache_clear()
+    hooks._manager.cache_clear()
+
+
+def test_the_log_has_one_line_for_each_task(
+    http_service: HttpService, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "enrichkit.tasks")
+    plan = plan_of(http_service, None)
+    run(plan, ["u1", "u2", "missing-1", None])
+    monkeypatch.setenv("ENRICHKIT_LOG", "json")
+    run(plan, ["u1", "u2", "missing-1", None])
+    text, document = caplog.messages
+    assert text.startswith("http: task 0.0 of stage 0 ended in ")
+    assert ": 4 rows, 3 calls with 3 keys, median " in text
+    assert "; 2 ok, 1 missing, 0 without an answer, 0 retries; waited " in text
+    assert Stats.read(json.loads(document)["stats"]).calls == 3

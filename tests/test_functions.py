@@ -1,0 +1,70 @@
+"""Where a user's function raised: what a message says of it, and what it leaves out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enrichkit.functions import FRAMES_MAX, raised
+
+
+def error_of(function: Any, *arguments: Any) -> Exception:
+    with pytest.raises(Exception) as caught:  # whatever it raises
+        function(*arguments)
+    return caught.value
+
+
+def read(data: dict[str, str]) -> str:
+    return data["name"]
+
+
+def test_the_place_has_file_line_function_and_source() -> None:
+    caller = test_the_place_has_file_line_function_and_source.__code__.co_firstlineno + 3
+
+    error = error_of(lambda: read({"nombre": "Ada"}))
+    line = read.__code__.co_firstlineno + 1
+    assert raised(error) == (
+        f"KeyError at test_functions.py, line {PLACE}, in error_of: function(*arguments); "
+        f'test_functions.py, line {caller}, in <lambda>: error = error_of(lambda: read({{"nombre": "Ada"}})); '
+        f'test_functions.py, line {line}, in read: return data["name"]'
+    )
+    assert raised(error, show_text=True).startswith("KeyError: 'name' at test_functions.py, line ")
+
+
+PLACE = error_of.__code__.co_firstlineno + 2
+
+
+def test_libraries_are_left_out() -> None:
+    """Python's json in this case, whose frames are the innermost."""
+    error = error_of(json.loads, "{")
+    assert raised(error) == f"JSONDecodeError at test_functions.py, line {PLACE}, in error_of: function(*arguments)"
+
+
+def test_an_error_without_a_place_of_the_user_is_told_by_its_class() -> None:
+    assert raised(ValueError("of a key")) == "ValueError"
+
+
+def test_a_source_line_that_is_not_on_this_machine_is_left_out(tmp_path: Path) -> None:
+    code = compile("def absent(key):\n    return 1 / key\n", str(tmp_path / "job.py"), "exec")
+    names: dict[str, Any] = {}
+    exec(code, names)  # as a function that has travelled by value
+    assert raised(error_of(names["absent"], 0)).endswith("; job.py, line 2, in absent")
+
+
+def test_a_deep_recursion_is_told_by_its_innermost_places() -> None:
+    def down(depth: int) -> int:
+        return down(depth - 1) if depth else 1 // depth
+
+    assert raised(error_of(down, 50)).count("in down") == FRAMES_MAX
+
+
+def test_no_password_of_an_address_is_shown() -> None:
+    def connect(address: str = "redis://me:hunter2@host") -> None:
+        raise ValueError(f"cannot reach {address}, or redis://me:hunter3@host")
+
+    text = raised(error_of(connect), show_text=True)
+    assert "hunter" not in text
+    assert text.startswith("ValueError: cannot reach redis://***@host, or redis://***@host at ")

@@ -1,0 +1,99 @@
+"""Messages lead to what the user meant."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from enrichkit_http import HttpConfig
+from enrichkit_mariadb import MariadbConfig
+from enrichkit_postgres import PostgresConfig
+from enrichkit_sqlite import SqliteConfig
+
+from enrichkit import ConfigError, ConnectorConfig, UnknownConnectorError, explain, register
+from enrichkit.sources import config as sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def refusal(make: Callable[[], object], error: type[ConfigError] = ConfigError) -> str:
+    with pytest.raises(error) as raised:
+        make()
+    return str(raised.value)
+
+
+def test_a_misspelt_field_of_a_config_is_named_with_the_closest_one() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class ShelfConfig(ConnectorConfig):
+        path: str
+        depth: int = 1
+
+    assert refusal(lambda: ShelfConfig(pth="/a")) == (  # type: ignore[call-arg]
+        "ShelfConfig has no field 'pth'. Did you mean 'path'? Its fields: path, depth, returns."
+    )
+    assert refusal(lambda: HttpConfig(urll="http://127.0.0.1/{}")).startswith(  # type: ignore[call-arg]
+        "HttpConfig has no field 'urll'. Did you mean 'url'? Its fields: url, method, "
+    )
+    with pytest.raises(TypeError, match="path"):
+        ShelfConfig()  # type: ignore[call-arg]
+
+
+def test_explain_knows_its_own_arguments() -> None:
+    assert refusal(lambda: explain(HttpConfig(url="http://127.0.0.1/{}"), key=10)).startswith(  # type: ignore[call-arg]
+        "explain() has no option 'key'. Did you mean 'keys'? Options: keys, rows, task_slots, "
+    )
+
+
+def test_more_keys_per_request_lead_to_bulk() -> None:
+    assert refusal(lambda: explain(HttpConfig(url="http://127.0.0.1/{}"), batch_size=10)) == (
+        "batch_size is 10; the connector 'http' takes at most 1 keys per call. Set batch_size=1. If the service takes "
+        "many keys in one POST, say so with HttpConfig(bulk=True)."
+    )
+
+
+def test_a_registered_source_is_suggested_for_a_misspelt_one(fresh_registry: None) -> None:
+    register("users", HttpConfig(url="http://127.0.0.1/{}"))
+    text = refusal(lambda: explain("usres"), UnknownConnectorError)
+    assert text.startswith("No connector is named 'usres'. Did you mean 'users'? Installed or registered: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("SqliteConfig", lambda **fields: SqliteConfig(path="/a.db", table="users", **fields)),
+        ("PostgresConfig", lambda **fields: PostgresConfig(dsn="postgresql://a@b/c", table="users", **fields)),
+        ("MariadbConfig", lambda **fields: MariadbConfig(url="mysql://a@b/c", table="users", **fields)),
+    ],
+)
+def test_the_value_of_one_column_is_no_struct(name: str, make: Callable[..., object]) -> None:
+    returns = "struct<name:string>"  # as enrich() gives it to a config, whatever the user has written
+    assert refusal(lambda: make(columns=("name",), returns=returns)) == (
+        f"{name}.columns names one column, 'name', so a value is that of the column and no struct; returns is "
+        f"{returns!r}, a struct. Say returns='string', or name more columns."
+    )
+    for returns in ("string", "struct<city:string,zip:string>"):  # a column may hold a document
+        make(columns=("name",), returns=returns)
+    make(columns=("name", "tier"), returns="struct<name:string>")
+
+
+def test_the_default_address_is_told_once(
+    fresh_registry: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sources, "_told", set())
+    monkeypatch.delenv("ENRICHKIT_REDIS_URL", raising=False)
+    with caplog.at_level(logging.WARNING, "enrichkit"):
+        for _ in range(2):
+            sources.find_source("redis")
+    text = (
+        "redis: nothing says where the source is, so it is asked at redis://localhost:6379/0. Another address is set "
+        "by enrichkit.register('redis', ...) or the environment variable ENRICHKIT_REDIS_URL."
+    )
+    assert [record.getMessage() for record in caplog.records] == [text]
+    caplog.clear()
+    monkeypatch.setattr(sources, "_told", set())
+    monkeypatch.setenv("ENRICHKIT_REDIS_URL", "redis://cache.example:6379/0")
+    sources.find_source("redis")
+    assert not caplog.records
