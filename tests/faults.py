@@ -15,6 +15,8 @@ from enrichkit import Call, Connector, ConnectorConfig, Retry, default
 from enrichkit.errors import LookupFailedError
 from enrichkit.local import Fault, value_of
 
+from .pace import at_pace
+
 if TYPE_CHECKING:
     from enrichkit.local import HttpService
 
@@ -25,8 +27,8 @@ INT = t.IntegerType()
 STRING = t.StringType()
 GOOD = ["u1", "u2", "u3", "u4"]
 TWICE = Retry(attempts=2, wait=0.001)
-TIMEOUT = 0.5  # where a fault is waited for
-FOR_A_WAIT = 2.0  # where the service wants its keys to wait for longer
+TIMEOUT = at_pace(0.5)  # where a fault is waited for
+FOR_A_WAIT = at_pace(2.0)  # where the service wants its keys to wait for longer
 PATIENT = 30.0  # where it is not
 
 POLICIES = ["null", "default", "function", "source"]

@@ -29,6 +29,7 @@ from enrichkit.outcome import STATUSES, Outcomes
 from enrichkit.testing.proxy import FaultProxy, fault_proxy
 
 from .engine.bench import end_thread
+from .pace import at_pace
 
 if TYPE_CHECKING:
     from enrichkit import local
@@ -106,8 +107,8 @@ def http_worker(http_service: local.HttpService, worker: MakeWorker) -> Iterator
 def test_slow_replies_cost_their_rows_and_few_connections(redis_worker: Worker) -> None:
     """If each call were cancelled at its deadline, new connections would make all rows late: 0 of 800 rows were ok."""
     proxy = redis_worker.proxy
-    proxy.delay(lambda chunk: 1.0 if chunk.number % 10 == 9 else 0.2)  # long compared with the delays of a busy machine
-    statuses = Counter(redis_worker.statuses(range(400), timeout=0.5))
+    proxy.delay(lambda chunk: at_pace(1.0) if chunk.number % 10 == 9 else 0.2)
+    statuses = Counter(redis_worker.statuses(range(400), timeout=at_pace(0.5)))
     assert statuses["ok"] + statuses["timeout"] == 400
     assert statuses["ok"] >= 320, statuses
     assert statuses["timeout"] >= 20, statuses  # the proxy did delay replies
@@ -128,12 +129,12 @@ def test_a_frozen_server_delays_a_task_by_its_deadlines_and_is_used_again_when_i
         worker.proxy.freeze()
         began = time.monotonic()
         statuses = worker.statuses(range(160), timeout=0.5)  # eight times as many keys as calls in flight
-        assert time.monotonic() - began <= 6.0
+        assert time.monotonic() - began <= at_pace(6.0)
         assert Counter(statuses) == {"timeout": 160}
     thawed = time.monotonic()
     while time.monotonic() - thawed < 1.0:  # tasks go on while the server catches up
         worker.statuses(range(100), timeout=0.5)
-    statuses = worker.statuses(range(1000, 1200), timeout=1.5)
+    statuses = worker.statuses(range(1000, 1200), timeout=at_pace(1.5))
     assert Counter(statuses)["ok"] >= 190, Counter(statuses)
 
 
@@ -144,7 +145,7 @@ def test_rows_of_a_server_that_hangs_at_the_login_time_out(source: str, request:
     worker.proxy.freeze()
     began = time.monotonic()
     assert worker.statuses(range(2 * CAPACITY), timeout=0.5, stall_timeout=1.0) == ["timeout"] * 2 * CAPACITY
-    assert time.monotonic() - began <= 10.0
+    assert time.monotonic() - began <= at_pace(10.0)
     assert worker.proxy.opened <= 2 * CAPACITY
     worker.proxy.thaw()
     assert worker.statuses(range(CAPACITY), timeout=10.0, stall_timeout=10.0) == ["ok"] * CAPACITY

@@ -149,7 +149,7 @@ POSTGRES_FAULTS = (
         "division", "RETURN 1 / (k - 13)", "error", r"PermanentError: PostgreSQL at \S+ says: DivisionByZero.+\."
     ),
     DataFault("number-too-large", "RETURN 4294967296", "error", NO_INT),
-    DataFault("slow", "PERFORM pg_sleep(60)", "timeout", rf"TimeoutError: no answer within {TIMEOUT} s"),
+    DataFault("slow", "PERFORM pg_sleep(60)", "timeout", rf"TimeoutError: no answer within {TIMEOUT:g} s"),
     DataFault("no-row", "RETURN NULL", "missing", ""),
 )
 

@@ -30,6 +30,8 @@ from enrichkit.driver.planner import make_plan
 from enrichkit.sources.function_connector import FunctionConnector
 from enrichkit.sources.registry import registered
 
+from .pace import at_pace
+
 if TYPE_CHECKING:
     from .sparkless import Row, Worker
 
@@ -304,7 +306,7 @@ def test_a_thread_that_never_ends_costs_its_own_keys_their_time(worker: Worker) 
         return str(key)
 
     try:
-        rows = outcomes(worker, list(range(20)), timeout=0.3)
+        rows = outcomes(worker, list(range(20)), timeout=at_pace(0.3))
     finally:
         released.set()
     assert [(None, "timeout"), *((str(key), "ok") for key in range(1, 20))] == values(rows)

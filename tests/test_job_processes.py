@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from enrichkit import local
 
 
-@pytest.mark.slow  # it looks at the clock, which three test processes at once would disturb
+@pytest.mark.more  # it looks at the clock
 @pytest.mark.service
 def test_processes_share_a_rate_and_the_share_of_a_killed_one_returns(
     redis_server: local.RedisServer, http_service: local.HttpService

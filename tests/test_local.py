@@ -28,6 +28,8 @@ from enrichkit.local.http_service import in_tail
 from enrichkit.local.redis_cluster import redis_cluster
 from enrichkit.testing import bench
 
+from .pace import pace
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -347,7 +349,7 @@ def test_a_request_without_an_answer_is_in_flight_until_the_client_leaves(http_s
 def test_the_service_costs_little_cpu(
     http_service: local.HttpService, record_property: Callable[[str, object], None]
 ) -> None:
-    """The benchmarks rely on 25 us. The machine is shared, so the limit here is ten times as much."""
+    """The benchmarks rely on 25 us. The limit here is ten times as much, and more on a slow machine."""
     http_service.script(log=False)
     request = b"GET /users/%d HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n"
     with socket.create_connection(("127.0.0.1", http_service.port), timeout=5) as connection:
@@ -358,7 +360,7 @@ def test_the_service_costs_little_cpu(
     assert stats.calls == 5000
     record_property("cpu_per_request", stats.cpu / stats.calls)
     print(f"CPU per request: {stats.cpu / stats.calls * 1e6:.1f} us")  # noqa: T201 - a measurement, shown with -s
-    assert stats.cpu / stats.calls < 250e-6
+    assert stats.cpu / stats.calls < 250e-6 * pace()
 
 
 # --- Servers that cannot be started
@@ -521,7 +523,7 @@ def test_a_process_that_runs_spark_starts_no_second_one(monkeypatch: pytest.Monk
 # --- Processes
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
     assert bench.wait_until(condition, timeout), "the condition did not come true"
 
 

@@ -60,7 +60,7 @@ def commands(client: redis.Redis) -> dict[str, int]:
     return {name.removeprefix("cmdstat_"): each["calls"] for name, each in stats.items()}
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it does not come"

@@ -26,6 +26,8 @@ from enrichkit.outcome import Outcomes
 from enrichkit.testing.bench import wait_until
 from enrichkit.testing.scripted import ScriptedConnector, Step
 
+from ..pace import at_pace
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -128,9 +130,9 @@ def test_a_cache_forgets_what_is_too_old_and_goes_when_no_task_asks_for_it_any_m
         thread.cache(name, lambda cache=cache: cache)
         thread.post(lambda cache=cache: cache.put_many([1], ["one"], thread._loop.time()))
     asked = time.monotonic()
-    assert wait_until(lambda: not old, 5.0)
+    assert wait_until(lambda: not old, 60)
     assert thread.cache("old", lambda: full) is old, "it may be asked for at once"
-    assert wait_until(lambda: "old" not in thread.caches, 5.0)
+    assert wait_until(lambda: "old" not in thread.caches, 60)
     assert time.monotonic() - asked > 0.2
     assert thread.cache("full", lambda: old) is full
     assert len(full) == 1
@@ -265,7 +267,7 @@ def test_a_connector_that_blocks_the_loop_for_too_long_fails_the_task(spark_thre
     )
     with pytest.raises(ConnectorBlockedError, match=text):
         list(parts)
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < at_pace(5.0)
     block.set()
 
 
@@ -328,7 +330,7 @@ def test_the_death_of_the_loop_fails_the_task_and_the_next_one_has_a_new_loop(
     started = time.monotonic()
     with pytest.raises(ConnectorBlockedError, match=text):
         list(spark_thread(deadly).process(iter(one("a"))))
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < at_pace(5.0)
     assert not thread.alive()
     assert "the event loop of enrichkit has ended" in caplog.messages
     fresh = loop_thread()

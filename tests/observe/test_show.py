@@ -21,6 +21,7 @@ from enrichkit.observe.spending import spending_of, words
 from enrichkit.observe.stats import Stats
 from enrichkit.observe.terminal import Terminal, table_of
 
+from ..pace import at_pace
 from .fake_view import fake_view, hostile
 
 URL = "http://127.0.0.1:4040/t0ken/"
@@ -200,5 +201,5 @@ def test_a_monitor_without_spark_shows_that_it_waits(capsys: pytest.CaptureFixtu
     with monitor(terminal=False) as watched:
         assert fetch(watched.url)["sentence"] == "Waiting for the first task."
         assert capsys.readouterr().err == f"enrichkit monitor: {watched.url}\n"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < at_pace(5.0)
     assert watched.view()["state"] == "closed"

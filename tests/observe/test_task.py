@@ -28,6 +28,8 @@ from enrichkit.observe.stats import Stats
 from enrichkit.plan import Plan
 from enrichkit.worker.entry import arrow_batches
 
+from ..pace import at_pace
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -232,7 +234,7 @@ def test_a_monitor_that_is_not_reached_costs_a_line_in_the_log(
         began = time.monotonic()
         for _ in range(5):
             assert run(plan, [f"u{n}" for n in range(10)]) == 10
-        assert time.monotonic() - began < 5.0, "each task waits half a second at most"
+        assert time.monotonic() - began < at_pace(5.0), "each task waits half a second at most"
         waited = time.monotonic()
         while not caplog.messages and time.monotonic() < waited + 5:
             time.sleep(0.05)

@@ -43,7 +43,7 @@ def job(llm_service: LlmService) -> Iterator[Driver]:
     asked = {"url": llm_service.url, "rows": ROWS, "distinct": DISTINCT, "capacity": CAPACITY, "prices": PRICES}
     with started("bill_driver.py", asked, llm_service) as running:
         yield running
-        wait_until(lambda: not any(map(alive, running.seen)), timeout=20)
+        wait_until(lambda: not any(map(alive, running.seen)), timeout=60)
 
 
 def kill_a_worker(job: Driver, service: LlmService) -> float:
@@ -54,7 +54,7 @@ def kill_a_worker(job: Driver, service: LlmService) -> float:
     time.sleep(LONG / 2)
     killed = time.monotonic()  # all slots are busy: the worker sends nothing more
     os.kill(job.worker(), signal.SIGKILL)
-    wait_until(lambda: service.stats().cancelled > 0, timeout=10)
+    wait_until(lambda: service.stats().cancelled > 0, timeout=60)
     service.script(latency=LATENCY, shares=FAULTS, prices=PRICES, log=True)
     return killed
 

@@ -100,7 +100,7 @@ def driver(service: HttpService, master: str = CLUSTER, **conf: str) -> Iterator
         with started("chaos_driver.py", asked, service, proxy) as running:
             yield running
             assert running.seen, "nobody looked"
-            wait_until(lambda: proxy.open == 0 and not any(map(alive, running.seen)), timeout=10)
+            wait_until(lambda: proxy.open == 0 and not any(map(alive, running.seen)), timeout=60)
             assert service.stats().in_flight == 0
 
 

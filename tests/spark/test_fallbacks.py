@@ -16,6 +16,8 @@ from pyspark.sql import functions as F
 from enrichkit import ConfigError, ConnectorConfig, enrich, register
 from enrichkit.local import Fault, value_of
 
+from ..faults import TIMEOUT
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -64,7 +66,7 @@ def test_functions_and_a_source_answer_for_a_service(
     column = enrich(
         config_of(service),
         "user_id",
-        timeout=0.5,
+        timeout=TIMEOUT,
         on_timeout=lambda key: named("lambda", key, score=len(key)),
         on_error=slowly,
         on_missing=table({"missing-key": named("backup", "missing-key")}),
@@ -80,7 +82,7 @@ def test_functions_and_a_source_answer_for_a_service(
         "missing-key": ("missing", named("backup", "missing-key"), "fallback"),
     }
     assert expected == {key: (row.status, row.value.asDict(), row.origin) for key, row in rows.items()}
-    assert "TimeoutError: no answer within 0.5 s" == rows["slow-key"].error
+    assert f"TimeoutError: no answer within {TIMEOUT:g} s" == rows["slow-key"].error
     assert 1 == service.stats().per_key["missing-key"]
 
 
@@ -92,7 +94,7 @@ def test_a_function_gets_several_key_columns_as_a_tuple(keys: DataFrame, service
         "user_id",
         on_missing=lambda key: named(*key),
         on_error="null",
-        timeout=0.5,
+        timeout=TIMEOUT,
         on_timeout="null",
     )
     rows = {row.user_id: row.http for row in keys.select("user_id", column).collect()}
@@ -124,7 +126,7 @@ def test_the_error_of_a_fallback_is_the_rows_error(keys: DataFrame, service: Htt
         "user_id",
         on_missing=stumble,
         on_error="null" if details else "fail",
-        timeout=0.5,
+        timeout=TIMEOUT,
         on_timeout="null",
         details=details,
     )
@@ -143,7 +145,9 @@ def test_the_error_of_a_fallback_is_the_rows_error(keys: DataFrame, service: Htt
 
 
 def test_an_answer_of_a_function_that_does_not_fit_is_that_rows_error(keys: DataFrame, service: HttpService) -> None:
-    column = enrich(config_of(service), "user_id", on_missing=lambda key: {"score": "high"}, timeout=0.5, details=True)
+    column = enrich(
+        config_of(service), "user_id", on_missing=lambda key: {"score": "high"}, timeout=TIMEOUT, details=True
+    )
     rows = {row.user_id: row.http for row in keys.select("user_id", column).collect()}
     assert (None, "error") == (rows["missing-key"].value, rows["missing-key"].status)
     assert rows["missing-key"].error.startswith(

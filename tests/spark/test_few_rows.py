@@ -95,10 +95,8 @@ def test_five_rows_after_a_whole_job_of_the_same_column(spark: SparkSession, ser
 
 
 def test_a_rate_does_not_hold_up_five_rows(many: DataFrame, service: HttpService) -> None:
-    began = time.monotonic()
     many.withColumn("p", enrich(source(service), "id", returns=TYPE, rate=50.0)).show(5)
-    assert time.monotonic() - began < 20.0, "1,000 keys take 20 s at 50/s"
-    assert service.stats().calls <= 3 * CAPACITY
+    assert service.stats().calls <= 3 * CAPACITY, "six seconds at 50/s, where 1,000 keys take twenty"
 
 
 ACTIONS: dict[str, Callable[[DataFrame], Any]] = {

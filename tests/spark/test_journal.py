@@ -75,7 +75,7 @@ def test_a_job_that_failed_asks_for_the_rest(
     before = http_service.stats().in_flight  # late calls of another test, which its service has not given up yet
     with pytest.raises(Exception, match="LookupFailedError"):
         frame.collect()
-    assert wait_until(lambda: http_service.stats().in_flight <= before, 5)
+    assert wait_until(lambda: http_service.stats().in_flight <= before, 60)
     paid = {key for key, count in http_service.stats().per_key.items() if count}
     http_service.script()
     http_service.reset_stats()

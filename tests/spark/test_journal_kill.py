@@ -36,7 +36,7 @@ def driver(service: HttpService, journal: Path | None = None, *, monitor: bool =
     asked |= {"tasks": TASKS, "journal": str(journal) if journal else None}
     with started("journal_kill_driver.py", asked, service) as running:
         yield running
-        wait_until(lambda: not any(map(alive, running.seen)), timeout=20)
+        wait_until(lambda: not any(map(alive, running.seen)), timeout=60)
 
 
 def with_a_kill(job: Driver) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 from enrichkit import ConfigError, Retry, Secret, default, enrich, register
 from enrichkit.local import Fault, value_of
 
+from ..faults import TIMEOUT
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -57,7 +59,7 @@ def failure(frame: DataFrame) -> str:
 def test_a_policy_concerns_its_own_rows_only(
     spark: SparkSession, service: HttpService, option: str, policy: Any
 ) -> None:
-    options: Any = {"timeout": 0.5, option: policy}
+    options: Any = {"timeout": TIMEOUT, option: policy}
     column = enrich(config_of(service), "user_id", **options)
     rows = {row.user_id: row.http for row in frame_of(spark, BAD[option]).withColumn("http", column).collect()}
     assert {key: value_of(key) for key in GOOD} == {key: rows[key].asDict() for key in GOOD}
@@ -69,7 +71,7 @@ def test_the_policies_work_together_on_both_carriers(spark: SparkSession, servic
     column = enrich(
         config_of(service),
         "user_id",
-        timeout=0.5,
+        timeout=TIMEOUT,
         on_timeout="null",
         on_error=default({"score": 1}),
         on_missing=default({"score": 2}),
@@ -97,11 +99,11 @@ def assert_says(message: str, pattern: str, *hidden: str) -> None:
 
 
 def test_a_timeout_fails_the_task_and_says_so(spark: SparkSession, service: HttpService) -> None:
-    message = failure(frame_of(spark, "slow-key").select(enrich(config_of(service), "user_id", timeout=0.5)))
+    message = failure(frame_of(spark, "slow-key").select(enrich(config_of(service), "user_id", timeout=TIMEOUT)))
     assert_says(
         message,
-        rf"LookupFailedError: http: the lookup of key {KEY} failed after 1 attempt and 0\.\d+ s: TimeoutError: no "
-        r"answer within 0\.5 s\. The task fails because on_timeout is 'fail'; on_timeout='null' or "
+        rf"LookupFailedError: http: the lookup of key {KEY} failed after 1 attempt and \d+\.\d+ s: TimeoutError: no "
+        rf"answer within {TIMEOUT:g} s\. The task fails because on_timeout is 'fail'; on_timeout='null' or "
         r"on_timeout=default\(value\) keeps the row\.",
         "slow-key",
     )

@@ -303,14 +303,14 @@ def replica_of(cluster: RedisCluster, number: int, folder: Path) -> Iterator[int
     process, port = _start_node(_binaries()[cluster.kind], folder / "replica", lambda port: port)
 
     def tells(command: str, text: str) -> bool:
-        return wait_until(lambda: text in _command("127.0.0.1", port, command), 20.0)
+        return wait_until(lambda: text in _command("127.0.0.1", port, command), 60)
 
     try:
         _, master, *_ = _command("127.0.0.1", cluster.ports[number], "CLUSTER MYID").split("\r\n")
         _command("127.0.0.1", port, f"CLUSTER MEET 127.0.0.1 {cluster.ports[number]}")
         assert tells("CLUSTER INFO", "cluster_known_nodes:4")
         replicate = f"CLUSTER REPLICATE {master}"
-        assert wait_until(lambda: _command("127.0.0.1", port, replicate).startswith("+OK"), 20.0)
+        assert wait_until(lambda: _command("127.0.0.1", port, replicate).startswith("+OK"), 60)
         assert tells("INFO replication", "master_link_status:up")
         yield port
     finally:

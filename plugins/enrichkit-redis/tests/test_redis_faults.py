@@ -16,6 +16,7 @@ from enrichkit_redis.commands import pack
 from enrichkit import local
 from enrichkit.errors import ConnectorError, PermanentError, TransientError, UnavailableError
 from enrichkit.plugin import Call
+from tests.pace import at_pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -312,7 +313,7 @@ def test_a_frozen_server_costs_no_more_than_the_timeout(server, filled, connecte
                 began = time.monotonic()
                 error = await error_of(connector, ["alice@example.test"], Call(timeout=2.0))
                 assert (TransientError, "Redis did not answer within 2 s.") == (type(error), str(error))
-                assert time.monotonic() - began < 3.9  # less than two limits in a row, to connect and to answer
+                assert time.monotonic() - began < 2.0 + at_pace(1.9)  # on a usual machine less than two limits in a row
             assert await connector.fetch_many(["1"], CALL) == {"1": b"v1"}
 
     run(main())
