@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -53,6 +54,9 @@ class Suite:
         results: Folder for logs, JUnit files and the caches of pytest.
         silence: Seconds after which a process that prints nothing is ended.
         may_be_empty: Whether a part without any test is right, as where the user selects tests.
+        temporary: Folder for temporary files of all processes, which is removed at the end.
+        running: Processes of pytest that have not ended.
+        interrupted: Whether the run is to end.
     """
 
     arguments: list[str]
@@ -61,6 +65,7 @@ class Suite:
     results: Path = RESULTS
     silence: float = SILENCE
     may_be_empty: bool = False
+    temporary: str = ""
     running: set[subprocess.Popen[bytes]] = field(default_factory=set)
     interrupted: bool = False
 
@@ -69,6 +74,12 @@ class Suite:
         self.results.mkdir(exist_ok=True)
         for old in [path for name in self.parts for path in self.results.glob(f"{name}.*")]:
             shutil.rmtree(old) if old.is_dir() else old.unlink()
+        # A process that is killed leaves its folders behind, so all of them are in one that ends with the run.
+        with tempfile.TemporaryDirectory(prefix="enrichkit-", ignore_cleanup_errors=True) as self.temporary:
+            Path(self.temporary).chmod(0o711)  # PostgreSQL runs as another user than root
+            return self._run()
+
+    def _run(self) -> int:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             codes = list(pool.map(self._part, self.parts))
         if self.interrupted:
@@ -97,7 +108,12 @@ class Suite:
             *("-o", "junit_family=xunit1", "-o", f"cache_dir={self.results / part}.cache", *more, *self.arguments),
         ]
         process = subprocess.Popen(
-            command, cwd=self.root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            command,
+            cwd=self.root,
+            env={**os.environ, "TMPDIR": self.temporary},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         assert process.stdout is not None
         self.running.add(process)
