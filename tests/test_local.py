@@ -529,9 +529,10 @@ def wait_until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
 
 def descendants(pid: int) -> list[int]:
     children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread has just ended, and its children belong to another thread
-            children += map(int, task.read_text().split())
+    with contextlib.suppress(OSError):  # the process has just ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # the thread has just ended, and its children belong to another thread
+                children += map(int, (task / "children").read_text().split())
     return [*children, *(below for child in children for below in descendants(child))]
 
 
