@@ -24,7 +24,7 @@ One per source and worker process:
     watchdog.py     what the sweeper does on each tick
     results.py      what the end of a call means for each of its keys
     fast_paths.py   the same for many keys at once, where all of them fare alike
-    retries.py      the keys that are asked for again; bisection of a poisoned group
+    retries.py      the keys that are asked for again; the search for the bad keys of a call
     returned.py     the keys that wait for a source or a node that is away
 
 One per task:

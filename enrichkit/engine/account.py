@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..budgets import Budget
     from .leases import Lessee
-    from .records import Bisection, Group, InFlight
+    from .records import Group, InFlight, Search
     from .run import Run
 
 __all__ = ["Account", "reserve"]
@@ -178,7 +178,7 @@ class Account:
         return "nothing"
 
 
-def reserve(run: Run, group: Group, bisection: Bisection | None) -> Mapping[str, float] | None:
+def reserve(run: Run, group: Group, search: Search | None) -> Mapping[str, float] | None:
     """
     Reserve the most that a call for *group* may take, and return it.
 
@@ -204,7 +204,7 @@ def reserve(run: Run, group: Group, bisection: Bisection | None) -> Mapping[str,
     if account.over(most):
         engine.soon(_refuse, run, group)
         return None
-    run.pending.put_back(group, bisection)
+    run.pending.put_back(group, search)
     run.stop_clocks(held for held in group if not isinstance(held, Bundle))
     engine.hold()
     return None

@@ -24,7 +24,7 @@ from .hedging import Hedges
 from .job import JobLimits, average_cost
 from .limits import Gate, RetryBudget
 from .pacing import CallMeter
-from .results import ANSWERED, AWAY, TROUBLED, Ending, conclude
+from .results import ANSWERED, AWAY, FAULTY, TROUBLED, Ending, conclude
 from .returned import came_back
 from .tuning import Tuner
 from .watchdog import sweep
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..interface import Call, Connector
     from ..limits import Limit, Rate
     from .job import Store
-    from .records import InFlight, Lookup
+    from .records import InFlight, Lookup, Search
     from .run import Run
 
 __all__ = ["Engine"]
@@ -176,7 +176,7 @@ class Engine:
             slot.add_done_callback(self._slot_ended)
             groups -= 1
 
-    def later(self, run: Run, wait: float, group: list[Lookup], tokens: int = 0) -> None:
+    def later(self, run: Run, wait: float, group: list[Lookup], tokens: int = 0, search: Search | None = None) -> None:
         """
         Put *group* at the head of the pending queue of *run* in *wait* seconds; it holds no slot meanwhile.
 
@@ -189,7 +189,7 @@ class Engine:
                 run.stop_clocks(group)
                 self._short_of_tokens.append((run, group, tokens))
             else:
-                run.put_first(group)
+                run.put_first(group, search)
 
         handle = self._loop.call_later(wait, due)
         run.timers.add(handle)
@@ -373,8 +373,15 @@ class Engine:
         self.silent = False
         if ending is ANSWERED:
             self.gate.accepted()
-        elif ending is TROUBLED:
+        else:
+            self._count(ending)
+
+    def _count(self, ending: Ending) -> None:
+        """Let the breaker know of a call that ended in time, and not with an answer."""
+        if ending is TROUBLED:
             self.gate.refused()
+        elif ending is FAULTY:
+            self.gate.breaker.faulted()
 
     def became_late(self, call: InFlight, now: float) -> None:
         """Count *call*, which has not been answered in time, with those that the source refused."""
@@ -387,20 +394,21 @@ class Engine:
         if self.gate.may_hold:
             self._note_for_outage(call, ending)
         hedges = self.hedges
-        if hedges is not None and ending is ANSWERED and hedges.answered(call, self.now(), earns=run.hedged):
+        answered = ending in (ANSWERED, FAULTY)
+        if hedges is not None and answered and hedges.answered(call, self.now(), earns=run.hedged):
             self._sweeper.watch(hedges.tick)
         tuner = self.tuner
         if tuner is None or call.cancelled_at is not None:  # a cancelled call says how long the engine has waited
             return
         if ending is TROUBLED or (ending is AWAY and not self.gate.outage.probes):
             tuner.refused(call.started, self.now())
-        elif ending is ANSWERED and tuner.answered(call.started, self.now(), len(self.calls) + 1):
+        elif answered and tuner.answered(call.started, self.now(), len(self.calls) + 1):
             self.wake()
 
     def _note_for_outage(self, call: InFlight, ending: Ending | None) -> None:
         """Note that *call* ended: an answer ends an outage, and the calls in flight ramp up after it."""
         outage, now = self.gate.outage, self.now()
-        if ending is not ANSWERED or call.cancelled_at is not None:
+        if ending not in (ANSWERED, FAULTY) or call.cancelled_at is not None:
             outage.gave_up(call, now)
         elif outage.holds:
             began = outage.since

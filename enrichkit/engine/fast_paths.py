@@ -103,7 +103,7 @@ def earn(run: Run, call: InFlight) -> None:
     if not call.late and budget.tokens < RetryBudget.SIZE:
         retry = run.options.retry
         # The half of a poisoned group has cost less, and a miss that is asked for again is no success.
-        retried = call.attempt > 1 and call.bisection is None and not (retry and retry.on_missing)
+        retried = call.attempt > 1 and call.search is None and not (retry and retry.on_missing)
         budget.earn(RetryBudget.RETRY if retried else 1)
 
 

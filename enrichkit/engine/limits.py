@@ -70,7 +70,8 @@ class Breaker:
     the formula alone would take as long to recover as the outage lasted.
 
     Attributes:
-        accepts: Calls that the source answered in time, in all.
+        accepts: Calls that the source answered in time, in all; also those that it refused for a key, or for all.
+        faults: Those of them that it refused.
         held_since: Loop time since which calls have been held back; None: they are not.
     """
 
@@ -81,12 +82,13 @@ class Breaker:
     HOLD = 0.05
     RECOVERED = 3
 
-    __slots__ = ("_good", "_refusals", "_rng", "_then", "accepts", "held_since")
+    __slots__ = ("_good", "_refusals", "_rng", "_then", "accepts", "faults", "held_since")
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._refusals = 0  # in all; the formula takes the difference to the oldest entry of _then
         self.accepts = 0
+        self.faults = 0
         self._then: deque[tuple[float, int, int]] = deque([(-1.0, 0, 0)])  # (time, refusals, accepts), one a second
         self._good = 0
         self.held_since: float | None = None
@@ -115,6 +117,11 @@ class Breaker:
             self.held_since = None
             if self._good == self.RECOVERED:
                 self._then = deque([(self._then[-1][0], self._refusals, self.accepts)])
+
+    def faulted(self) -> None:
+        """Count a call that the source refused, with an error that is not transient: it works, so that is an answer."""
+        self.faults += 1
+        self.accepted()
 
     def refused(self) -> None:
         """Count a call that failed with a transient error, or became late."""
@@ -297,7 +304,6 @@ class RetryBudget:
     TRICKLE = 5.0  # tokens per second while a retry waits for tokens: one retry, even when no call ends well
     RETRY = 5
     RETRY_AFTER_TIMEOUT = 10
-    BISECTION = 1  # a poisoned key is no sign of overload, but many of them must not multiply the calls either
 
     __slots__ = ("tokens",)
 

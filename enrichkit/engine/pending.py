@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..outcome import Outcomes
-    from .records import Bisection, Group, Lookup, Part
+    from .records import Group, Lookup, Part, Search
 
 __all__ = ["Pending"]
 
@@ -51,7 +51,7 @@ class Pending:
         # Keys that have had no slot. Lookups stand before bundles, because bundles are separated from the head on.
         self._fresh: deque[Lookup | Bundle] = deque()
         self._later: deque[Lookup | Bundle] = deque()  # keys of the next round; empty whenever `_fresh` is
-        self._urgent: deque[tuple[list[Lookup], Bisection | None]] = deque()
+        self._urgent: deque[tuple[list[Lookup], Search | None]] = deque()
         self.neighbours = neighbours
         self._mixed = mixed or neighbours
         self._reached: Any = None  # the highest key that this round has taken
@@ -84,11 +84,11 @@ class Pending:
                 self._later.append(bundle.cut(passed))
         self._fresh.append(bundle)
 
-    def add_urgent(self, group: list[Lookup], bisection: Bisection | None) -> None:
-        """Append *group*, a retry or half of a poisoned group, to those that go before keys without a slot."""
-        self._urgent.append((group, bisection))
+    def add_urgent(self, group: list[Lookup], search: Search | None) -> None:
+        """Append *group*, a retry or a part of a group that failed, to those that go before keys without a slot."""
+        self._urgent.append((group, search))
 
-    def take(self, limit: int, only: Part | Outcomes | None) -> tuple[Group, Bisection | None]:
+    def take(self, limit: int, only: Part | Outcomes | None) -> tuple[Group, Search | None]:
         """Remove and return the next group of at most *limit* keys, of the slice *only* or of any; empty if none."""
         fresh = self._fresh
         if limit == 1 and only is None and fresh and not (self._urgent or self.clocked or fresh[0].state is SETTLED):
@@ -98,10 +98,10 @@ class Pending:
             if self.fresh_first and (taken := self._take_fresh(limit, only)):
                 return taken, None
             while self._urgent:
-                group, bisection = self._urgent.popleft()
+                group, search = self._urgent.popleft()
                 waiting = [lookup for lookup in group if not lookup.settled]
                 if waiting:
-                    return waiting, bisection
+                    return waiting, search
         return self._take_fresh(limit, only), None
 
     def _take_fresh(self, limit: int, only: Part | Outcomes | None) -> Group:
@@ -161,17 +161,17 @@ class Pending:
             lookups += bundle.singly()
         return lookups
 
-    def put_back(self, group: Group, bisection: Bisection | None) -> None:
+    def put_back(self, group: Group, search: Search | None) -> None:
         """Put *group* back at the head, as if it had not been taken."""
         lookups = [held for held in group if not isinstance(held, Bundle)]
-        if lookups and (bisection is not None or lookups[0].state is not State.PENDING):
-            self._urgent.appendleft((lookups, bisection))
+        if lookups and (search is not None or lookups[0].state is not State.PENDING):
+            self._urgent.appendleft((lookups, search))
             return
         self._fresh.extendleft(reversed(group))
         self.keys += sum(len(held.keys) if isinstance(held, Bundle) else 1 for held in group)
         self.clocked += sum(lookup.started is not None and not lookup.settled for lookup in lookups)
 
-    def take_urgent(self) -> list[tuple[list[Lookup], Bisection | None]]:
+    def take_urgent(self) -> list[tuple[list[Lookup], Search | None]]:
         """Remove and return all groups that go before keys without a slot."""
         taken = list(self._urgent)
         self._urgent.clear()

@@ -21,8 +21,9 @@ from __future__ import annotations
 import asyncio
 import enum
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..interface import Keys
@@ -31,7 +32,7 @@ from ..outcome import Outcomes
 if TYPE_CHECKING:
     from .fallback import Fallback
 
-__all__ = ["NO_SLICE", "Bisection", "Bundle", "FallbackRequest", "Group", "InFlight", "Lookup", "Part", "State"]
+__all__ = ["NO_SLICE", "Bundle", "FallbackRequest", "Group", "InFlight", "Lookup", "Part", "Search", "State"]
 
 NO_SLICE = Outcomes([], 0)
 """A slice without keys, where only the keys of one slice may be asked for, and it is none."""
@@ -282,13 +283,41 @@ Group: TypeAlias = "Sequence[Lookup | Bundle]"
 """The keys that a call is made with: lookups only, or bundles only."""
 
 
-class Bisection:
-    """How many more calls may be made to find the poisoned keys of one group."""
+class Search:
+    """
+    The search for the bad keys among those of a call that failed: its four parts are asked for, then theirs.
 
-    __slots__ = ("calls",)
+    That takes at most 2 x bad x ceil(log2(keys)) calls, as halves would, in half as many rounds. As soon as so many
+    groups have failed that to ask for each key alone takes no more, the keys of a group are asked for alone. So there
+    are at most one and a half calls a key. One call a key cannot be promised: a group that fails settles no key.
 
-    def __init__(self, keys: int) -> None:
-        self.calls = math.ceil(4 * math.log2(keys))
+    Args:
+        keys: Keys of the call with which the search began.
+        failed: Groups that failed, by depth; those of one depth have no key in common, so there are as many bad keys.
+        depth: How often the keys have been divided.
+    """
+
+    PARTS = 4
+    SHARE_ALONE = 0.7
+    """Of a call a key, by trial of all sizes up to 130 and some up to 5,000: below it, few bad keys cost too much."""
+
+    __slots__ = ("depth", "failed", "keys")
+
+    def __init__(self, keys: int, failed: Counter[int] | None = None, depth: int = 0) -> None:
+        self.keys = keys
+        self.failed: Counter[int] = Counter() if failed is None else failed
+        self.depth = depth
+
+    def divide(self, group: list[Lookup]) -> tuple[list[list[Lookup]], Search]:
+        """Count *group* as failed; return the parts of it to ask for, and the search that their calls belong to."""
+        self.failed[self.depth] += 1
+        below = Search(self.keys, self.failed, self.depth + 1)
+        calls = 2 * self.failed[self.depth] * math.ceil(math.log2(self.keys))
+        if self.depth and calls >= self.SHARE_ALONE * self.keys:
+            return [[lookup] for lookup in group], below
+        size, larger = divmod(len(group), min(self.PARTS, len(group)))
+        ends = [size * n + min(n, larger) for n in range(1 + min(self.PARTS, len(group)))]
+        return [group[start:end] for start, end in pairwise(ends)], below
 
 
 class InFlight:
@@ -297,7 +326,7 @@ class InFlight:
 
     Args:
         group: The lookups or bundles that the call is made with.
-        bisection: Of the poisoned group that *group* is half of; else None.
+        search: That *group* is a part of; else None.
         now: Loop time.
         task: The slot that makes the call; cancelled at the hard limit.
         key_columns: Whether the connector takes `Keys`.
@@ -319,7 +348,6 @@ class InFlight:
     __slots__ = (
         "accepts",
         "attempt",
-        "bisection",
         "bundles",
         "cancelled_at",
         "keys",
@@ -329,6 +357,7 @@ class InFlight:
         "paid",
         "record",
         "running",
+        "search",
         "started",
         "task",
     )
@@ -338,14 +367,14 @@ class InFlight:
     def __init__(
         self,
         group: Group,
-        bisection: Bisection | None,
+        search: Search | None,
         now: float,
         task: asyncio.Task[Any] | None,
         key_columns: bool = False,
     ) -> None:
         self.bundles: Sequence[Bundle] = ()
         self.lookups: dict[Any, Lookup] = {}
-        self.bisection = bisection
+        self.search = search
         self.started = now
         self.task = task
         self.running = True

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .records import InFlight, Lookup
     from .run import Run
 
-__all__ = ["ANSWERED", "AWAY", "TROUBLED", "Ending", "breach", "conclude", "in_rows"]
+__all__ = ["ANSWERED", "AWAY", "FAULTY", "TROUBLED", "Ending", "breach", "conclude", "in_rows"]
 
 _LISTS = frozenset((list, tuple))  # of matches; an empty one is a miss
 
@@ -39,15 +39,17 @@ class Ending(enum.Enum):
         ANSWERED: The source did its work.
         TROUBLED: All that came back was transient trouble.
         AWAY: The source is away, and the keys of the call wait for it.
+        FAULTY: The source refused the call, for its keys or for all.
     """
 
     ANSWERED = enum.auto()
     TROUBLED = enum.auto()
     AWAY = enum.auto()
+    FAULTY = enum.auto()
 
 
 # As globals: to find a member in its class takes three times as long, for each call.
-ANSWERED, TROUBLED, AWAY = Ending
+ANSWERED, TROUBLED, AWAY, FAULTY = Ending
 
 
 def conclude(run: Run, call: InFlight, answers: Any, error: BaseException | None) -> Ending:
@@ -96,7 +98,9 @@ def _conclude_each(run: Run, call: InFlight, answers: Any, error: BaseException 
         for lookup in call.lookups.values():
             lookup.call_ended()
         failed(run, call, error)
-    return ANSWERED if trouble is None else TROUBLED
+    if trouble is not None:
+        return TROUBLED
+    return ANSWERED if error is None else FAULTY
 
 
 def breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError | None:

@@ -19,7 +19,7 @@ from ..functions import place, raised
 from ..outcome import ERROR
 from . import settlement
 from .limits import RETRY_AFTER_MAX, RetryBudget
-from .records import Bisection
+from .records import Search
 
 if TYPE_CHECKING:
     from ..options import Retry
@@ -33,6 +33,8 @@ _log = logging.getLogger("enrichkit")
 HERE = os.path.dirname(__file__)
 PLACES_MAX = 20
 """Most places that a run logs: a connector that is compiled anew for each call must not fill the log."""
+SEARCHES_AT_ONCE, SEARCH_WAIT, SEARCH_WAIT_MAX = 20, 0.05, 1.0
+"""Calls of several keys that may fail in a row before what comes of them waits; seconds for each more, and at most."""
 
 
 def retry_late(run: Run, call: InFlight) -> None:
@@ -72,19 +74,17 @@ def _failed_for_now(run: Run, call: InFlight, waiting: list[Lookup], error: Tran
 
 
 def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: BaseException) -> None:
-    """Settle the *waiting* keys of *call* with *error*, or ask for each half of them to find the key that is poison."""
-    # What is wrong with a key that was asked alone is an answer, as a `Failure` is: no other call will do better.
-    final = len(call.lookups) == 1
-    if not final:
-        waiting = [lookup for lookup in waiting if not asked_elsewhere(call, lookup)]
-        if waiting and _bisect(run, call, waiting):
-            return
+    """Settle the *waiting* key of *call* with *error*, or ask for parts of its keys to find those that are bad."""
     if not isinstance(error, ConnectorError):
         _log_place(run, error)
         # The text of an unknown exception may hold a key or a secret.
         error = PermanentError(f"the connector raised {raised(error, show_text=run.options.show_keys)}")
+    if len(call.lookups) > 1:
+        _search(run, call, [lookup for lookup in waiting if not asked_elsewhere(call, lookup)])
+        return
+    # What is wrong with a key that was asked alone is an answer, as a `Failure` is: no other call will do better.
     for lookup in waiting:
-        if not run.closed and (final or lookup.routes == 0):
+        if not run.closed:
             settlement.settle(run, lookup, ERROR, error=error)
 
 
@@ -196,20 +196,29 @@ def _not_repeated(
     return explained
 
 
-def _bisect(run: Run, call: InFlight, waiting: list[Lookup]) -> bool:
-    """Queue the halves of a poisoned group; False when its calls or the budget are used up."""
-    bisection = call.bisection or Bisection(len(call.lookups))
-    if bisection.calls < 2 or not run.engine.retry_budget.spend(2 * RetryBudget.BISECTION):
-        return False
-    bisection.calls -= 2
-    run.stats.bisections += 2
-    middle = (len(waiting) + 1) // 2
-    for half in (waiting[:middle], waiting[middle:]):
-        if half:
-            for lookup in half:
-                lookup.queued()
-            run.put_first(half, bisection)
-    return True
+def _search(run: Run, call: InFlight, waiting: list[Lookup]) -> None:
+    """
+    Ask for parts of the *waiting* keys of *call*, which failed for one of its keys or more.
+
+    The search is not paid from the budget of retries: a bad key is no sign of overload. But a source that fails each
+    call gets the calls of the search a moment later, so that a view that is broken is not asked as fast as it fails.
+    """
+    if not waiting or run.closed:
+        return
+    parts, search = (call.search or Search(len(call.lookups))).divide(waiting)
+    run.stats.bisections += len(parts)
+    breaker = run.engine.gate.breaker
+    healthy = breaker.accepts - breaker.faults
+    run.failed_in_a_row = 1 if healthy != run.healthy else run.failed_in_a_row + 1
+    run.healthy = healthy
+    wait = min(SEARCH_WAIT_MAX, SEARCH_WAIT * (run.failed_in_a_row - SEARCHES_AT_ONCE))
+    for part in parts:
+        for lookup in part:
+            lookup.queued()
+        if wait > 0:
+            run.engine.later(run, run.rng.uniform(0.0, wait), part, search=search)
+        else:
+            run.put_first(part, search)
 
 
 def backoff(retry: Retry, failures: int, retry_after: float | None, rng: random.Random) -> float:

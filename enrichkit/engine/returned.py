@@ -44,7 +44,7 @@ def put_back(run: Run, call: InFlight, error: TransientError) -> None:
         run.stop_clocks(waiting)
     run.stats.returned += len(waiting)
     run.pending.fresh_first = True
-    run.put_first(waiting, call.bisection)
+    run.put_first(waiting, call.search)
 
 
 def wait_for_node(run: Run, lacking: Sequence[tuple[Lookup, UnavailableError]]) -> None:
@@ -99,8 +99,8 @@ def came_back(run: Run, since: float, now: float, blamed: Sequence[Lookup], *, c
 
 def _blame(run: Run, suspects: set[Lookup]) -> None:
     """Count the failure of *suspects*, which were put back: ask again after a back-off where that is allowed."""
-    for group, bisection in run.pending.take_urgent():
-        run.put_first([lookup for lookup in group if lookup not in suspects], bisection)
+    for group, search in run.pending.take_urgent():
+        run.put_first([lookup for lookup in group if lookup not in suspects], search)
         blamed = [lookup for lookup in group if lookup in suspects and not lookup.settled]
         for lookup in blamed:
             lookup.blamed()
@@ -118,11 +118,11 @@ def give_up(run: Run, since: float, now: float) -> bool:
     if run.options.policy("on_error") == "fail" or run.gave_up == since:
         return False
     run.gave_up, run.began = since, now
-    for group, bisection in run.pending.take_urgent():
+    for group, search in run.pending.take_urgent():
         for lookup in group:
             if lookup.error is not None and not (lookup.settled or run.closed):
                 settlement.settle(run, lookup, ERROR, error=lookup.error)
         # A miss that is asked for once more has no error.
-        run.put_first([lookup for lookup in group if not lookup.settled], bisection)
+        run.put_first([lookup for lookup in group if not lookup.settled], search)
     run.flush()
     return True

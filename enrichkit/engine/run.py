@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .fallback import Fallback
     from .limits import Gate, RetryBudget
     from .preload import Table
-    from .records import Bisection, Bundle, Lookup
+    from .records import Bundle, Lookup, Search
     from .refresh import Refresher
     from .reuse import Reuse
     from .tiers import Tier
@@ -102,7 +102,9 @@ class EnginePort(Protocol):
 
     def attach(self, run: Run) -> None: ...
     def wake(self) -> None: ...
-    def later(self, run: Run, wait: float, group: list[Lookup], tokens: int = 0) -> None: ...
+    def later(
+        self, run: Run, wait: float, group: list[Lookup], tokens: int = 0, search: Search | None = None
+    ) -> None: ...
     def calls_of(self, run: Run) -> Iterable[InFlight]: ...
     def detach(self, run: Run) -> None: ...
     def held_by(self) -> str | None: ...
@@ -168,6 +170,8 @@ class Run:
         held_back: Whether `window_bytes` holds calls back; see `only_slice`.
         patient: Whether the clocks stand still while the source is away, because a timeout would fail the task.
         found_none: Whether it may be that the source holds none of the keys.
+        failed_in_a_row: Calls of several keys that failed while the source answered no call.
+        healthy: Calls that the source had answered with more than an error, in all, when the last of them failed.
         raised_at: Places at which the connector raised an exception that is no `ConnectorError`, as they were logged.
         began: Loop time since which the engine serves the run.
         emitted_rows: Rows that have left.
@@ -262,6 +266,8 @@ class Run:
         self.fallback_due = False
         self.error: BaseException | None = None
         self.raised_at: set[str] = set()
+        self.failed_in_a_row = 0
+        self.healthy = 0
         self.first_answers = first_answers
         self.looks_up = looks_up
         self.found_none = True
@@ -385,13 +391,13 @@ class Run:
         only = None
         if self.held_back or self.settled_bytes - self.taken_bytes > self.options.window_bytes:
             only = self.only_slice()
-        group, bisection = self.pending.take(limit, only)
+        group, search = self.pending.take(limit, only)
         if not group:
             return None
         account, most = self.engine.account, None
-        if account is not None and (most := reserve(self, group, bisection)) is None:
+        if account is not None and (most := reserve(self, group, search)) is None:
             return None
-        call = InFlight(group, bisection, self.engine.now(), task, key_columns)
+        call = InFlight(group, search, self.engine.now(), task, key_columns)
         if account is not None and most is not None:
             account.calls[call] = most
         if self.tiers:
@@ -448,10 +454,10 @@ class Run:
         for writer in self.writers:
             await writer.drain()
 
-    def put_first(self, group: list[Lookup], bisection: Bisection | None = None) -> None:
-        """Put *group* at the head of the pending queue: a retry, or half of a poisoned group."""
+    def put_first(self, group: list[Lookup], search: Search | None = None) -> None:
+        """Put *group* at the head of the pending queue: a retry, or a part of a group that failed."""
         if group and not self.closed:
-            self.pending.add_urgent(group, bisection)
+            self.pending.add_urgent(group, search)
             self.engine.wake()
 
     def start_clocks(self, count: int, now: float) -> None:

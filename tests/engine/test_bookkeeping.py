@@ -78,32 +78,15 @@ async def test_a_full_bucket_does_not_overflow(lab: Lab) -> None:
     assert lab.engines[0].retry_budget.tokens == RetryBudget.SIZE
 
 
-async def test_each_call_of_a_bisection_costs_one_token_and_is_counted(lab: Lab) -> None:
-    """Four keys, one of them poisoned: the halves, of which one answers, then the two keys of the other half."""
-    server, task = lab.start({0: POISON}, batch_size=4, capacity=1, on_error="null")
-    task.admit(0, 1, 2, 3)
+async def test_the_search_for_a_bad_key_costs_no_token_and_its_calls_are_counted(lab: Lab) -> None:
+    """Nine keys, one of them bad: four parts, of which three answer, then the three keys of the other part."""
+    server, task = lab.start({0: POISON}, batch_size=9, capacity=1, on_error="null")
+    task.admit(*range(9))
     await task.end()
-    assert task.statuses == ["error", "ok", "ok", "ok"]
-    assert server.keys == [(0, 1, 2, 3), (0, 1), (2, 3), (0,), (1,)]
-    assert task.run.stats.bisections == 4
-    assert lab.engines[0].retry_budget.tokens == RetryBudget.SIZE - 4 + 2, "two of the calls were clean"
-
-
-async def test_a_bisection_makes_all_the_calls_that_it_may(lab: Lab) -> None:
-    """Twelve more calls for eight keys: two halves, four quarters, and six of the eight keys alone."""
-    server, task = lab.start(otherwise=POISON, batch_size=8, capacity=1, on_error="null")
-    task.admit(*range(8))
-    await task.end()
-    assert task.statuses == ["error"] * 8
-    assert sorted(map(len, server.keys)) == [1] * 6 + [2] * 4 + [4] * 2 + [8]
-    assert task.run.stats.bisections == 12
-
-
-async def test_a_group_of_three_is_halved_as_evenly_as_it_goes(lab: Lab) -> None:
-    server, task = lab.start({"c": POISON}, batch_size=3, capacity=1, on_error="null")
-    task.admit("a", "b", "c")
-    await task.end()
-    assert server.keys == [("a", "b", "c"), ("a", "b"), ("c",)]
+    assert task.statuses == ["error"] + ["ok"] * 8
+    assert server.keys == [tuple(range(9)), (0, 1, 2), (3, 4), (5, 6), (7, 8), (0,), (1,), (2,)]
+    assert task.run.stats.bisections == 7
+    assert lab.engines[0].retry_budget.tokens == RetryBudget.SIZE
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ async def test_keys_of_a_call_that_failed_are_asked_for_once_more(lab: Lab) -> N
     assert task.run.stats.shared == 1
 
 
-async def test_a_poisoned_group_of_an_apart_slice_is_found_in_halves(lab: Lab) -> None:
+async def test_a_poisoned_group_of_an_apart_slice_is_asked_for_in_parts(lab: Lab) -> None:
     server, task = lab.start(
         {3: Step(after=0.1, error=PermanentError("poison"))},
         otherwise=Step(after=0.1),
@@ -195,7 +195,7 @@ async def test_a_poisoned_group_of_an_apart_slice_is_found_in_halves(lab: Lab) -
     task.admit(4, 3)
     await task.end()
     assert task.statuses == ["ok", "ok", "error", "ok", "ok", "error"]
-    assert server.keys == [(1, 2, 3, 4), (1, 2), (3, 4), (3,), (4,)]
+    assert server.keys == [(1, 2, 3, 4), (1,), (2,), (3,), (4,)]
 
 
 async def test_keys_that_timed_out_are_asked_for_once_while_their_call_goes_on(lab: Lab) -> None:

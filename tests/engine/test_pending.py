@@ -43,8 +43,8 @@ class Keys:
         Take a group and return its keys; each is at its place in its slice, and the table leads to it, or to a bundle
         that knows of the same rows that wait.
         """
-        group, bisection = self.pending.take(limit, only)
-        assert bisection is None
+        group, search = self.pending.take(limit, only)
+        assert search is None
         keys = []
         for held in group:
             if isinstance(held, Lookup):

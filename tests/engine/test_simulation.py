@@ -181,8 +181,8 @@ def late_calls_that_take_their_rows_down(patch: Patch) -> None:
 
 
 def wake_ups_that_get_lost(patch: Patch) -> None:
-    def put_first(run: Run, group: Any, bisection: Any = None) -> None:
-        run.pending.add_urgent(group, bisection)
+    def put_first(run: Run, group: Any, search: Any = None) -> None:
+        run.pending.add_urgent(group, search)
 
     patch.setattr(Run, "put_first", put_first)
 
