@@ -41,7 +41,7 @@ GOAL_OF_SAMPLE = 0.8
 PROCESSES = 2
 RUN = ("run", "--max-children", str(PROCESSES))
 KILLED = ("killed", "timeout")
-CANARY = "enrichkit.engine.limits.xǁBudgetǁspend__mutmut_1"
+CANARY = "enrichkit.engine.limits.xǁRetryBudgetǁspend__mutmut_1"
 """A mutant that the tests kill quickly. It runs before a sample is drawn: mutmut lists all mutants only after a run."""
 
 # The tests of the engine under virtual time. The list leaves out slow tests (the simulation, the state machine, and

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import against, agreement, passes, pictures, report
+from benchmarks import against, agreement, mutate, passes, pictures, report
 from benchmarks.__main__ import ALL, run
 from benchmarks.harness import Sample, Table, alternate, at_least, per_item, rates, spread
 
@@ -141,6 +141,17 @@ def test_changed_code_makes_a_result_stale(repository: Path, old: str, new: str)
     assert report.stale() == {"n0": "the code that it measured has changed"}
     (repository / "counter.py").unlink()
     assert report.stale() == {"n0": "counter.py is no more"}
+
+
+def test_the_mutants_are_made_from_code_and_tests_that_exist() -> None:
+    for source in mutate.SOURCES:
+        assert (report.ROOT / source).exists()
+    found = re.fullmatch(r"(enrichkit\.engine\.\w+)\.xǁ(\w+)ǁ(\w+)__mutmut_1", mutate.CANARY)
+    assert found is not None
+    assert hasattr(getattr(importlib.import_module(found[1]), found[2]), found[3])
+    for path, test in re.findall(r"--(?:ignore|deselect)=([\w/.]+)(?:::(\w+))?", mutate.TESTS):
+        text = (report.ROOT / path).read_text()
+        assert not test or f"def {test}(" in text
 
 
 def test_nothing_is_written_when_the_code_changed_during_the_run(repository: Path) -> None:

@@ -20,7 +20,7 @@ def test_the_script_is_posix_sh(script: str) -> None:
     subprocess.run(["sh", "-n", ROOT / script], check=True)
 
 
-@pytest.mark.parametrize("script", [".ci/run", ".ci/cold"])
+@pytest.mark.parametrize("script", [".ci/run", ".ci/more", ".ci/apt", ".ci/cold"])
 def test_the_script_is_bash(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
     subprocess.run(["bash", "-n", ROOT / script], check=True)
