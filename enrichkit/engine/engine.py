@@ -24,7 +24,7 @@ from .hedging import Hedges
 from .job import JobLimits, average_cost
 from .limits import Gate, RetryBudget
 from .pacing import CallMeter
-from .results import ANSWERED, AWAY, FAULTY, TROUBLED, Ending, conclude
+from .results import ANSWERED, AWAY, FAULTY, TROUBLED, Ending, conclude, show_said
 from .returned import came_back
 from .tuning import Tuner
 from .watchdog import sweep
@@ -430,8 +430,7 @@ class Engine:
             failure = TransientError(f"no answer within {run.hard_limit:g} s; the call was cancelled")
         if isinstance(failure, TransientError):
             self.gate.heed(failure, self.now())  # also when nobody waits for this call any more
-        if isinstance(failure, ConnectorError) and failure.said and run.options.show_keys:
-            failure.args = (f"{str(failure).rstrip('.')} (the source said: {failure.said})",)
+        show_said(run, failure)
         return failure
 
     # connector

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .records import InFlight, Lookup
     from .run import Run
 
-__all__ = ["ANSWERED", "AWAY", "FAULTY", "TROUBLED", "Ending", "breach", "conclude", "in_rows"]
+__all__ = ["ANSWERED", "AWAY", "FAULTY", "TROUBLED", "Ending", "breach", "conclude", "in_rows", "show_said"]
 
 _LISTS = frozenset((list, tuple))  # of matches; an empty one is a miss
 
@@ -212,12 +212,19 @@ def _split(run: Run, call: InFlight, lookups: list[Lookup], raws: list[Any]) -> 
     return found, answers
 
 
+def show_said(run: Run, error: BaseException | None) -> None:
+    """Add to the message of *error* what the source said, where the user wants to see keys."""
+    if run.options.show_keys and isinstance(error, ConnectorError) and error.said:
+        error.args = (f"{str(error).rstrip('.')} (the source said: {error.said})",)
+
+
 def _settle_failures(run: Run, failures: Iterable[tuple[Lookup, Failure]]) -> None:
     """Settle the keys of *failures* that are final; one that is fatal fails the task."""
     for lookup, failure in failures:
         if isinstance(failure.error, FatalError):
             run.fail(failure.error)
         elif not isinstance(failure.error, TransientError) and not run.closed:
+            show_said(run, failure.error)
             settlement.settle(run, lookup, REJECTED if failure.rejected else ERROR, error=failure.error)
 
 

@@ -435,3 +435,15 @@ async def test_a_task_whose_first_keys_all_are_missing_warns_once(
         "RedisConfig(key='usr:{}')."
     )
     assert [record.getMessage() for record in caplog.records] == [text] * warns
+
+
+@pytest.mark.parametrize("show_keys", [True, False])
+async def test_what_the_source_said_of_one_key_is_told_with_the_keys(lab: Lab, show_keys: bool) -> None:
+    said = PermanentError("The answer says that it is an error.")
+    said.said = "no permission for b"
+    _, task = lab.start({"b": Step(failure=said)}, batch_size=2, on_error="null", details=True, show_keys=show_keys)
+    task.admit("a", "b")
+    await task.end()
+    assert task.values == ["va", None]
+    more = " (the source said: no permission for b)" if show_keys else "."
+    assert task.left[1].error == f"PermanentError: The answer says that it is an error{more}"

@@ -85,11 +85,16 @@ class HttpConfig(ConnectorConfig):
             null; a path that none of the first responses of a task has fails the task, see the option `absent_fields`.
             With `bulk` the path is inside each element; `results[].profile` first goes to the list or object
             `results`.
+        errors: Path to what a response holds when it is an error in spite of its status, for example `errors` of
+            GraphQL. The key is in error when anything but null, false, 0 or something empty is there, also where a
+            value is beside it. With `bulk` the path is inside each element, or with `results[]` in the whole response.
+        success: Path to what is `true` in a response that holds a value, for example `ok`; the key is in error when
+            something else or nothing is there. With `bulk` as `errors`.
         missing: Statuses by which the service says that it does not hold the key; 400 to 499, or 204. None: 404, and
             with `bulk`, where a status concerns all keys at once, no status.
         raw: True to take each response as data: the value is a struct of the status and the body as text. Only a 429,
             502, 503 or 504 is none: it says that the service is away, and is tried again. Not with `bulk`, `value`,
-            `key_field` or `missing`.
+            `key_field`, `errors`, `success` or `missing`.
         redirects: Most redirects that a GET follows, 0 to 10, and only to the same scheme, host and port; any other
             redirect is an error of the key. With `raw` a redirect is then no value.
         next_page: Path to the address of the next page inside a response, for example `links.next`; absent, null or
@@ -141,6 +146,8 @@ class HttpConfig(ConnectorConfig):
     bulk: bool = False
     key_field: str | None = None
     value: str | None = None
+    errors: str | None = None
+    success: str | None = None
     missing: tuple[int, ...] | None = None
     raw: bool = False
     redirects: int = 0
@@ -262,7 +269,8 @@ class HttpConfig(ConnectorConfig):
             )
 
     def _check_raw(self) -> None:
-        given = [name for name in ("bulk", "value", "key_field", "missing") if getattr(self, name) not in (None, False)]
+        names = ("bulk", "value", "key_field", "errors", "success", "missing")
+        given = [name for name in names if getattr(self, name) not in (None, False)]
         if given and (given != ["missing"] or self.missing != ()):
             raise ConfigError(
                 f"HttpConfig.{given[0]} is given with raw, which takes the whole of each response as the value. Leave "
@@ -277,6 +285,8 @@ class HttpConfig(ConnectorConfig):
             self._check_raw()
         check_path("key_field", self.key_field, brackets=False)
         check_path("value", self.value, brackets=self.bulk)
+        check_path("errors", self.errors, brackets=False)
+        check_path("success", self.success, brackets=False)
         for name, default in self._defaults().items():
             if getattr(self, name) is None:
                 self._set(name, default)

@@ -48,6 +48,11 @@ async def beginning_of(response: Response, config: HttpConfig, token: Token | No
             body = decompressed(body, encoding, 2**16)
         except PermanentError:
             return ""
+    return shown(body, config, token)
+
+
+def shown(body: bytes, config: HttpConfig, token: Token | None) -> str:
+    """Return the first `BYTES` of *body* as printable text, without secrets; empty when a secret cannot be read."""
     try:
         text = redact(body.decode("utf-8", "replace"), *_secrets(config, token))
     except ConfigError:

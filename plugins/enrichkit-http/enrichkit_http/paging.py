@@ -14,6 +14,7 @@ from .addresses import named_address
 from .checks import check_path, names_in
 from .document import ABSENT, TOO_LARGE, Path, too_large
 from .response_reader import NOT_JSON, checked, not_json
+from .verdict import Verdict
 
 if TYPE_CHECKING:
     from .asking import Asking, Send
@@ -87,6 +88,7 @@ class Pages:
         self._config = config
         self._next = Path(config.next_page)
         self._items = Path(config.value)
+        self._verdict = Verdict(config)
         self._max_bytes = config.max_bytes or 0
 
     async def send(self, asking: Asking) -> Reply | None:
@@ -129,6 +131,8 @@ class Pages:
         document, _, framed = reply
         try:
             whole = checked(document, framed)
+            if self._verdict.asked:
+                self._verdict.check(whole)
             reference = self._next.find(whole)
             return self._items.find(whole), None if reference is ABSENT else msgspec.json.decode(reference)
         except NOT_JSON:

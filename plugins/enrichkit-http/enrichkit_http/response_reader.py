@@ -16,6 +16,7 @@ from enrichkit.errors import ContractError, PermanentError
 from enrichkit.plugin import Absent, Failure, Key
 
 from .document import ABSENT, Path
+from .verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +57,8 @@ class ResponseReader:
         # Joined pages are JSON also where a value is text: a null among them is a null.
         self._whole = self.is_text and self._value is None and config.next_page is None
         self._key_field = config.key_field
+        self._verdict = Verdict(config)
+        self._looks = self._verdict.asked and not config.next_page  # pages were looked at one by one
         self._echo = Path(config.key_field) if config.key_field else None
 
     def read_one(self, key: str, body: bytes, charset: str | None, *, many: bool, framed: bool) -> Any:
@@ -74,10 +77,12 @@ class ResponseReader:
             PermanentError: The body is not JSON, has another shape, or may be cut off.
         """
         whole_body = self._whole and not many
-        if whole_body and framed and self._echo is None:
+        if whole_body and framed and self._echo is None and not self._looks:
             return decoded(body, charset)
         try:
             document = checked(body, framed)
+            if self._looks:
+                self._verdict.check(document)
             if self._echo is not None and self._repeated_key(document) != key:
                 raise EchoMismatchError
             return decoded(body, charset) if whole_body else self._value_in(document, many)
@@ -102,6 +107,8 @@ class ResponseReader:
         try:
             document = checked(body, framed)
             if self._envelope is not None:
+                if self._looks:
+                    self._verdict.check(document)
                 document = self._envelope.find(document)
             first = b"" if document is ABSENT else document[:1]
             if first == b"{":
@@ -172,6 +179,8 @@ class ResponseReader:
     def _element(self, document: bytes, many: bool) -> Any:
         """Return the value of one key of a bulk response, `ABSENT`, or a `Failure` of this key alone."""
         try:
+            if self._looks and self._envelope is None:
+                self._verdict.check(document)
             return self._value_in(document, many)
         except PermanentError as error:
             return Failure(error)

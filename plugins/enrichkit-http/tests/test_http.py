@@ -996,3 +996,77 @@ def test_what_the_service_says_holds_no_secret(
     )
     assert error.said == "denied: ***, ***, ***, password=***, ***"
     assert "denied" not in str(error)
+
+
+# --- failures inside a 200
+
+
+DENIED = '{"message": "no permission for u1", "path": ["user"]}'
+ADA = '{"name": "Ada"}'
+
+
+@pytest.mark.parametrize(
+    ("document", "config", "expected"),
+    [
+        (f'{{"data": {{"user": {ADA}}}}}', {"errors": "errors"}, ADA),
+        (f'{{"data": {{"user": {ADA}}}, "errors": null}}', {"errors": "errors"}, ADA),
+        (f'{{"data": {{"user": {ADA}}}, "errors": []}}', {"errors": "errors"}, ADA),
+        (f'{{"data": {{"user": {ADA}}}, "errors": [ ]}}', {"errors": "errors"}, ADA),
+        ('{"data": {}}', {"errors": "errors"}, "missing"),
+        (f'{{"data": {{"user": null}}, "errors": [{DENIED}]}}', {"errors": "errors"}, "something at 'errors'"),
+        (f'{{"data": {{"user": {ADA}}}, "errors": [{DENIED}]}}', {"errors": "errors"}, "something at 'errors'"),
+        (f'{{"errors": {DENIED}}}', {"errors": "errors.message"}, "something at 'errors.message'"),
+        (f'{{"ok": true, "data": {{"user": {ADA}}}}}', {"success": "ok"}, ADA),
+        (f'{{"ok": false, "data": {{"user": {ADA}}}}}', {"success": "ok"}, "no true at 'ok'"),
+        (f'{{"ok": "yes", "data": {{"user": {ADA}}}}}', {"success": "ok"}, "no true at 'ok'"),
+        (f'{{"data": {{"user": {ADA}}}}}', {"success": "ok"}, "no true at 'ok'"),
+        ("[]", {"success": "ok"}, "no true at 'ok'"),
+    ],
+)
+def test_a_failure_inside_a_200_is_an_error_of_its_key(
+    http_service: HttpService, lookup: Lookup, document: str, config: dict[str, Any], expected: str
+) -> None:
+    http_service.script(Fault(body=document.encode()))
+
+    def asked() -> Any:
+        return lookup(http_service.url + "/{}", "u1", value="data.user", returns="name string", **config)
+
+    if expected == "missing":
+        assert isinstance(asked()["u1"], Absent)
+    elif expected == ADA:
+        assert asked() == {"u1": ADA.encode()}
+    else:
+        error = failure(asked)
+        assert (type(error), str(error)) == (
+            PermanentError,
+            f"The answer says that it is an error: it has {expected}.",
+        )
+        if "errors" in config:
+            assert "no permission for u1" in error.said
+
+
+def test_a_text_is_no_value_where_the_document_says_that_it_failed(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.script(Fault(body=b'{"error": "no such channel"}'))
+    assert lookup(http_service.url + "/{}", "u1") == {"u1": '{"error": "no such channel"}'}
+    assert failure(lambda: lookup(http_service.url + "/{}", "u1", errors="error")).said == '"no such channel"'
+
+
+def test_a_failed_element_of_a_bulk_response_fails_its_key_only(http_service: HttpService, lookup: Lookup) -> None:
+    http_service.script(Fault(body=b'{"u1": {"v": 1}, "u2": {"v": 2, "error": "broken"}, "u3": {"error": ""}}'))
+    found = lookup(http_service.url, "u1", "u2", "u3", bulk=True, value="v", errors="error", returns="int")
+    assert found["u1"] == b"1"
+    assert told(found["u2"]) == (
+        PermanentError,
+        "The answer says that it is an error: it has something at 'error'.",
+        False,
+    )
+    assert not isinstance(found.get("u3"), Failure)
+
+
+def test_a_bulk_response_that_failed_as_a_whole_is_no_value_of_any_key(
+    http_service: HttpService, lookup: Lookup
+) -> None:
+    http_service.script(Fault(body=b'{"results": [{"v": 1}, null], "errors": [{"message": "half of it"}]}'))
+    error = failure(lambda: lookup(http_service.url, "u1", "u2", bulk=True, value="results[].v", errors="errors"))
+    assert str(error) == "The answer says that it is an error: it has something at 'errors'."
+    assert error.said == '[{"message": "half of it"}]'

@@ -61,6 +61,17 @@ def test_an_answer_that_has_no_field_for_the_next_page_is_one_page(
     assert found == "[]"
 
 
+def test_a_page_that_says_that_it_failed_is_an_error_of_the_key(
+    asked: Callable[..., Any], http: Callable[..., bytes]
+) -> None:
+    pages = by_target(a=page([1], "/b"), b=http(b'{"data": {"items": [2]}, "errors": ["half of it"]}'))
+    [found], _ = asked(pages, "a", errors="errors", **PAGED)
+    assert isinstance(found, PermanentError)
+    assert str(found) == "The answer says that it is an error: it has something at 'errors'."
+    [found], _ = asked(by_target(a=page([1], "/b"), b=page([2])), "a", errors="errors", **PAGED)
+    assert found == "[1,2]"
+
+
 def test_each_element_is_a_match(asked: Callable[..., Any]) -> None:
     [found], _ = asked(by_target(a=page([1, 2], "/b"), b=page([3])), "a", many=True, returns="int", **PAGED)
     assert found == [b"1", b"2", b"3"]
