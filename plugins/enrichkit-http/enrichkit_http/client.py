@@ -21,7 +21,7 @@ import enrichkit
 from enrichkit.errors import ConfigError, FatalError, PermanentError
 from enrichkit.plugin import reveal
 
-from .document import decompressed, too_large
+from .document import as_utf8, decompressed, too_large
 from .faults import CONNECT_TIMEOUT, header
 from .headers import check_header_value, fixed
 from .proxy import with_proxy
@@ -190,7 +190,7 @@ async def receive(response: Response, limit: int, *, text: bool) -> Reply:
     Args:
         response: The response, of which only the head was read.
         limit: Most bytes of the body, both as sent and decompressed.
-        text: True to return the charset too.
+        text: True to return the body as it is, and its charset; False: it is JSON, and is returned as UTF-8.
 
     Raises:
         PermanentError: The body is too large, or has a compression that is not supported.
@@ -221,7 +221,11 @@ async def receive(response: Response, limit: int, *, text: bool) -> Reply:
     if encoding is not None:
         body = decompressed(body, encoding, limit)
     framed = length is not None or transfer is not None or not response.version.startswith("HTTP/1")
-    return body, _charset_in(header(response, "content-type") or "") if text else None, framed
+    if text:
+        return body, _charset_in(header(response, "content-type") or ""), framed
+    if not body.isascii() or b"\0" in body[:4]:  # UTF-16 has zeros where ASCII has none
+        body = as_utf8(body, _charset_in(header(response, "content-type") or ""))
+    return body, None, framed
 
 
 @lru_cache(maxsize=64)  # a service sends the same Content-Type with all its responses

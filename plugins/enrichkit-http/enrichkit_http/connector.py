@@ -119,9 +119,9 @@ class HttpConnector(Connector[HttpConfig]):
         reply = await self._send(Asking(client, self._address, request_body, call.timeout))
         if reply is None:
             return rejected
-        body, _, framed = reply
+        body, charset, framed = reply
         try:
-            answers = self._reader.read_bulk(keys_by_text, body, many=call.many, framed=framed)
+            answers = self._reader.read_bulk(keys_by_text, body, charset, many=call.many, framed=framed)
         except EchoMismatchError:
             raise self._mismatch_error(client) from None
         return rejected | answers if rejected else answers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import zlib
 from typing import Any
 
@@ -11,13 +12,46 @@ from msgspec import UNSET, Raw, UnsetType, ValidationError
 from enrichkit.errors import PermanentError
 from enrichkit.plugin import Absent
 
-__all__ = ["ABSENT", "TOO_LARGE", "Path", "decompressed", "too_large"]
+__all__ = ["ABSENT", "TOO_LARGE", "Path", "as_utf8", "decompressed", "encoding_of", "too_large"]
 
 TOO_LARGE = "The answer is too large"
 """The beginning of the error for a response with more bytes than it may have."""
 
 ABSENT: Any = UNSET
 """Marker for a value that a response does not hold. None stands for a null in the response."""
+
+
+_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
+          codecs.BOM_UTF16_BE: "utf-16"}  # fmt: skip
+"""Byte order marks of other encodings than UTF-8; that of UTF-16 begins as that of UTF-32."""
+
+
+def encoding_of(body: bytes, charset: str | None) -> str:
+    """Return the encoding of the text *body*: the *charset* that is declared, that of a byte order mark, or UTF-8."""
+    if charset is not None or body[:1] not in (b"\xff", b"\xfe", b"\0"):
+        return charset or "utf-8"
+    return next((name for mark, name in _MARKS.items() if body.startswith(mark)), "utf-8")
+
+
+def as_utf8(body: bytes, charset: str | None) -> bytes:
+    """
+    Return the JSON text *body* in UTF-8, without a byte order mark.
+
+    RFC 8259 wants UTF-8 (section 8.1), and still a *charset* that the service declares is believed.
+
+    Raises:
+        PermanentError: The body is not text in its encoding, or Python does not know the charset.
+    """
+    encoding = encoding_of(body, charset)
+    try:
+        if codecs.lookup(encoding).name == "utf-8":
+            return body.removeprefix(codecs.BOM_UTF8)
+        return body.decode(encoding).removeprefix("\ufeff").encode()
+    except (UnicodeError, LookupError):
+        why = "that its Content-Type names" if charset else "of its byte order mark"
+        raise PermanentError(
+            f"The answer of {len(body):,} bytes is not text in the charset {encoding!r} {why}."
+        ) from None
 
 
 def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:

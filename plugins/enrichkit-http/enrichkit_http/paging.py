@@ -12,7 +12,7 @@ from enrichkit.errors import ConfigError, PermanentError
 
 from .addresses import named_address
 from .checks import check_path, names_in
-from .document import ABSENT, TOO_LARGE, Path, too_large
+from .document import ABSENT, TOO_LARGE, Path, as_utf8, too_large
 from .response_reader import NOT_JSON, checked, not_json
 from .verdict import Verdict
 
@@ -128,7 +128,8 @@ class Pages:
                 f"The service does not hold page {number} of the answer, which the page before names; the other pages "
                 "alone are not the answer. Ask its owner."
             )
-        document, _, framed = reply
+        body, charset, framed = reply
+        document = as_utf8(body, charset)
         try:
             whole = checked(document, framed)
             if self._verdict.asked:

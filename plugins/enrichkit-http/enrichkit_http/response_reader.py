@@ -15,7 +15,7 @@ from msgspec import Raw
 from enrichkit.errors import ContractError, PermanentError
 from enrichkit.plugin import Absent, Failure, Key
 
-from .document import ABSENT, Path
+from .document import ABSENT, Path, as_utf8, encoding_of
 from .verdict import Verdict
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class ResponseReader:
         if whole_body and framed and self._echo is None and not self._looks:
             return decoded(body, charset)
         try:
-            document = checked(body, framed)
+            document = checked(as_utf8(body, charset) if self.is_text else body, framed)
             if self._looks:
                 self._verdict.check(document)
             if self._echo is not None and self._repeated_key(document) != key:
@@ -89,13 +89,16 @@ class ResponseReader:
         except NOT_JSON:
             raise (not_framed() if whole_body and not framed else not_json(body)) from None
 
-    def read_bulk(self, keys: Mapping[str, Key], body: bytes, *, many: bool, framed: bool) -> dict[Key, Any]:
+    def read_bulk(
+        self, keys: Mapping[str, Key], body: bytes, charset: str | None, *, many: bool, framed: bool
+    ) -> dict[Key, Any]:
         """
         Return the values in a bulk response, under the keys of the request; a key without a value is a miss.
 
         Args:
             keys: The keys by their texts, in the order of the request.
             body: Body of the response.
+            charset: Charset of the body, for text; None: UTF-8.
             many: True when each value is a list of matches.
             framed: True when the service announced the length of the body.
 
@@ -105,7 +108,7 @@ class ResponseReader:
             PermanentError: The body is not JSON, has another shape, or may be cut off.
         """
         try:
-            document = checked(body, framed)
+            document = checked(as_utf8(body, charset) if self.is_text else body, framed)
             if self._envelope is not None:
                 if self._looks:
                     self._verdict.check(document)
@@ -254,11 +257,20 @@ def not_json(body: bytes) -> PermanentError:
 
 
 def decoded(body: bytes, charset: str | None) -> str:
-    """Return *body* as text; raises `PermanentError` for bytes that are not text in the *charset*."""
+    """
+    Return *body* as text, without a byte order mark, which would be a character of the value.
+
+    Raises:
+        PermanentError: The bytes are not text in the *charset*.
+    """
     try:
-        return body.decode(charset or "utf-8")
+        return body.decode(encoding_of(body, charset)).removeprefix("\ufeff")
     except (UnicodeError, LookupError):
-        raise PermanentError("The answer is not text in the charset that it names, UTF-8 when it names none.") from None
+        raise PermanentError(
+            f"The answer is not text in the charset {charset!r} that it names."
+            if charset
+            else "The answer is not text in UTF-8, the charset of an answer that names none."
+        ) from None
 
 
 def _foreign_keys(count: int) -> ContractError:

@@ -96,7 +96,7 @@ def test_a_body_is_decompressed_and_decoded_by_its_charset(
     (found, error), _ = asked(lambda request: wrong if "b" in request.target else packed, "a", "b", raw=True)
     assert json.loads(found) == {"status": 200, "body": "\u0142"}
     assert type(error) is PermanentError
-    assert str(error) == "The answer is not text in the charset that it names, UTF-8 when it names none."
+    assert str(error) == "The answer is not text in UTF-8, the charset of an answer that names none."
 
 
 def test_the_limit_of_bytes_holds_for_every_status(http_service: HttpService, lookup: Lookup) -> None:
