@@ -120,7 +120,7 @@ def test_the_totals_are_those_that_the_service_counted(http_service: HttpService
     assert (sum(stats.retries.values()), stats.errors, stats.timeouts, stats.failures) == (2, 0, 0, {})
     assert set(stats.retries) <= {"TransientError", "UnavailableError"}
     assert stats.calls_took.total == stats.fill.total == stats.calls
-    assert stats.calls_took.quantile(0.5) == pytest.approx(0.02, rel=0.5)
+    assert stats.calls_took.quantile(0.5) >= 0.018, "a bucket is up to 12 % wide"
     assert stats.in_flight_max <= 100
     assert stats.slot_seconds == pytest.approx(100 * stats.seconds)
     assert sum(getattr(stats, f"{part}_seconds") for part in BAR) == pytest.approx(stats.seconds)

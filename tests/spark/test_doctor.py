@@ -62,7 +62,7 @@ def look(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         given = {"master": CLUSTER, "conf": settings, "sources": sources, "secrets": {}, "options": {}, **asked}
         done = subprocess.run(
             [sys.executable, Path(__file__).with_name("doctor_driver.py"), json.dumps(given)],
-            capture_output=True, text=True, timeout=150, check=False,
+            capture_output=True, text=True, timeout=280, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
         found = json.loads(done.stdout.splitlines()[-1])
