@@ -30,8 +30,8 @@ RESULTS = ROOT / ".results"
 PARTS = {"rest": ("--part", "rest"), "spark": ("--part", "spark"), "connect": ("--connect",)}
 AT_ONCE = 2
 
-QUICK = "not slow and not apt and not more"
-GATE = "not more"
+GATE = "not more and not cluster"
+QUICK = f"{GATE} and not slow and not apt and not browser"
 
 SILENCE = 900.0
 """Seconds after which a part that prints nothing hangs: servers may take 300 to start, and then a test as long."""

@@ -14,7 +14,7 @@ import pytest
 from enrichkit import local
 
 # Not `spark`: the test has a Spark of its own.
-pytestmark = [pytest.mark.slow, pytest.mark.service, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.more, pytest.mark.service, pytest.mark.timeout(600)]
 
 ROWS = 8_000
 PRICES = (0.15, 0.60)
