@@ -324,7 +324,9 @@ class LookupProtocol(HttpProtocol):
             self.answer()
 
     def answer_late(self) -> None:
-        if self.open:
+        # The client may have gone a moment ago. To write to a transport that is closing raises an error in uvloop, and
+        # `DelayQueue.fire` would leave all answers behind this one unsent.
+        if self.open and not self.transport.is_closing():
             self.answer()
             if self.buffer:
                 self.parse()

@@ -10,7 +10,7 @@ import pytest
 from enrichkit_http import HttpConfig
 from pyspark.sql import functions as F
 
-from enrichkit import Journal, connector, enrich, enrich_frame
+from enrichkit import Journal, connector, enrich, enrich_frame, local
 from enrichkit.local import Fault, value_of
 from enrichkit.testing.bench import wait_until
 
@@ -67,27 +67,26 @@ def test_a_second_start_makes_no_call(
     assert calls(http_service) == 50, "another run finds nothing"
 
 
-def test_a_job_that_failed_asks_for_the_rest(
-    spark: SparkSession, http_service: HttpService, config: HttpConfig, tmp_path: Path
-) -> None:
-    http_service.script(Fault(match="u777", status=400), latency=0.01)
-    column = enrich(config, "k", journal=Journal(str(tmp_path), run_id="r"), capacity=10)
-    frame = keys(spark, 0, 1_000).withColumn("v", column)
-    before = http_service.stats().in_flight  # late calls of another test, which its service has not given up yet
-    with pytest.raises(Exception, match="LookupFailedError"):
-        frame.collect()
-    assert wait_until(lambda: http_service.stats().in_flight <= before, 60)
-    made = -1
-    while made != http_service.stats().calls:  # the other task may go on for a moment when the job has failed
-        made = http_service.stats().calls
-        time.sleep(0.5)
-    paid = {key for key, count in http_service.stats().per_key.items() if count}
-    http_service.script()
-    http_service.reset_stats()
-    check(frame)
-    again = set(http_service.stats().per_key) & paid
-    assert len(again) <= 2 * 10 + 1, "those that were in flight in two tasks, and the one that failed"
-    assert http_service.stats().calls <= 1_000 - len(paid) + len(again)
+def test_a_job_that_failed_asks_for_the_rest(spark: SparkSession, tmp_path: Path) -> None:
+    with local.http() as service:  # its own, because late calls of other tests may still be in flight in the shared one
+        service.script(Fault(match="u777", status=400), latency=0.01)
+        config = HttpConfig(url=f"{service.url}/{{}}", returns="key string, name string, score int", missing=(404,))
+        column = enrich(config, "k", journal=Journal(str(tmp_path), run_id="r"), capacity=10)
+        frame = keys(spark, 0, 1_000).withColumn("v", column)
+        with pytest.raises(Exception, match="LookupFailedError"):
+            frame.collect()
+        assert wait_until(lambda: service.stats().in_flight == 0, 60), service.stats()
+        made = -1
+        while made != service.stats().calls:  # the other task may go on for a moment when the job has failed
+            made = service.stats().calls
+            time.sleep(0.5)
+        paid = {key for key, count in service.stats().per_key.items() if count}
+        service.script()
+        service.reset_stats()
+        check(frame)
+        again = set(service.stats().per_key) & paid
+        assert len(again) <= 2 * 10 + 1, "those that were in flight in two tasks, and the one that failed"
+        assert service.stats().calls <= 1_000 - len(paid) + len(again)
 
 
 def test_other_jobs_find_the_answers_of_a_shared_journal(
