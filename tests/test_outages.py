@@ -271,7 +271,7 @@ def assert_all_right(scene: Scene, rows: list[Row]) -> None:
 @pytest.mark.parametrize(
     ("scene", "seconds"),
     [
-        pytest.param(name, seconds, marks=pytest.mark.slow if seconds == 20.0 and name != "mariadb" else marks)
+        pytest.param(name, seconds, marks=pytest.mark.more if seconds == 20.0 else marks)
         for name, marks in SCENES
         for seconds in (1.0, 3.0, 20.0)
     ],

@@ -10,18 +10,16 @@ import pytest
 from benchmarks.random_faults import SOURCES, TASK_ROWS, Tally, look_up
 from enrichkit.testing.storm import FAULTS, storm
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.more, pytest.mark.timeout(3600)]
 
 TASKS = 6  # at a time, in one worker process; most of them wait for the network
 ROWS = int(os.environ.get("ENRICHKIT_RANDOM_ROWS", "100000"))
 SEED = int(os.environ.get("ENRICHKIT_RANDOM_SEED", "20261124"))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.apt if name == "mariadb" else pytest.mark.slow) for name in SOURCES]
-)
+@pytest.mark.parametrize("name", SOURCES)
 def test_no_row_has_a_wrong_value_under_random_faults(name: str) -> None:
-    """`ENRICHKIT_RANDOM_ROWS=1000000 ./run test -m slow -k random_faults` looks a million rows up."""
+    """`ENRICHKIT_RANDOM_ROWS=1000000 ./run test -m more -k random_faults` looks a million rows up."""
     tally = Tally()
     with SOURCES[name]() as source, storm(source.proxy, seed=SEED) as played, ThreadPoolExecutor(TASKS) as threads:
         for counted in threads.map(lambda task: look_up(source, SEED + task), range(ROWS // TASK_ROWS)):
