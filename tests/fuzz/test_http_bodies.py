@@ -6,6 +6,7 @@ The connector and its client are real, and so are the requests: they go to a ser
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import enum
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,15 @@ BULK: dict[str, dict[str, Any]] = {
     "in order, at a path": {"value": "results[].data"},
     "with keys": {"key_field": "id"},
     "with keys, at a path": {"key_field": "id", "value": "results[].data"},
+}
+
+
+MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
 }
 
 
@@ -84,6 +94,14 @@ def lookups() -> Iterator[Lookups]:
         yield made
 
 
+def without_mark(text: bytes) -> bytes:
+    """Return *text* as the connector reads it: in UTF-8, without a byte order mark, which may name another encoding."""
+    for mark, encoding in MARKS.items():
+        if text.startswith(mark):
+            return text.decode(encoding).encode()
+    return text
+
+
 def at_path(document: Any, path: str) -> Any:
     """Return the part of *document* at *path*, `MISS` when it is absent, and `ERROR` when the way is no object."""
     for name in path.split("."):
@@ -110,7 +128,7 @@ def plain(answer: Any) -> Any:
 
 def check_single(lookups: Lookups, text: bytes) -> None:
     try:
-        document, remark = parsed(text)
+        document, remark = parsed(without_mark(text))
     except ValueError:
         document, remark = ..., ""
     lookups.service.body = text
@@ -146,7 +164,7 @@ def expected(document: Any, fields: dict[str, Any], *, many: bool) -> Any:
 
 def check_bulk(lookups: Lookups, text: bytes) -> None:
     try:
-        document, remark = parsed(text)
+        document, remark = parsed(without_mark(text))
     except ValueError:
         document, remark = ..., ""
     lookups.service.body = text
