@@ -162,7 +162,7 @@ HTTP_FAULTS = (
     HttpFault(
         "throttled-for-long",
         # After all other keys are answered, or the source is away and the clock of the only key left stands still.
-        Fault(status=429, headers={"Retry-After": "60"}, delay=0.5),
+        Fault(status=429, headers={"Retry-After": "60"}, delay=at_pace(1.0)),
         "error",
         r"UnavailableError: The service answered 429 "
         rf"\(not asked again: the source asks for 60 s, which ends after the timeout of {FOR_A_WAIT:g} s\)",
