@@ -41,21 +41,18 @@ class SqlConfig(ConnectorConfig):
     writable: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("table", "key", "columns"):
-            if isinstance(getattr(self, name), list):  # TOML and JSON have no tuples, and a list has no hash
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        if isinstance(self.columns, str):  # columns=("name") is a str; its letters are not meant
-            object.__setattr__(self, "columns", (self.columns,))
-        for field, names in (("key", self.key_columns), ("columns", self.columns)):
-            at = f"{type(self).__name__}.{field}"
-            if not isinstance(names, tuple):
-                raise ConfigError(f"{at} is {names!r}; it must be a tuple of names, for example ('name', 'tier').")
-            for name in names:
-                self.check_name(field, name, "column")
-            if len(set(names)) < len(names):
-                raise ConfigError(f"{at} is {names!r}; it must hold each name once. Remove the second.")
-            if field == "key" and not names:
-                raise ConfigError(f"{at} is (); it must be the name of a column, for example 'id', or a tuple of them.")
+        if isinstance(self.table, list):  # TOML and JSON have no tuples, and a list has no hash
+            object.__setattr__(self, "table", tuple(self.table))
+        if isinstance(self.key, tuple | list):
+            self.check_names("key")
+        else:
+            self.check_name("key", self.key, "column")
+        if not self.key:
+            raise ConfigError(
+                f"{type(self).__name__}.key is (); it must be the name of a column, for example 'id', or a tuple of "
+                "them."
+            )
+        self.check_names("columns")
         self._check_single()
         if type(self.max_bytes) is not int or not 2**16 <= self.max_bytes <= 2**30:
             raise ConfigError(
@@ -105,6 +102,21 @@ class SqlConfig(ConnectorConfig):
     def key_parts(self) -> int:
         """Number of key columns that the source needs."""
         return len(self.key_columns)
+
+    def check_names(self, field: str) -> None:
+        """Make a tuple of the names of columns in *field*, and check it; raises `ConfigError`."""
+        names = getattr(self, field)
+        if isinstance(names, str):  # columns=("name") is a str; its letters are not meant
+            names = (names,)
+        names = tuple(names) if isinstance(names, list) else names  # TOML and JSON have no tuples
+        at = f"{type(self).__name__}.{field}"
+        if not isinstance(names, tuple):
+            raise ConfigError(f"{at} is {names!r}; it must be a tuple of names, for example ('name', 'tier').")
+        for name in names:
+            self.check_name(field, name, "column")
+        if len(set(names)) < len(names):
+            raise ConfigError(f"{at} is {names!r}; it must hold each name once. Remove the second.")
+        object.__setattr__(self, field, names)
 
     def check_name(self, field: str, name: object, what: str) -> str:
         """

@@ -45,18 +45,27 @@ class Source:
         Raises:
             FatalError: The config names a column that is not in *columns*, or no column is left for the values.
         """
-        keys = [self._find("key", name, columns) for name in self._keys]
+        keys = [self.find("key", name, columns) for name in self._keys]
         names = self._columns or [name for name in columns if name not in (*self._keys, self._expires)]
         if not names:
             raise FatalError(
                 f"{self._config}.columns is empty and {self} has no column besides its key {self._keys}. Name a column "
                 "in it."
             )
-        return keys, [self._find("columns", name, columns) for name in names]
+        return keys, [self.find("columns", name, columns) for name in names]
+
+    def find(self, field: str, name: str, columns: Mapping[str, ColumnT]) -> ColumnT:
+        """Return the column *name*, which *field* of the config names; raises `FatalError` if it is not there."""
+        if name in columns:
+            return columns[name]
+        raise FatalError(
+            f"{self._config}.{field} names the column {name!r}, which {self} does not have."
+            f"{did_you_mean(name, columns)} Its columns: {listed(columns)}."
+        )
 
     def expiry(self, columns: Mapping[str, ColumnT]) -> ColumnT | None:
         """Return the column of the time until which a row serves, None without one; raises `FatalError`."""
-        return None if self._expires is None else self._find("expires", self._expires, columns)
+        return None if self._expires is None else self.find("expires", self._expires, columns)
 
     def not_a_time(self, type_: str, allowed: str) -> FatalError:
         """Return the error for an `expires` column of the type *type_*, which is none of the *allowed* types."""
@@ -69,7 +78,7 @@ class Source:
         """Check that each field of ``returns`` is one of the value columns *names*; raises `FatalError`."""
         if len(names) > 1:  # the value of a single column is the whole value, not a field of a struct
             for name in fields_of(self._returns):  # a field without a column would be null in every row
-                self._find("returns", name, dict.fromkeys(names))
+                self.find("returns", name, dict.fromkeys(names))
 
     def parts_of(self, key: Any) -> tuple[Any, ...]:
         """
@@ -147,14 +156,6 @@ class Source:
                 f"{' and '.join(map(repr, self._keys))} is not unique. "
                 "Use enrich_frame(..., many=True) to get them all, or a key that is unique."
             )
-        )
-
-    def _find(self, field: str, name: str, columns: Mapping[str, ColumnT]) -> ColumnT:
-        if name in columns:
-            return columns[name]
-        raise FatalError(
-            f"{self._config}.{field} names the column {name!r}, which {self} does not have."
-            f"{did_you_mean(name, columns)} Its columns: {listed(columns)}."
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from enrichkit.errors import FatalError
 from enrichkit.sql import Source, no_table
 
 from .columns import Column, quote
@@ -20,10 +22,12 @@ __all__ = ["prepare"]
 
 # Names are compared as bytes: the collation of the catalog finds `Users` and `users` equal, which are two tables on
 # Linux.
+# Invisible columns are left out, as `SELECT *` does, unless the config names them.
 _COLUMNS = """
 SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, NUMERIC_PRECISION, NUMERIC_SCALE
 FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND BINARY TABLE_SCHEMA = BINARY %s AND BINARY TABLE_NAME = BINARY %s
+    AND (EXTRA NOT LIKE '%%INVISIBLE%%' OR {named})
 ORDER BY ORDINAL_POSITION
 """
 
@@ -39,7 +43,9 @@ async def prepare(fetch: Fetch, config: MariadbConfig) -> Statement:
         config: Config of the source.
     """
     database, table = config.database_and_table()
-    rows = await fetch(_COLUMNS, database, table, database, table)
+    named = [*config.key_columns, *config.columns, *config.as_bytes, config.expires]
+    columns_of = _COLUMNS.format(named=f"COLUMN_NAME IN ({', '.join(['%s'] * len(named))})")
+    rows = await fetch(columns_of, database, table, database, table, *named)
     if not rows:
         tables = [name for (name,) in await fetch(_TABLES, database)]
         if table in tables:  # a broken view has no columns; a SELECT raises the error with the reason
@@ -47,6 +53,8 @@ async def prepare(fetch: Fetch, config: MariadbConfig) -> Statement:
         raise no_table(config, table, f"the database {database!r}", tables)
     source = Source(config, f"the table {database}.{table}")
     columns = {row[0]: Column(*row) for row in rows}
+    for name in config.as_bytes:
+        columns[name] = _as_bytes(source.find("as_bytes", name, columns), source)
     keys, values = source.choose(columns)
     source.check_fields([value.name for value in values])
     [(max_packet,)] = await fetch("SELECT @@max_allowed_packet")
@@ -57,6 +65,15 @@ async def prepare(fetch: Fetch, config: MariadbConfig) -> Statement:
     # missing privileges.
     await fetch(statement.sql, 5.0, 0, "[]")
     return statement
+
+
+def _as_bytes(column: Column, source: Source) -> Column:
+    if not column.is_text:
+        raise FatalError(
+            f"MariadbConfig.as_bytes names the column {column.name!r} of {source}, which has the type {column.full}; "
+            "it must be a column of texts. Leave it out of as_bytes."
+        )
+    return replace(column, as_bytes=True)
 
 
 def _serves(source: Source, columns: Mapping[str, Column]) -> str:

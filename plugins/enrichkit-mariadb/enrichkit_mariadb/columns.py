@@ -4,6 +4,9 @@ MariaDB's types: the Spark type and the SQL of a value column, and the keys that
 The statement selects each value as a type that the text protocol carries without loss, and that asyncmy always reads as
 the same Python type. Without this conversion the server sends a FLOAT with six digits (16777216 arrives as 16777200),
 and asyncmy reads a zero date as text where other dates are dates, and a BIT as bytes.
+
+Texts arrive as utf8mb4. Where a character set has bytes without a Unicode character, the server would send a `?`, or
+U+FFFD, in their place: for such a value it sends an empty text instead, and an `=` before each other one.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ class Column:
         collation: Collation of a column of texts; None for other types.
         precision: Number of digits of a number, or of bits of a BIT.
         scale: Number of digits after the point.
+        as_bytes: Whether the bytes of a text are read and looked up, as they are stored, and not its characters.
     """
 
     name: str
@@ -53,6 +57,17 @@ class Column:
     collation: str | None = None
     precision: int | None = None
     scale: int | None = None
+    as_bytes: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """True for a column with a character set."""
+        return self.type in _TEXTS
+
+    @property
+    def maps_all(self) -> bool:
+        """True unless the character set of this column of texts has bytes without a Unicode character."""
+        return self.charset in _MAPS_ALL
 
     @property
     def unsigned(self) -> bool:
@@ -100,6 +115,8 @@ class KeyType:
         encode: Takes a key and returns its value in JSON; None when the key itself is that value.
         returned_as: Takes a key and returns the value that the key column returns for it, after decoding; None when
             that value is the key itself.
+        unmapped: SQL of whether the column's character set lacks a character of a key, with `{}` for that key; None
+            when a key with such a character can have no row.
     """
 
     types: tuple[type, ...]
@@ -109,6 +126,7 @@ class KeyType:
     holds: Callable[[Sequence[Any]], bool] = lambda keys: True
     encode: Callable[[Any], Any] | None = None
     returned_as: Callable[[Any], Any] | None = None
+    unmapped: str | None = None
 
 
 # Values -----------------------------------------------------------------------------------------------------------
@@ -134,7 +152,7 @@ def value_type(column: Column) -> ValueType | None:
     if name == "year":
         return ValueType("smallint", f"CAST({sql} AS UNSIGNED)")
     if name in _TEXTS:
-        return ValueType("string", sql)
+        return _text_type(column)
     if name in _BYTES:
         return ValueType("binary", sql)
     if name in _AS_TEXT:
@@ -143,6 +161,53 @@ def value_type(column: Column) -> ValueType | None:
         ddl, decode = _TIMES[name]
         return ValueType(ddl, f"CAST({sql} AS CHAR)", decode)
     return None
+
+
+def _text_type(column: Column) -> ValueType:
+    if column.as_bytes:
+        return ValueType("binary", f"CAST({column.sql} AS BINARY)")
+    if column.maps_all:
+        return ValueType("string", column.sql)
+    return ValueType("string", f"IF({_is_replaced(column)}, '', CONCAT('=', {column.sql}))", _text)
+
+
+# The Unicode sets that hold no surrogates alone; and that in which MariaDB maps each byte: it is the default of servers
+# before 11.6, whose tables pay nothing for the check.
+_MAPS_ALL = ("utf8mb4", "utf8mb3", "utf8", "utf16", "utf16le", "latin1")
+# Surrogates alone: they have no UTF-8, and the server sends three bytes each that asyncmy cannot read.
+_SURROGATES = {"ucs2": "^(.{4})*D[89A-F]", "utf32": "^(.{8})*0000D[89A-F]"}
+
+
+def _is_replaced(column: Column) -> str:
+    """
+    Return the SQL of whether the server would replace a character of the text in *column*.
+
+    The text has more `?` as utf8mb4 than its bytes have, or U+FFFD, which no other set holds. A byte 0x3F is a `?` in
+    all these sets: none has it as the second byte of a character.
+    """
+    if column.charset in _SURROGATES:
+        return f"HEX({column.sql}) RLIKE '{_SURROGATES[column.charset]}'"
+    stored, sent = (f"CAST({sql} AS BINARY)" for sql in (column.sql, f"CONVERT({column.sql} USING utf8mb4)"))
+    return f"{_questions(sent)} > {_questions(stored)} OR INSTR({sent}, X'EFBFBD')"
+
+
+def _is_unmapped(key: str, column: Column) -> str:
+    """Return the SQL of whether the character set of *column* lacks a character of *key*, SQL of a text in utf8mb4."""
+    sent, stored = (f"CAST({sql} AS BINARY)" for sql in (key, f"CONVERT({key} USING {column.charset})"))
+    if column.charset in _SURROGATES:
+        return f"CAST(CONVERT(CONVERT({key} USING {column.charset}) USING utf8mb4) AS BINARY) <> {sent}"
+    return f"{_questions(stored)} > {_questions(sent)}"
+
+
+def _questions(sql: str) -> str:
+    """Return the SQL of the number of bytes 0x3F in *sql*, SQL of a binary."""
+    return f"LENGTH({sql}) - LENGTH(REPLACE({sql}, '?', ''))"
+
+
+def _text(marked: str) -> str:
+    if not marked:
+        raise ValueError
+    return marked[1:]
 
 
 def _integer(bits: int, unsigned: bool) -> str:
@@ -176,6 +241,10 @@ def key_type(column: Column) -> KeyType | None:
         bits = _BITS[name]
         low, high = (0, 2**bits - 1) if column.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         sql = "BIGINT UNSIGNED" if column.unsigned else "BIGINT"
+        if bits == 64 and column.unsigned:  # Spark has no such integer: it reads this column as decimal(20,0)
+            return KeyType(
+                (int, Decimal), f"int or Decimal from 0 to {high}", sql, holds=_are_unsigned_bigints, encode=int
+            )
         return KeyType(
             (int,), f"int from {low} to {high}", sql, holds=lambda keys: low <= min(keys) and max(keys) <= high
         )
@@ -184,7 +253,10 @@ def key_type(column: Column) -> KeyType | None:
         return KeyType((Decimal, int), "Decimal or int, finite", sql, holds=_are_finite, encode=str)
     if name in _TEXTS and name != "set":
         equals = f"CONVERT({{}} USING {column.charset}) COLLATE {column.collation}"
-        return KeyType((str,), "str without half a surrogate pair", _TEXT, equals, holds=_are_texts)
+        if column.as_bytes:
+            return KeyType((bytes,), "bytes", _TEXT, equals.format("UNHEX({})"), encode=bytes.hex)
+        unmapped = None if column.maps_all else _is_unmapped("{0}", column)
+        return KeyType((str,), "str without half a surrogate pair", _TEXT, equals, holds=_are_texts, unmapped=unmapped)
     if name in _BYTES:
         return KeyType((bytes,), "bytes", _TEXT, "UNHEX({})", encode=bytes.hex)
     return _KEYS.get(name)
@@ -192,6 +264,12 @@ def key_type(column: Column) -> KeyType | None:
 
 _TEXT = "LONGTEXT CHARACTER SET utf8mb4"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
+
+
+def _are_unsigned_bigints(keys: Sequence[Decimal | int]) -> bool:
+    if Decimal in set(map(type, keys)) and not (_are_finite(keys) and all(key == int(key) for key in keys)):
+        return False
+    return min(keys) >= 0 and max(keys) < 2**64
 
 
 def _are_finite(keys: Sequence[Decimal | int]) -> bool:

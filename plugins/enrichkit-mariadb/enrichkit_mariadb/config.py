@@ -32,6 +32,8 @@ class MariadbConfig(SqlServerConfig):
         key: Name of the key column, or a tuple of names in the order of the key columns in Spark. An index must begin
             with these columns.
         columns: Names of the value columns; empty: all columns of the table but the key columns.
+        as_bytes: Names of columns of texts that are read as `binary`, and looked up by bytes: the bytes are those that
+            the table holds, which its character set may not map to Unicode.
         max_bytes: Most bytes that the server may send for one call, with the values of all its keys; 64 KiB to 1 GiB.
         expires: Name of the `timestamp` or `datetime` column, in UTC, with the time until which a row serves; NULL: for
             ever. A row whose time is over counts as absent. None: all rows serve for ever.
@@ -52,11 +54,12 @@ class MariadbConfig(SqlServerConfig):
 
     >>> MariadbConfig(url="mariadb://app:S3cret@localhost/shop", table="users", columns=("name", "tier"))
     MariadbConfig(returns=None, table='users', key='id', columns=('name', 'tier'), max_bytes=67108864, \
-expires=None, writable=False, tls=None, tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
+expires=None, writable=False, as_bytes=(), tls=None, tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
     """
 
     url: str = field(default="mariadb://localhost:3306", repr=False)
     table: str | tuple[str, str]
+    as_bytes: tuple[str, ...] = ()
     password: str | Secret | None = field(default=None, repr=False)
     tls: bool | None = None
     tls_ca: str | None = None
@@ -66,6 +69,7 @@ expires=None, writable=False, tls=None, tls_ca=None, tls_cert=None, tls_key=None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_names("as_bytes")
         if not any(self.tls is value for value in (True, False, None)):
             raise ConfigError(f"MariadbConfig.tls is {self.tls!r}; it must be True, False or None.")
         self.database_and_table()

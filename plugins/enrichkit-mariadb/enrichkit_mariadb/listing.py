@@ -50,13 +50,16 @@ class Listing:
         # A date may be none that a calendar has, an enum is not in the order of its texts, and a double is not exact.
         listed = (*_NUMBERS, *_TEXTS, *_BYTES, "uuid")
         other = next((column for column, _ in keys if column.type not in listed), None)
+        unmapped = next((column for column, type_ in keys if type_.unmapped is not None), None)
         self._refusal = (
-            ""
-            if other is None
-            else (
-                f"The key column {other.name!r} of {source} has the type {other.full}, whose keys cannot be listed; "
-                "integers, texts, binaries and uuid can. Leave preload out."
-            )
+            f"The key column {other.name!r} of {source} has the type {other.full}, whose keys cannot be listed; "
+            "integers, texts, binaries and uuid can. Leave preload out."
+            if other is not None
+            else f"The key column {unmapped.name!r} of {source} has the character set {unmapped.charset}, which does "
+            "not map all bytes to Unicode, so its keys cannot be listed. Leave preload out, or name the column in "
+            "MariadbConfig.as_bytes, if its keys are binary in Spark, too."
+            if unmapped is not None
+            else ""
         )
         names = ", ".join(column.sql for column, _ in keys)
         inner = ", ".join(f"{column.sql} AS {quote(column.name)}" for column, _ in keys)

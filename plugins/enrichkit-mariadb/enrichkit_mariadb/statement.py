@@ -99,6 +99,7 @@ class Statement:
         self._keys = [(column, self._key_type(column)) for column in keys]
         self.listing = Listing(source, table, self._keys, serves)
         self._python_types = [set(type_.types) for _, type_ in self._keys]
+        self._values = list(values)
         self._names = [column.name for column in values]
         selected = [self._value_type(column) for column in (*keys, *values)]
         self._decoders = [(i, type_.decode) for i, type_ in enumerate(selected) if type_.decode is not None]
@@ -106,6 +107,15 @@ class Statement:
         types = [type_.ddl for type_ in selected[len(keys) :]]
         self.ddl = types[0] if len(types) == 1 else ", ".join(map(_field, self._names, types))
         select = ", ".join(type_.select for type_ in selected)
+        # The number of the first key column whose character set lacks a character of the key, and 0 without one.
+        unmapped = [
+            f"WHEN {type_.unmapped.format(f'k.k{i}')} THEN {i + 1}"
+            for i, (_, type_) in enumerate(self._keys)
+            if type_.unmapped is not None
+        ]
+        self._finds_unmapped = bool(unmapped)
+        if unmapped:
+            select += f", CASE {' '.join(unmapped)} ELSE 0 END"
         columns = ", ".join(f"k{i} {type_.column} PATH '$[{i}]'" for i, (_, type_) in enumerate(self._keys))
         on = " AND ".join(
             f"{column.sql} = {type_.equals.format(f'k.k{i}')}" for i, (column, type_) in enumerate(self._keys)
@@ -164,11 +174,11 @@ class Statement:
         Raises:
             TransientError: The numbers in *rows* are not those of the request.
         """
-        matches, unreadable = self._matches(rows, request)
+        matches, failures = self._matches(rows, request)
         answers = dict(request.answers)
         for index, values in matches.items():
-            if index in unreadable:
-                answers[request.keys[index]] = self._refusal(unreadable[index])
+            if index in failures:
+                answers[request.keys[index]] = failures[index]
             elif many and values:
                 answers[request.keys[index]] = values
             elif values:
@@ -177,37 +187,40 @@ class Statement:
 
     def _matches(
         self, rows: Sequence[Sequence[Any]], request: Request
-    ) -> tuple[dict[int, list[Value]], dict[int, str]]:
+    ) -> tuple[dict[int, list[Value]], dict[int, Failure]]:
         """
-        Return the values in *rows*, and the names of value columns that cannot be decoded.
+        Return the values in *rows*, and the failures of keys that cannot be compared or whose values cannot be decoded.
 
         Both are by the index of the key in *request*. A key without a row has an empty list of values.
         """
         matches: dict[int, list[Value]] = {}
-        unreadable: dict[int, str] = {}
+        failures: dict[int, Failure] = {}
         first, count, width = request.offset + 1, len(request.keys), self._key_width
         for number, *row in rows:
             index = number - first
             if not 0 <= index < count:
                 raise self._foreign_reply()
             values = matches.setdefault(index, [])
+            if self._finds_unmapped and (unmapped := row.pop()):
+                failures[index] = self._unmapped(self._keys[unmapped - 1][0])
+                continue
             if row[0] is None:  # no row of the table has this key
                 continue
             column = self._decode(row) if self._decoders else None
             if tuple(row[:width]) != request.expected_parts[index]:
                 continue  # the collation finds this key equal to the key of the row, and Spark would not
             if column is not None:
-                unreadable[index] = column
+                failures[index] = self._refusal(column)
             values.append(self._value_of(row[width:]))
         if len(matches) < count:
             raise self._foreign_reply()
-        return matches, unreadable
+        return matches, failures
 
     def _value_of(self, columns: list[Any]) -> Value:
         return columns[0] if len(columns) == 1 else dict(zip(self._names, columns, strict=True))
 
-    def _decode(self, row: list[Any]) -> str | None:
-        """Decode the columns of *row* in place; return the name of a value column that cannot be decoded, or None."""
+    def _decode(self, row: list[Any]) -> Column | None:
+        """Decode the columns of *row* in place; return a value column that cannot be decoded, or None."""
         unreadable = None
         for i, decode in self._decoders:
             if row[i] is not None:
@@ -216,7 +229,7 @@ class Statement:
                 except ValueError:
                     row[i] = None
                     if i >= self._key_width:
-                        unreadable = self._names[i - self._key_width]
+                        unreadable = self._values[i - self._key_width]
         return unreadable
 
     def _parts_of(self, key: Key) -> tuple[Any, ...]:
@@ -256,12 +269,30 @@ class Statement:
             )
         return type_
 
-    def _refusal(self, column: str) -> Failure:
+    def _refusal(self, column: Column) -> Failure:
         """Return the answer to a key whose row has a value in *column* that cannot be decoded."""
+        if not column.is_text:
+            return Failure(
+                PermanentError(
+                    f"The column {column.name!r} of {self.source} holds a date that no calendar has, such as "
+                    "0000-00-00. Leave the column out, or make a view that turns such dates into NULL."
+                )
+            )
         return Failure(
             PermanentError(
-                f"The column {column!r} of {self.source} holds a date that no calendar has, such as 0000-00-00. "
-                "Leave the column out, or make a view that turns such dates into NULL."
+                f"The column {column.name!r} of {self.source} holds bytes that its character set {column.charset} does "
+                "not map to Unicode, and MariaDB would send '?' in their place. Name the column in "
+                "MariadbConfig.as_bytes, to read its bytes as they are stored."
+            )
+        )
+
+    def _unmapped(self, column: Column) -> Failure:
+        """Return the answer to a key with a character that the character set of the key *column* lacks."""
+        return Failure(
+            PermanentError(
+                f"The key has a character that the character set {column.charset} of the key column {column.name!r} of "
+                f"{self.source} does not map, and MariaDB would look for '?' in its place. Name the column in "
+                "MariadbConfig.as_bytes, to look rows up by the bytes that they hold."
             )
         )
 

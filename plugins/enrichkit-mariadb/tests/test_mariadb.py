@@ -64,6 +64,13 @@ def test_a_view_is_a_table(sql: Sql, users: str, ask: Ask) -> None:
     assert ask.lookup(users, [1, 2], table="shouting") == {1: "NAME1"}
 
 
+def test_an_invisible_column_is_read_only_where_it_is_named(sql: Sql, url: str, ask: Ask) -> None:
+    sql("CREATE TABLE t (id int INVISIBLE DEFAULT 0 PRIMARY KEY, v int, w int, hidden int INVISIBLE DEFAULT 9)")
+    sql("INSERT INTO t (id, v, w) VALUES (1, 2, 3)")
+    assert ask.lookup(url, [1], table="t") == {1: {"v": 2, "w": 3}}
+    assert ask.lookup(url, [1], table="t", columns=("hidden", "v")) == {1: {"hidden": 9, "v": 2}}
+
+
 def test_several_key_columns_form_one_key(sql: Sql, url: str, ask: Ask) -> None:
     sql("CREATE TABLE stays (tenant varchar(20), number int, city text, PRIMARY KEY (tenant, number))")
     sql("INSERT INTO stays VALUES ('a', 1, 'Rome'), ('a', 2, NULL), ('b', 1, 'Oslo'), ('a:1', 1, 'Bern')")
@@ -159,6 +166,8 @@ def test_a_text_finds_the_row_that_holds_exactly_this_text(sql: Sql, url: str, a
     sql(f"CREATE TABLE t (k {column}, v int, KEY (k(20)))")
     sql("INSERT INTO t VALUES ('a', 1), ('B ', 2), ('e', 3), ('?', 4), ('', 5), ('1', 6), ('0', 7)")
     near = ["A", "a ", "B", "b ", "b", "é", "\N{GRINNING FACE}", "\ufffd", " ", "01", "1e0", "a\0", "a" * 21, "\u0131"]
+    if "ascii" in column:  # whose bytes above 127 may stand for such a key: it is an error, see test_mariadb_charsets
+        near = [key for key in near if key.isascii()]
     expected = {"a": 1, "B ": 2, "e": 3, "?": 4, "": 5, "1": 6, "0": 7}
     assert expected == ask.lookup(url, [*expected, *near], table="t", key="k")
 

@@ -43,6 +43,11 @@ _ADVICE = {
     "3D": "Name an existing database at the end of PostgresConfig.dsn.",
     "42601": "PostgresConfig.query must be one SELECT statement, without a semicolon inside.",
     "42501": "Grant SELECT on it to this user, and INSERT and UPDATE if PostgresConfig.writable is True.",
+    # The server refuses to replace a character, in a key or in a value. https://www.postgresql.org/docs/current/multibyte.html
+    "22P05": "The encoding of the database lacks a character of a key, or a stored byte has no Unicode character. "
+    "Select convert_to(column, getdatabaseencoding()) in a view, to read or to look up the bytes.",
+    "22021": "A stored text is not valid in UTF-8. Select convert_to(column, getdatabaseencoding()) in a view, to read "
+    "or to look up the bytes.",
     "25006": "The session is read-only; the query must be a SELECT that writes nothing.",
     "53300": "Lower capacity, which counts per worker process, or raise max_connections of the server.",
     "57014": "The statement ran longer than the lookup may take: give the key an index, or raise the option timeout.",

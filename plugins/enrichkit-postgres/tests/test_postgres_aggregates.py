@@ -21,7 +21,7 @@ from pyspark.sql import types as spark
 from enrichkit.driver.pickling import pack
 from enrichkit.driver.planner import make_plan
 from enrichkit.engine.loop import LoopThread
-from enrichkit.errors import FatalError, TransientError
+from enrichkit.errors import FatalError, PermanentError, TransientError
 from enrichkit.plugin import Answers, Call, Failure, Keys
 from enrichkit.testing import open_connector
 from enrichkit.testing.bench import Bench
@@ -313,6 +313,61 @@ def test_texts_of_another_encoding_are_right(elsewhere):
     assert {row[1]: {"v": row[2], "id": row[0]} for row in rows} == all_ways(
         elsewhere, [row[1] for row in rows], query=query, key="name"
     )
+
+
+# Number of bytes that the encoding stores, and of those that have no Unicode character.
+@pytest.mark.parametrize(
+    ("encoding", "stored", "refused"),
+    [("WIN1251", 255, 1), ("WIN1253", 255, 17), ("LATIN1", 255, 0), ("EUC_KR", 8963, 609), ("SQL_ASCII", 255, 128)],
+)
+def test_no_byte_becomes_another_text(postgres_server, encoding, stored, refused):
+    name = f"bytes_in_{encoding.lower()}"
+    sql = postgres_server.execute
+    sql(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'")
+    dsn = postgres_server.dsn_of(name)
+    codes = [f"{b:02x}" for b in range(1, 256)]
+    if encoding == "EUC_KR":
+        codes = [*codes[:127], *(f"{a:02x}{b:02x}" for a in range(0xA1, 0xFF) for b in range(0xA1, 0xFF))]
+
+    async def write() -> None:
+        connection = await asyncpg.connect(dsn)
+        await connection.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, v text);"
+            "CREATE VIEW bytes AS SELECT id, convert_to(v, getdatabaseencoding()) AS v FROM t"
+        )
+        # A text of SQL_ASCII holds any bytes; as a literal, a byte above 127 would have to be UTF-8.
+        await connection.execute("SET client_encoding = SQL_ASCII" if encoding == "SQL_ASCII" else "SELECT 1")
+        for i, code in enumerate(codes, 1):
+            literal = f"convert_from('\\x{code}', getdatabaseencoding())"
+            await connection.execute(f"INSERT INTO t VALUES ({i}, {literal})")
+        await connection.close()
+
+    async def ask() -> tuple[dict[int, Any], list[str]]:
+        found: dict[int, Any] = {}
+        errors = []
+        async with opened(dsn, table="t") as connector:
+            for i in range(1, len(codes) + 1):
+                try:
+                    found |= await connector.fetch_many([i], Call(timeout=10.0))
+                except PermanentError as error:
+                    errors.append(str(error))
+        return found, errors
+
+    try:
+        asyncio.run(write())
+        found, errors = asyncio.run(ask())
+        assert (stored, refused) == (len(codes), len(errors))
+        assert all("Select convert_to(column, getdatabaseencoding()) in a view" in error for error in errors)
+        python = {"WIN1251": "cp1251", "WIN1253": "cp1253", "EUC_KR": "euc_kr"}.get(encoding, "latin-1")
+        for i, text in found.items():
+            with contextlib.suppress(UnicodeDecodeError):  # Python's EUC-KR lacks the sign of the euro
+                assert text == bytes.fromhex(codes[i - 1]).decode(python), codes[i - 1]
+        assert "?" not in (text for i, text in found.items() if codes[i - 1] != "3f")
+        assert lookup(dsn, range(1, 256), table="bytes") == {
+            i: bytes.fromhex(code) for i, code in enumerate(codes[:255], 1)
+        }
+    finally:
+        sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 # Tables and queries -----------------------------------------------------------------------------------------------
