@@ -111,6 +111,17 @@ class ConnectorError(EnrichkitError):
     said: str = ""
 
 
+def reworded(error: ConnectorError, text: str) -> ConnectorError:
+    """
+    Return an error like *error* with the message *text*; *error* itself may be one that others hold, too.
+
+    No `__init__` is called, because a subclass of others may take arguments that nobody knows here.
+    """
+    changed: ConnectorError = Exception.__new__(type(error), text)
+    changed.__dict__.update(error.__dict__)
+    return changed
+
+
 class TransientError(ConnectorError):
     """
     The same lookup may work a moment later: refused, reset, timed out, throttled. The engine retries the lookup.

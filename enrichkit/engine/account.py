@@ -204,8 +204,8 @@ def reserve(run: Run, group: Group, search: Search | None) -> Mapping[str, float
     if account.over(most):
         engine.soon(_refuse, run, group)
         return None
+    run.stop_clocks(held for held in group if not isinstance(held, Bundle))  # first: the queue counts clocks
     run.pending.put_back(group, search)
-    run.stop_clocks(held for held in group if not isinstance(held, Bundle))
     engine.hold()
     return None
 

@@ -203,7 +203,8 @@ class Bridge:
             return
         if run.found_none:
             run.tell_of_misses(FEW)
-        if run.first_answers is not None and (error := run.first_answers.verdict()) is not None:
+        looked_at = run.first_answers  # a late answer may end the look meanwhile, on the thread of the loop
+        if looked_at is not None and (error := looked_at.verdict()) is not None:
             raise error
 
     def _make_room(self, rows: int) -> Iterator[Part]:

@@ -24,7 +24,7 @@ from .hedging import Hedges
 from .job import JobLimits, average_cost
 from .limits import Gate, RetryBudget
 from .pacing import CallMeter
-from .results import ANSWERED, AWAY, FAULTY, TROUBLED, Ending, conclude, show_said
+from .results import ANSWERED, AWAY, FAULTY, TROUBLED, Ending, conclude, with_said
 from .returned import came_back
 from .tuning import Tuner
 from .watchdog import sweep
@@ -70,7 +70,7 @@ class Engine:
         tuner: What says how many calls may be in flight; None: the capacity does.
         hedges: When a call is slow, and what second calls the source may get; None: no run has asked for them.
         silent: No call has ended in time since one became late.
-        idle_since: Loop time since which there is no run; None: there is one.
+        idle_since: Loop time since which nobody uses the engine; None: a run or a tier does.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class Engine:
         self.calls: dict[InFlight, Run] = {}
         self.silent = False
         self.idle_since: float | None = self.now()
+        self._tiers = 0  # tiers that may make a run at any time
         self._sweeper = Sweeper(self._loop, self._sweep)
         self._slots: set[asyncio.Task[None]] = set()
         self._parked: deque[asyncio.Future[None]] = deque()
@@ -155,7 +156,20 @@ class Engine:
             call.late = True  # nobody waits for the call any more, and its end says nothing of the source
             run.stats.abandoned += call.cancelled_at is None
             call.cancel(self.now())
-        if not self.runs:
+        self._maybe_idle()
+
+    def keep_open(self) -> None:
+        """Keep the engine open for a tier, also while it has no run, until `release`."""
+        self._tiers += 1
+        self.idle_since = None
+
+    def release(self) -> None:
+        """End one `keep_open`."""
+        self._tiers -= 1
+        self._maybe_idle()
+
+    def _maybe_idle(self) -> None:
+        if not self.runs and not self._tiers:
             self.idle_since = self.now()
 
     def calls_of(self, run: Run) -> Iterator[InFlight]:
@@ -184,7 +198,12 @@ class Engine:
         """
 
         def due() -> None:
+            nonlocal group
             run.timers.discard(handle)
+            # A late answer, or a fallback that was asked, may have settled a key meanwhile.
+            group = [lookup for lookup in group if not lookup.settled]
+            if not group:
+                return
             if tokens and (self._short_of_tokens or not self.retry_budget.spend(tokens)):
                 run.stop_clocks(group)
                 self._short_of_tokens.append((run, group, tokens))
@@ -430,8 +449,7 @@ class Engine:
             failure = TransientError(f"no answer within {run.hard_limit:g} s; the call was cancelled")
         if isinstance(failure, TransientError):
             self.gate.heed(failure, self.now())  # also when nobody waits for this call any more
-        show_said(run, failure)
-        return failure
+        return with_said(run, failure)
 
     # connector
 

@@ -11,7 +11,15 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConnectorError, ContractError, FatalError, PermanentError, TransientError, UnavailableError
+from ..errors import (
+    ConnectorError,
+    ContractError,
+    FatalError,
+    PermanentError,
+    TransientError,
+    UnavailableError,
+    reworded,
+)
 from ..interface import Absent, Answers, Failure
 from ..outcome import ERROR, MISSING, OK, REJECTED
 from . import settlement
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
     from .records import InFlight, Lookup
     from .run import Run
 
-__all__ = ["ANSWERED", "AWAY", "FAULTY", "TROUBLED", "Ending", "breach", "conclude", "in_rows", "show_said"]
+__all__ = ["ANSWERED", "AWAY", "FAULTY", "TROUBLED", "Ending", "breach", "conclude", "in_rows", "with_said"]
 
 _LISTS = frozenset((list, tuple))  # of matches; an empty one is a miss
 
@@ -212,10 +220,11 @@ def _split(run: Run, call: InFlight, lookups: list[Lookup], raws: list[Any]) -> 
     return found, answers
 
 
-def show_said(run: Run, error: BaseException | None) -> None:
-    """Add to the message of *error* what the source said, where the user wants to see keys."""
+def with_said(run: Run, error: BaseException | None) -> BaseException | None:
+    """Return *error*, its message followed by what the source said, where the user wants to see keys."""
     if run.options.show_keys and isinstance(error, ConnectorError) and error.said:
-        error.args = (f"{str(error).rstrip('.')} (the source said: {error.said})",)
+        return reworded(error, f"{str(error).rstrip('.')} (the source said: {error.said})")
+    return error
 
 
 def _settle_failures(run: Run, failures: Iterable[tuple[Lookup, Failure]]) -> None:
@@ -224,8 +233,8 @@ def _settle_failures(run: Run, failures: Iterable[tuple[Lookup, Failure]]) -> No
         if isinstance(failure.error, FatalError):
             run.fail(failure.error)
         elif not isinstance(failure.error, TransientError) and not run.closed:
-            show_said(run, failure.error)
-            settlement.settle(run, lookup, REJECTED if failure.rejected else ERROR, error=failure.error)
+            error = with_said(run, failure.error)
+            settlement.settle(run, lookup, REJECTED if failure.rejected else ERROR, error=error)
 
 
 def _ask_failures_again(run: Run, call: InFlight, failures: Iterable[tuple[Lookup, TransientError]]) -> None:

@@ -6,7 +6,6 @@ The policy (`Retry`) says how often a key may be asked for, and the `RetryBudget
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import random
@@ -14,7 +13,7 @@ import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..errors import ConnectorError, FatalError, PermanentError, TransientError
+from ..errors import ConnectorError, FatalError, PermanentError, TransientError, reworded
 from ..functions import place, raised
 from ..outcome import ERROR
 from . import settlement
@@ -191,9 +190,7 @@ def _not_repeated(
     asked = retry_after is not None and wait >= min(retry_after, RETRY_AFTER_MAX) > 0
     who = "the source asks for" if asked else "the back-off is"
     why = f"{who} {wait:.3g} s, which ends after the timeout of {timeout:g} s"
-    explained = copy.copy(error)
-    explained.args = (f"{str(error).rstrip('.')} (not asked again: {why})",)
-    return explained
+    return reworded(error, f"{str(error).rstrip('.')} (not asked again: {why})")
 
 
 def _search(run: Run, call: InFlight, waiting: list[Lookup]) -> None:

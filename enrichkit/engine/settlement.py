@@ -151,7 +151,7 @@ def settle_bundles(run: Run, call: InFlight, values: Any, missed: Sequence[int],
     A column of values has its nulls there already, and no row waits in another slice.
     """
     keys, stats, now = call.keys, run.stats, run.engine.now()
-    latency, each = now - call.started, size // len(keys)
+    each = size // len(keys)
     statuses = bytearray(_STATUS[OK]) * len(keys)
     if run.remembers:
         _remember(run, keys, values, missed, call.started)
@@ -162,14 +162,16 @@ def settle_bundles(run: Run, call: InFlight, values: Any, missed: Sequence[int],
             values[place] = value
     stats.ok += len(keys) - len(missed)
     stats.missing += len(missed)
-    stats.latency.add(latency, len(keys))
-    if latency > stats.slow_from:
-        stats.took_long(latency, keys[0])  # one for all keys of the call
     origins = {OK: "call", MISSING: instead or "call"}
     shared = {OK: "shared", MISSING: instead or "shared"}
     start, paid = 0, call.share() if run.shows_costs else None
     for bundle in call.bundles:
         end = start + len(bundle.indices)
+        # With the seconds of the tiers, which may differ from bundle to bundle.
+        latency = now - (call.started if bundle.started is None else bundle.started)
+        stats.latency.add(latency, len(bundle.keys))
+        if latency > stats.slow_from:
+            stats.took_long(latency, bundle.keys[0])  # one for all keys of the bundle
         if bundle.entered:
             deque(map(run.table.pop, bundle.keys), maxlen=0)  # the fastest way to remove them all
         own, theirs = values[start:end], statuses[start:end]

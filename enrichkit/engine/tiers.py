@@ -114,6 +114,7 @@ class Tier:
         self.parent: Run | None = None
         self.next: Tier | None = None
         self._engine = engine
+        engine.keep_open()
         self._make_run = make_run
         self._health = _healths.setdefault(engine, _Health())
         self._asked: dict[Outcomes, _Request | None] = {}  # None: a probe
@@ -152,6 +153,7 @@ class Tier:
         self._end_run()
         if self.writer is not None:
             self.writer.close()
+        self._engine.release()
 
     def _admit(self, keys: list[Any], request: _Request | None) -> None:
         if self._run is None:

@@ -447,3 +447,18 @@ async def test_what_the_source_said_of_one_key_is_told_with_the_keys(lab: Lab, s
     assert task.values == ["va", None]
     more = " (the source said: no permission for b)" if show_keys else "."
     assert task.left[1].error == f"PermanentError: The answer says that it is an error{more}"
+
+
+@pytest.mark.parametrize("fails", ["the call", "each key"])
+async def test_what_the_source_said_is_told_once_and_only_to_who_may_see_keys(lab: Lab, fails: str) -> None:
+    """A connector may keep one error for all keys, and raise it for runs of different users."""
+    error = PermanentError("refused.")
+    error.said = "no such user: ann"
+    step = Step(error=error) if fails == "the call" else Step(failure=error)
+    for show_keys, told in [(True, "refused (the source said: no such user: ann)"), (False, "refused."), (True, None)]:
+        _, task = lab.start(otherwise=step, batch_size=3, on_error="null", show_keys=show_keys)
+        task.admit("a", "b", "c")
+        await task.end()
+        told = told or "refused (the source said: no such user: ann)"
+        assert [row.error for row in task.left] == [f"PermanentError: {told}"] * 3
+    assert str(error) == "refused."

@@ -55,6 +55,28 @@ async def shout(key: Any) -> str:
     return f"{key}!"
 
 
+async def test_a_retry_that_is_due_while_the_fallback_is_asked_leaves_the_clock_alone(lab: Lab) -> None:
+    """The late call says that the source lacks the key; its second attempt was already due, and has no tokens."""
+    fallback = lab.fallback(lab.server(otherwise=Step(value="instead", after=0.6)), "on_missing")
+    retry = Retry(attempts=3, wait=0.3, jitter="none")
+    source, task = lab.start(
+        otherwise=Step(missing=True, after=0.25),
+        fallbacks=[fallback],
+        on_missing="backup",
+        timeout=5.0,
+        attempt_timeout=0.1,
+        retry=retry,
+        details=True,
+    )
+    task.run.engine.retry_budget.tokens = 0
+    outcomes = task.admit("a")
+    await task.end()
+    assert task.values == ["instead"]
+    assert outcomes.details is not None
+    assert outcomes.details.latencies == [pytest.approx(0.85)]
+    assert dict(source.asked) == {"a": 1}
+
+
 # --- a function of the key
 
 

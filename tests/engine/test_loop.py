@@ -20,8 +20,12 @@ import pytest
 
 from enrichkit.engine import bridge, loop
 from enrichkit.engine.cache import AnswerCache
+from enrichkit.engine.engine import Engine
 from enrichkit.engine.loop import LoopThread, loop_thread
+from enrichkit.engine.run import Run
+from enrichkit.engine.tiers import Tier, TierRun
 from enrichkit.errors import ConnectorBlockedError, TaskFailedError
+from enrichkit.options import Options
 from enrichkit.outcome import Outcomes
 from enrichkit.testing.bench import wait_until
 from enrichkit.testing.scripted import ScriptedConnector, Step
@@ -182,6 +186,37 @@ def test_an_engine_with_a_task_is_not_idle(
     assert server.closed == 0
     parts.close()
     assert server.has_closed.wait(5.0)
+
+
+def test_a_tier_that_is_asked_late_still_has_its_engine(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache may answer all keys of a task for longer than an idle engine stays open."""
+    monkeypatch.setattr(loop, "IDLE_AFTER", 0.0)
+    monkeypatch.setattr(loop, "BEAT", 0.002)
+    near, source = Watched(), Watched()
+    emitted: queue.Queue[Any] = queue.Queue()
+
+    def decode(raws: list[Any]) -> tuple[list[Any], dict[int, Any]]:
+        return raws, {}
+
+    def begin() -> None:
+        nearby = thread.engine("near", lambda: Engine(near, 2, 1))
+        options = Options(timeout=60.0, on_timeout="null", on_error="null")
+        tier = Tier("near", nearby, lambda emit: TierRun(nearby, "near", options, decode, emit, ordered=False))
+        engine = thread.engine("source", lambda: Engine(source, 2, 1))
+        emitted.put(Run(engine, "source", options, decode, emitted.put, tiers=[tier]))
+
+    thread.post(begin)
+    run = emitted.get(timeout=60.0)
+    for _ in range(3):  # looks at what is idle
+        beat = thread._beat
+        assert wait_until(lambda beat=beat: thread._beat > beat, 60)
+    asked = Outcomes(["a"], 1)
+    thread.post(run.admit, asked)
+    [part] = emitted.get(timeout=60.0)
+    assert (part.outcomes.values, near.asked, source.asked) == (["va"], {"a": 1}, {})
+    thread.post(run.close)
+    assert near.has_closed.wait(60.0)
+    assert wait_until(lambda: not thread.engines, 60)
 
 
 def test_a_child_process_has_a_loop_thread_of_its_own(spark_thread: SparkThread) -> None:

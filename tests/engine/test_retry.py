@@ -282,6 +282,27 @@ def test_a_retry_after_is_a_lower_bound_within_reason(retry_after: float, wait: 
     assert backoff(retry, 1, retry_after, random.Random(0)) == wait
 
 
+class OfAPlugin(TransientError):
+    """An error whose `__init__` nobody else can call."""
+
+    def __init__(self, shard: int, *, code: str) -> None:
+        super().__init__(f"shard {shard} says {code}", retry_after=2.0)
+        self.code = code
+
+
+async def test_an_error_class_of_a_plugin_is_told_with_the_reason_why_it_was_the_last(lab: Lab) -> None:
+    error = OfAPlugin(3, code="BUSY")
+    retry = Retry(wait=0.1)
+    _, task = lab.start({"a": Step(failure=error)}, otherwise=Step(), timeout=1.0, retry=retry, on_error="null")
+    task.admit("a", "b")
+    await task.end()
+    told = (
+        "OfAPlugin: shard 3 says BUSY (not asked again: the source asks for 2 s, which ends after the timeout of 1 s)"
+    )
+    assert [row.error for row in task.left] == [told, None]
+    assert str(error) == "shard 3 says BUSY"
+
+
 async def test_a_waiting_key_holds_no_slot(lab: Lab) -> None:
     server, task = lab.start({"a": [BUSY, Step()]}, capacity=1, retry=fixed(2, 1.0))
     task.admit_each("a", "b", "c")

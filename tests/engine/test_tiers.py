@@ -70,6 +70,20 @@ async def test_a_key_goes_to_the_source_when_no_tier_holds_it(lab: Lab, ordered:
     assert not task.ordered or [row.key for row in task.left[:4]] == ["a", "b", "c", "n"]
 
 
+@BATCH
+async def test_the_seconds_of_a_tier_count_whatever_path_settles_a_key(lab: Lab, batch_size: int) -> None:
+    """All keys of a call that are alike are settled at once; a failure among them separates them."""
+    for failure in (None, PermanentError("no")):
+        near = lab.tier(lab.engine(lab.server(otherwise=Step(missing=True, after=0.5)), batch_size=3), "near")
+        source = lab.server({"c": Step(failure=failure, after=0.2)}, otherwise=Step(after=0.2))
+        engine = lab.engine(source, batch_size=batch_size)
+        task = lab.task(engine, tiers=[near], details=True, on_error="null")
+        outcomes = task.admit("a", "b", "c")
+        await task.end()
+        assert outcomes.details is not None
+        assert outcomes.details.latencies == [pytest.approx(0.7)] * 3
+
+
 @pytest.mark.parametrize("further", [False, True])
 async def test_keys_that_a_tier_settles_in_another_order_keep_their_values(lab: Lab, further: bool) -> None:
     """The tier refuses the third key at once, and lacks the others of the call: their order there is another one."""
