@@ -12,9 +12,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from .errors import EnrichkitError, FatalError
 from .secrets import redact
 
-__all__ = ["is_async", "name_of", "place", "raised", "signature_problem"]
+__all__ = ["is_async", "make_connector", "name_of", "place", "raised", "signature_problem"]
 
 FRAMES_MAX = 5
 """Most frames of a user's code that a message names: the innermost ones of a deep recursion."""
@@ -76,6 +77,18 @@ def raised(error: BaseException, *, show_text: bool = False) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     places = [f"{place(frame)}: {redact(frame.line)}" if frame.line else place(frame) for frame in frames[-FRAMES_MAX:]]
     return f"{text} at {'; '.join(places)}" if places else text
+
+
+def make_connector(connector: Callable[[Any], Any], config: Any) -> Any:
+    """Return *connector* of *config*; raises `FatalError`, without the text of what its `__init__` raised."""
+    try:
+        return connector(config)
+    except EnrichkitError:
+        raise
+    except Exception as error:  # noqa: BLE001  # the border to a plugin
+        reason = raised(error)
+    # Behind the `except`, or the message would hang on the exception, whose text may hold secrets.
+    raise FatalError(f"{name_of(connector)}: the connector could not be made: its __init__ raised {reason}.")
 
 
 def place(frame: traceback.FrameSummary) -> str:

@@ -399,6 +399,19 @@ def test_check_ends_with_one_when_a_key_has_no_answer(redis_source: str) -> None
 
 
 @pytest.mark.service
+@pytest.mark.service
+@pytest.mark.parametrize("status", [400, 403, 429, 500, 502, 503, 504])
+def test_check_shows_what_the_service_said(http_service: local.HttpService, folder: Path, status: int) -> None:
+    http_service.script(local.Fault(status=status, body=b'{"error": "quota of tenant 7 is used up"}'))
+    (folder / "enrichkit.toml").write_text(
+        f"[sources.web]\ntype = 'http'\nurl = '{http_service.url}/{{}}'\nreturns = 'string'\n"
+    )
+    text = unfolded(run("check", "web", "k", "-o", "retry=none", code=1).output)
+    assert f"The service answered {status}" in text
+    assert "quota of tenant 7 is used up" in text
+
+
+@pytest.mark.service
 def test_check_shows_a_hash_as_text(redis_source: str) -> None:
     found = document("check", "hashes", "h1")
     assert {"name": "Eve", "photo": "AP8="} == found["answers"][0]["value"], (

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from enrichkit.functions import FRAMES_MAX, raised
+from enrichkit.errors import FatalError
+from enrichkit.functions import FRAMES_MAX, make_connector, raised
 
 
 def error_of(function: Any, *arguments: Any) -> Exception:
@@ -68,3 +70,21 @@ def test_no_password_of_an_address_is_shown() -> None:
     text = raised(error_of(connect), show_text=True)
     assert "hunter" not in text
     assert text.startswith("ValueError: cannot reach redis://***@host, or redis://***@host at ")
+
+
+class Unmakeable:
+    def __init__(self, config: str) -> None:
+        self.password = config.removeprefix("ok:") if config.startswith("ok:") else int(config)
+
+
+def test_a_connector_that_cannot_be_made_is_told_without_the_text_of_its_exception() -> None:
+    """`int` quotes what it was given, which may be a password."""
+    secret = "".join(("S3", "cret"))  # a traceback shows the lines of this test
+    assert make_connector(Unmakeable, f"ok:{secret}").password == secret
+    with pytest.raises(FatalError) as caught:
+        make_connector(Unmakeable, secret)
+    assert secret not in "".join(traceback.format_exception(caught.value))
+    assert str(caught.value).startswith(
+        "Unmakeable: the connector could not be made: its __init__ raised ValueError at test_functions.py, line "
+    )
+    assert caught.value.__context__ is None

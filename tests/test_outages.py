@@ -305,7 +305,8 @@ def test_closed_connections_cost_no_row(scene: Scene, times: int, worker: Worker
         rows, counters = two_tasks(worker, scene)
     assert_all_right(scene, rows)
     needed = scene.keys // scene.options.get("batch_size", 1)
-    assert needed < counters["calls"] <= needed + times * (scene.in_flight + 2)
+    # The http connector itself repeats a request whose connection has ended before the response.
+    assert needed <= counters["calls"] <= needed + times * (scene.in_flight + 2)
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -366,11 +367,12 @@ def once_under_way(scene: Scene, act: Callable[[], None]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, "fail"])
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize(("status", "match"), [(401, "u2"), (403, "u")])
 def test_refused_credentials_fail_the_task_whatever_the_policy(
-    status: int, policy: str, worker: Worker, http_service: local.HttpService
+    status: int, match: str, policy: str, worker: Worker, http_service: local.HttpService
 ) -> None:
-    http_service.script(local.Fault(match="u2", status=status))
+    """A 403 of one key among others that are answered is that key's."""
+    http_service.script(local.Fault(match=match, status=status))
     config = HttpConfig(url=f"{http_service.url}/{uuid.uuid4()}/{{}}")
     options = all_three(policy_of(policy, {"name": "spare", "score": -1}))
     with pytest.raises(FatalError) as caught:

@@ -179,7 +179,7 @@ def _timed(connector: Connector[Any], seconds: list[float]) -> Connector[Any]:
         try:
             return await fetch_many(keys, call)
         except UnavailableError as error:
-            raise TransientError(str(error), retry_after=error.retry_after) from None
+            raise _as_transient(error) from None
         finally:
             seconds.append(time.perf_counter() - began)
 
@@ -187,9 +187,15 @@ def _timed(connector: Connector[Any], seconds: list[float]) -> Connector[Any]:
         try:
             await open_()
         except UnavailableError as error:
-            raise TransientError(str(error), retry_after=error.retry_after) from None
+            raise _as_transient(error) from None
 
     # These replace the methods of this instance only.
     connector.fetch_many = timed_fetch_many  # type: ignore[method-assign]
     connector.open = open_at_once  # type: ignore[method-assign]
     return connector
+
+
+def _as_transient(error: UnavailableError) -> TransientError:
+    transient = TransientError(str(error), retry_after=error.retry_after)
+    transient.said = error.said
+    return transient

@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, ConnectorError
+from ..functions import make_connector
 from ..interface import Connector, check_key_parts
 from ..observe.active import address
 from ..observe.hooks import observers
@@ -98,7 +99,7 @@ def make_plan(
         # the same for a type, so that users who write the type in different forms share an engine and a cache.
         config = replace(config, returns=ddl_of(declared[0]))
     check_secrets(config)
-    instance = connector(config)
+    instance = make_connector(connector, config)
     capacity, batch_size, window = limits_of(name, instance, checked)
     check_preload(name, instance, checked)
     check_budget(name, instance, checked.budget)

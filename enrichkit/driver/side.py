@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, PluginError
+from ..functions import make_connector
 from ..sources.config import find_source
 from ..sources.registry import require_driver
 from .content import content_of
@@ -37,7 +38,7 @@ def engine_of(
     from ..values.types import arrow_type_of, ddl_of
 
     config = replace(config, returns=ddl_of(spark_type))  # a connector may make its answers fit the declared type
-    instance = connector(config)
+    instance = make_connector(connector, config)
     capacity, batch_size = instance.capacity, min(instance.batch_size, instance.max_batch_size)
     return instance, {
         "connector": connector,

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from ..errors import (
     ConnectorError,
     ContractError,
+    EnrichkitError,
     FatalError,
     PermanentError,
     TransientError,
     UnavailableError,
     reworded,
 )
+from ..functions import raised
 from ..interface import Absent, Answers, Failure
 from ..outcome import ERROR, MISSING, OK, REJECTED
 from . import settlement
@@ -233,8 +235,15 @@ def _settle_failures(run: Run, failures: Iterable[tuple[Lookup, Failure]]) -> No
         if isinstance(failure.error, FatalError):
             run.fail(failure.error)
         elif not isinstance(failure.error, TransientError) and not run.closed:
-            error = with_said(run, failure.error)
+            error = with_said(run, _without_text(run, failure.error))
             settlement.settle(run, lookup, REJECTED if failure.rejected else ERROR, error=error)
+
+
+def _without_text(run: Run, error: BaseException) -> BaseException:
+    """Return the *error* of a `Failure`; where its class is not ours, one without its text, which may hold a secret."""
+    if isinstance(error, EnrichkitError):
+        return error
+    return PermanentError(f"the connector returned {raised(error, show_text=run.options.show_keys)}")
 
 
 def _ask_failures_again(run: Run, call: InFlight, failures: Iterable[tuple[Lookup, TransientError]]) -> None:

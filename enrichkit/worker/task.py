@@ -20,6 +20,7 @@ from ..engine.reuse import Reuse
 from ..engine.run import HARD_LIMIT_EXTRA, Run
 from ..engine.tiers import Tier, TierRun
 from ..engine.write_back import WriteBack
+from ..functions import make_connector
 from ..interface import TaskInfo
 from ..observe.task import ObservedTask
 from ..secrets import secrets_of
@@ -287,7 +288,7 @@ def _table_maker(
     def make_table() -> Table:
         return Table(
             plan.source,
-            lambda: plan.connector(plan.config),
+            lambda: make_connector(plan.connector, plan.config),
             python_kinds,
             plan.batch_size,
             decode,
@@ -342,11 +343,11 @@ def _decoder(value_type: pa.DataType, encoding: Any, *, matches: bool) -> Decode
 
 
 def _encoding(plan: Plan | SidePlan) -> Any:
-    return plan.connector(plan.config).encoding
+    return make_connector(plan.connector, plan.config).encoding
 
 
 def _engine(plan: Plan | SidePlan) -> Engine:
-    connector = plan.connector(plan.config)
+    connector = make_connector(plan.connector, plan.config)
     connector.capacity = plan.capacity  # the size of the connector's pool
     limits = {each.option: Store(each.name, each.source, each.connector, each.config) for each in plan.limits}
     return Engine(

@@ -462,3 +462,16 @@ async def test_what_the_source_said_is_told_once_and_only_to_who_may_see_keys(la
         told = told or "refused (the source said: no such user: ann)"
         assert [row.error for row in task.left] == [f"PermanentError: {told}"] * 3
     assert str(error) == "refused."
+
+
+@pytest.mark.parametrize(
+    ("show_keys", "text"), [(False, "ValueError"), (True, "ValueError: no account redis://***@host")]
+)
+async def test_the_text_of_an_exception_that_is_not_ours_stays_in_the_worker(
+    lab: Lab, show_keys: bool, text: str
+) -> None:
+    failure: Any = ValueError("no account redis://app:S3cret@host")
+    _, task = lab.start({"a": Step(failure=failure)}, on_error="null", max_fallback_ratio=1.0, show_keys=show_keys)
+    task.admit("a", "b")
+    await task.end()
+    assert [row.error for row in task.left] == [f"PermanentError: the connector returned {text}", None]

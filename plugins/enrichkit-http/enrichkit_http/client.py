@@ -32,7 +32,15 @@ if TYPE_CHECKING:
 
     from .config import HttpConfig
 
-__all__ = ["AmbiguousLengthError", "Reply", "make_client", "make_token_client", "own_headers", "receive"]
+__all__ = [
+    "IDLE_TIMEOUT",
+    "AmbiguousLengthError",
+    "Reply",
+    "make_client",
+    "make_token_client",
+    "own_headers",
+    "receive",
+]
 
 SECOND = timedelta(seconds=1)
 # Less than the 15 s after which common servers and load balancers close an idle connection, perhaps during a request.

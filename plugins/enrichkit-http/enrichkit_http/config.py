@@ -92,6 +92,9 @@ class HttpConfig(ConnectorConfig):
             something else or nothing is there. With `bulk` as `errors`.
         missing: Statuses by which the service says that it does not hold the key; 400 to 499, or 204. None: 404, and
             with `bulk`, where a status concerns all keys at once, no status.
+        missing_when: `"empty"` where a successful response with an empty body, or a 204, says that the service does not
+            hold the key. None: an empty body is an error, or with ``returns="string"`` an empty text. Not with `bulk`,
+            `raw` or `next_page`.
         raw: True to take each response as data: the value is a struct of the status and the body as text. Only a 429,
             502, 503 or 504 is none: it says that the service is away, and is tried again. Not with `bulk`, `value`,
             `key_field`, `errors`, `success` or `missing`.
@@ -149,6 +152,7 @@ class HttpConfig(ConnectorConfig):
     errors: str | None = None
     success: str | None = None
     missing: tuple[int, ...] | None = None
+    missing_when: str | None = None
     raw: bool = False
     redirects: int = 0
     next_page: str | None = None
@@ -291,6 +295,7 @@ class HttpConfig(ConnectorConfig):
             if getattr(self, name) is None:
                 self._set(name, default)
         self._set("missing", statuses(self.missing))
+        self._check_missing_when()
         if type(self.max_bytes) is not int or not 1 <= self.max_bytes <= 2**30:
             raise ConfigError(
                 f"HttpConfig.max_bytes is {self.max_bytes!r}; it must be a whole number from 1 to 2**30 (1 GiB)."
@@ -300,6 +305,18 @@ class HttpConfig(ConnectorConfig):
                 f"HttpConfig.returns is {self.returns!r}; it must be the DDL of one value, as in 'name string, tier "
                 "int'."
             )
+
+    def _check_missing_when(self) -> None:
+        if self.missing_when is None:
+            return
+        if self.missing_when != "empty":
+            raise ConfigError(f"HttpConfig.missing_when is {self.missing_when!r}; it must be 'empty' or None.")
+        for name in ("bulk", "raw", "next_page"):
+            if getattr(self, name):
+                raise ConfigError(
+                    f"HttpConfig.missing_when is given with {name}, where an empty response says nothing of one key. "
+                    "Leave one of them out."
+                )
 
     def _defaults(self) -> dict[str, Any]:
         """Return the values that None stands for. With `bulk` a response is larger, and a status concerns all keys."""

@@ -13,7 +13,7 @@ from .document import ABSENT
 from .exchange import Exchange
 from .fields import Form, with_params
 from .headers import HeaderTemplates
-from .response_reader import EchoMismatchError, ResponseReader
+from .response_reader import EchoMismatchError, ResponseReader, not_framed
 from .template import KEY_TYPES, Body, RejectedKeyError, Url, text_of
 
 if TYPE_CHECKING:
@@ -95,6 +95,10 @@ class HttpConnector(Connector[HttpConfig]):
         if reply is None:
             return {}
         answer, charset, framed = reply
+        if self.config.missing_when is not None and not answer.strip():
+            if not framed:
+                raise not_framed()
+            return {}
         try:
             value = self._reader.read_one(texts[0], answer, charset, many=call.many, framed=framed)
         except EchoMismatchError:

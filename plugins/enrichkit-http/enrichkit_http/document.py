@@ -64,6 +64,8 @@ def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
     Raises:
         PermanentError: The encoding is another one, the stream is not whole, or it holds more than *limit* bytes.
     """
+    if not body:
+        return body  # some services announce a compression and send nothing
     match (encoding or "identity").strip().lower():
         case "identity":
             return body
@@ -76,18 +78,35 @@ def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
                 "The answer has another Content-Encoding than gzip, deflate and identity, which are those that can be "
                 "undone. Leave Accept-Encoding out of HttpConfig.headers, or make it 'gzip'."
             )
-    stream = zlib.decompressobj(window)
-    try:
-        plain = stream.decompress(body, limit + 1)
-    except zlib.error:
-        raise PermanentError(
-            "The answer is not the compressed stream that its Content-Encoding names; it was not used."
-        ) from None
-    if len(plain) > limit:
-        raise too_large(limit)
-    if not stream.eof or stream.unused_data:
-        raise PermanentError("The compressed answer is cut off, or something follows it; it was not used.")
-    return plain
+    if window == zlib.MAX_WBITS and not _begins_as_zlib(body):
+        window = -zlib.MAX_WBITS  # some services leave the header of "deflate" out (RFC 9110, 8.4.1.2)
+    members: list[bytes] = []
+    rest, room = body, limit + 1
+    while rest or not members:
+        stream = zlib.decompressobj(window)
+        try:
+            plain = stream.decompress(rest, room)
+        except zlib.error:
+            raise PermanentError(
+                "The answer is not the compressed stream that its Content-Encoding names; it was not used."
+            ) from None
+        members.append(plain)
+        room -= len(plain)
+        if room <= 0:
+            raise too_large(limit)
+        rest = stream.unused_data
+        # A file of gzip may have several members (RFC 1952, 2.2); nothing else may follow.
+        if not stream.eof or (rest and not (window > zlib.MAX_WBITS and rest.startswith(_GZIP))):
+            raise PermanentError("The compressed answer is cut off, or something follows it; it was not used.")
+    return b"".join(members)
+
+
+_GZIP = b"\x1f\x8b"
+
+
+def _begins_as_zlib(body: bytes) -> bool:
+    """Whether the first two bytes are a header of zlib (RFC 1950, 2.2)."""
+    return len(body) < 2 or (body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0)
 
 
 def too_large(limit: int, *, pages: bool = False) -> PermanentError:

@@ -24,6 +24,7 @@ __all__ = [
     "SUCCESS",
     "UNAVAILABLE",
     "LimitedError",
+    "asked_wait",
     "client_error",
     "header",
     "milliseconds",
@@ -56,6 +57,9 @@ _UNTRUSTED = re.compile(
 _CUT_OFF = re.compile(r"end of file|\beof\b|reset|closed|broken pipe|bytes remaining on stream", re.IGNORECASE)
 _UNKNOWN_NAME = re.compile(r"(?:name|node).*not known|does not resolve|no address associated", re.IGNORECASE)
 _NO_CONNECTION = {
+    re.compile(r"too many open files", re.IGNORECASE): (
+        "this process may open no more files. Raise its limit, which `ulimit -n` shows, or lower capacity"
+    ),
     re.compile(r"dns error"): "its name has no address",
     re.compile(r"refused"): "refused",
     re.compile(r"deadline has elapsed|timed out"): f"none within {CONNECT_TIMEOUT:g} s",
@@ -85,12 +89,7 @@ def status_error(status: int, response: Response, limited: type[UnavailableError
     if status in (401, 403):
         return FatalError(REFUSES.format(status))
     if status in _RETRIED or (500 <= status < 600 and status not in _NOT_RETRIED):
-        try:
-            values = response.get_header_all("retry-after")
-        except ValueError:  # not ASCII, hence malformed
-            values = []
-        wait = milliseconds(header(response, "retry-after-ms"))
-        wait = retry_after(values, header(response, "date")) if wait is None else wait
+        wait = asked_wait(response)
         kind = limited if status == 429 else UnavailableError if status in UNAVAILABLE else TransientError
         return kind(f"The service answered {status}.", retry_after=wait)
     if 300 <= status < 400:
@@ -102,6 +101,16 @@ def status_error(status: int, response: Response, limited: type[UnavailableError
         f"The service answered {status}; a value comes with 200, 201 or 203. If {status} says that the service does "
         "not hold the key, add it to HttpConfig.missing."
     )
+
+
+def asked_wait(response: Response) -> float | None:
+    """Return the seconds for which *response* asks its client to wait; None: it does not."""
+    try:
+        values = response.get_header_all("retry-after")
+    except ValueError:  # not ASCII, hence malformed
+        values = []
+    wait = milliseconds(header(response, "retry-after-ms"))
+    return retry_after(values, header(response, "date")) if wait is None else wait
 
 
 def header(response: Response, name: str) -> str | None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from .faults import moment
+from .faults import asked_wait, header, moment
 
 if TYPE_CHECKING:
     from pyreqwest.response import Response
@@ -80,6 +81,19 @@ def allowed(get: Callable[[str], str | None], unit: str = "requests") -> Allowed
     """
     found = [each for each in (*_structured(get), *_named(get)) if each.unit == unit]
     return min(found, key=lambda each: each.remaining / max(each.seconds, 0.001), default=None)
+
+
+def limit_of(response: Response) -> float | None:
+    """
+    Return the seconds to wait after a 403 that a rate limit has caused, as GitHub and others answer; None: none has.
+
+    https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
+    """
+    wait = asked_wait(response)
+    if wait is not None:
+        return wait
+    left = allowed(partial(header, response))
+    return left.seconds if left is not None and left.remaining <= 0 else None
 
 
 def _structured(get: Callable[[str], str | None]) -> Iterator[Allowed]:

@@ -87,7 +87,7 @@ class ResponseReader:
                 raise EchoMismatchError
             return decoded(body, charset) if whole_body else self._value_in(document, many)
         except NOT_JSON:
-            raise (not_framed() if whole_body and not framed else not_json(body)) from None
+            raise (not_framed() if whole_body and not framed else not_json(body, of_one=True)) from None
 
     def read_bulk(
         self, keys: Mapping[str, Key], body: bytes, charset: str | None, *, many: bool, framed: bool
@@ -248,8 +248,13 @@ def not_framed() -> PermanentError:
     )
 
 
-def not_json(body: bytes) -> PermanentError:
-    """Return the error for a body that is no JSON document."""
+def not_json(body: bytes, *, of_one: bool = False) -> PermanentError:
+    """Return the error for a body that is no JSON document; *of_one*: it is the answer to one key."""
+    if of_one and not body.strip():
+        return PermanentError(
+            "The answer is empty, and no JSON document. If that says that the service does not hold the key, set "
+            "HttpConfig.missing_when='empty'."
+        )
     return PermanentError(
         f"The answer of {len(body):,} bytes is no JSON document: malformed, cut off, not UTF-8, or nested too deep. "
         "Only returns='string' takes other text."

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 from enrichkit.errors import ConnectorError, ContractError, FatalError, PermanentError, TransientError, UnavailableError
 
 from .addresses import named_address
-from .client import AmbiguousLengthError, Reply, make_client, own_headers, receive
+from .client import IDLE_TIMEOUT, AmbiguousLengthError, Reply, make_client, own_headers, receive
 from .credentials import Credentials
 from .excerpt import beginning_of
 from .faults import SUCCESS, client_error, header, status_error
 from .gil_yield import GilYield
 from .permits import Permits
-from .rate_headers import report_allowed
+from .rate_headers import limit_of, report_allowed
 from .raw import RAW_STATUSES, RawReceiver
 from .redirects import REDIRECTS, RedirectError
 from .sealed import Sealed, sealed
@@ -28,6 +28,7 @@ from .tokens import UnauthorizedError
 
 if TYPE_CHECKING:
     from pyreqwest.client import Client
+    from pyreqwest.exceptions import PyreqwestError
     from pyreqwest.request import StreamRequest
     from pyreqwest.response import Response
 
@@ -40,6 +41,8 @@ __all__ = ["Sender"]
 LINGER = 0.05
 # Seconds, +/- 20 %, after which new connections are made: they follow a host name that moved to another server.
 LIFETIME = 300.0
+# Responses with the status 403 in a row, after which it is not single keys that the service refuses.
+FORBIDDEN_MAX = 20
 # Seconds after which it is tried again, when a file or a secret of the config could not be read.
 RENEW_AGAIN = 5.0
 
@@ -67,7 +70,7 @@ class Sender:
         self._config = config
         self._text = text
         # Neither `missing` nor `max_bytes` is None in a config that was checked.
-        self._missing = frozenset(config.missing or ())
+        self._missing = frozenset(config.missing or ()) | ({204} if config.missing_when else set())
         self._max_bytes = config.max_bytes or 0
         self._values = RAW_STATUSES if config.raw else frozenset(SUCCESS)
         if config.redirects:
@@ -84,6 +87,7 @@ class Sender:
         address = urlsplit(config.url)
         self._origin = f"{address.scheme}://{address.netloc}"
         self._client: Client | None = None
+        self._unpooled: Client | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._after_refusal = asyncio.Lock()
         self._sealed: Sealed | None = None
@@ -92,6 +96,8 @@ class Sender:
         self.limited: type[UnavailableError] = UnavailableError
         self.allows: Callable[..., None] | None = None
         self._gil_yield = GilYield()
+        self._last_answer = 0.0  # 0: none yet
+        self._forbidden = 0  # responses with the status 403 since the last answer
 
     async def open(self, capacity: int) -> None:
         """Make the client, without a connection. Raises `FatalError` for a secret or file that cannot be read."""
@@ -106,11 +112,12 @@ class Sender:
 
     async def close(self) -> None:
         """Close idle connections; the connection of a request that still runs closes at the end of the request."""
-        client, self._client = self._client, None
+        clients, self._client, self._unpooled = (self._client, self._unpooled), None, None
         if self._renewing is not None:
             self._renewing.cancel()
-        if client is not None:
-            await client.close()
+        for client in clients:
+            if client is not None:
+                await client.close()
 
     def current_client(self) -> Client | None:
         """
@@ -155,7 +162,7 @@ class Sender:
 
     async def request(self, asking: Asking) -> Reply | None:
         """Send one request and return the reply, None for a miss; raises the errors of `fetch_many`."""
-        client, url, timeout = asking.client, asking.url, asking.timeout
+        client, timeout = asking.client, asking.timeout
         if client is None:
             raise ContractError(
                 "The http connector is not open; it must be opened before a lookup. Await open() first."
@@ -170,21 +177,22 @@ class Sender:
         request: StreamRequest | None = None
         try:
             request = await self._built(client, asking, timeout)
-            response = await request.__aenter__()
+            try:
+                response = await request.__aenter__()
+            except self._client_error as error:
+                request, response = await self._once_more(error, asking, timeout, deadline)
             unread = request
             report_allowed(response, self.allows)
             if response.status not in self._values:
-                try:
-                    self._check_miss(response, url)
-                except (ConnectorError, UnauthorizedError) as error:
-                    error.said = await beginning_of(response, self._config, asking.token)
-                    raise
+                await self._check_miss(response, asking, deadline)
+                self._answered()
                 return None
             reply = await self._receive(
                 response, self._max_bytes if asking.limit is None else asking.limit, text=self._text
             )
             unread = None  # the response was read to its end: there is nothing to close, and closing costs time
             self._gil_yield.count_response()
+            self._answered()
             return reply
         except asyncio.CancelledError:
             if request is not None and unread is None:  # the client goes on with the request until its time limit
@@ -201,6 +209,29 @@ class Sender:
             permits.release()
             if unread is not None:
                 await unread.__aexit__(None, None, None)
+
+    async def _once_more(
+        self, error: PyreqwestError, asking: Asking, timeout: float, deadline: float
+    ) -> tuple[StreamRequest, Response]:
+        """
+        Send a request again, on a new connection, which has failed with *error*; else raise *error*.
+
+        A connection that was used before may end before the response begins, because the service closes idle ones
+        (RFC 9112, section 9.3.1). That is nobody's failure, and costs no attempt. No connection that was used before is
+        left when the last answer is older than the time for which the client keeps them.
+        """
+        translated, unsent = client_error(error, self._origin, timeout)
+        used = self._last_answer and monotonic() - self._last_answer < IDLE_TIMEOUT.total_seconds()
+        if unsent or not used or not self.repeatable or not isinstance(translated, UnavailableError):
+            raise error
+        request = await self._built(self._without_pool(), asking, deadline - monotonic())
+        return request, await request.__aenter__()
+
+    def _without_pool(self) -> Client:
+        """Return a client that makes a connection for each request."""
+        if self._unpooled is None:
+            self._unpooled = make_client(self._config, 0)
+        return self._unpooled
 
     async def _wait_for_permit(self, timeout: float) -> None:
         if not await self._permits.wait(timeout):
@@ -227,8 +258,45 @@ class Sender:
             await self._signer.sign(request, asking.headers, body, timeout)
         return request
 
-    def _check_miss(self, response: Response, url: str) -> None:
-        """Raise the error of an unsuccessful *response* to a request to *url*, unless its status means a miss."""
+    async def _check_forbidden(self, response: Response, deadline: float) -> None:
+        """
+        Raise the error of a rate limit, or that of a single key where the service answers others.
+
+        Nothing is raised where it refuses all keys.
+
+        As long as other requests are in flight that no 403 has ended, one of them may be answered.
+        """
+        if 403 in self._missing:
+            return
+        wait = limit_of(response)
+        if wait is not None:
+            raise self.limited("The service answered 403, with the marks of a rate limit.", retry_after=wait)
+        self._forbidden += 1
+        end = deadline - 0.1
+        # An answer or a further 403 ends the wait, and no event stands for both.
+        while not self._last_answer and self._forbidden < self._permits.busy and monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if self._last_answer and self._forbidden <= FORBIDDEN_MAX:
+            raise PermanentError(
+                "The service answered 403, and other keys with a value: it refuses this one. If 403 says that the "
+                "service does not hold the key, add it to HttpConfig.missing."
+            )
+
+    def _answered(self) -> None:
+        self._forbidden = 0
+        self._last_answer = monotonic()
+
+    async def _check_miss(self, response: Response, asking: Asking, deadline: float) -> None:
+        """Raise the error of an unsuccessful *response* to the request *asking*, unless its status means a miss."""
+        try:
+            if response.status == 403:
+                await self._check_forbidden(response, deadline)
+            self._check_status(response, asking.url)
+        except (ConnectorError, UnauthorizedError) as error:
+            error.said = await beginning_of(response, self._config, asking.token)
+            raise
+
+    def _check_status(self, response: Response, url: str) -> None:
         status = response.status
         if status in self._missing:
             return
@@ -268,5 +336,5 @@ class Sender:
     def _renew_client(self) -> None:
         self.credentials.note()
         self._sealed = sealed(self._config)
-        self._client = make_client(self._config, self._permits.capacity)
+        self._client, self._unpooled = make_client(self._config, self._permits.capacity), None
         self._expires = monotonic() + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, so that workers do not connect together

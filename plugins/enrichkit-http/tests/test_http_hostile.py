@@ -317,6 +317,10 @@ UNKNOWN = (
     "The answer has another Content-Encoding than gzip, deflate and identity, which are those that can be undone. "
     "Leave Accept-Encoding out of HttpConfig.headers, or make it 'gzip'."
 )
+EMPTY = (
+    "The answer is empty, and no JSON document. If that says that the service does not hold the key, set "
+    "HttpConfig.missing_when='empty'."
+)
 GZIP = gzip.compress(b'{"a": 1}', mtime=0)  # the ids of the tests contain it
 
 
@@ -325,12 +329,14 @@ GZIP = gzip.compress(b'{"a": 1}', mtime=0)  # the ids of the tests contain it
     [
         ("gzip", GZIP[:10], CUT_OFF),
         ("gzip", GZIP[:-1], CUT_OFF),
-        ("gzip", b"", CUT_OFF),
         ("gzip", GZIP + b"x", CUT_OFF),
-        ("gzip", GZIP + GZIP, CUT_OFF),
+        ("gzip", GZIP + GZIP[:-1], CUT_OFF),
+        ("gzip", GZIP + b"\0" * 8, CUT_OFF),
+        ("gzip", b"".join([gzip.compress(b"0" * 2**19, mtime=0)] * 3), LARGE),
         ("gzip", GZIP[:-8] + b"\0" * 8, DAMAGED),
         ("gzip", b"<html>", DAMAGED),
         ("deflate", zlib.compress(b"{}")[:-1], CUT_OFF),
+        ("deflate", zlib.compress(b"{}", wbits=-15)[:-1], CUT_OFF),
         ("gzip", gzip.compress(b"0" * (2**20 + 1), mtime=0), LARGE),
         ("gzip", gzip.compress(b"\0" * 100_000_000, mtime=0), LARGE),
         ("br", b"{}", UNKNOWN),
@@ -345,6 +351,44 @@ def test_an_answer_that_cannot_be_decompressed_is_no_value(
     kind, text = error_of(lambda: answered(http(body, f"Content-Encoding: {coding}")))
     assert issubclass(kind, PermanentError)
     assert message == text
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("gzip", gzip.compress(b'{"a": ', mtime=0) + gzip.compress(b"1}", mtime=0)),
+        ("gzip", gzip.compress(b"", mtime=0) + GZIP),
+        ("deflate", zlib.compress(b'{"a": 1}')),
+        ("deflate", zlib.compress(b'{"a": 1}', wbits=-15)),
+    ],
+    ids=["members", "an empty member", "zlib", "raw"],
+)
+def test_a_compressed_answer_is_read_as_browsers_read_it(
+    answered: Callable[..., Any], http: Callable[..., bytes], coding: str, body: bytes
+) -> None:
+    assert answered(http(body, f"Content-Encoding: {coding}"), returns="a int") == {"k": b'{"a": 1}'}
+
+
+@pytest.mark.parametrize("returns", ["a int", "string"])
+@pytest.mark.parametrize(
+    ("body", "head"),
+    [
+        (b"", ""),
+        (b" \r\n", ""),
+        (b"", "Content-Encoding: gzip"),
+        (gzip.compress(b"", mtime=0), "Content-Encoding: gzip"),
+    ],
+    ids=["nothing", "blanks", "nothing, compressed", "a compressed nothing"],
+)
+def test_an_empty_answer_is_a_miss_where_the_config_says_so(
+    answered: Callable[..., Any], http: Callable[..., bytes], body: bytes, head: str, returns: str
+) -> None:
+    heads = [head] if head else []
+    assert answered(http(body, *heads), returns=returns, missing_when="empty") == {}
+    if returns == "string":
+        assert answered(http(body, *heads), returns=returns) == {"k": body.decode() if body.isspace() else ""}
+    else:
+        assert error_of(lambda: answered(http(body, *heads), returns=returns)) == (PermanentError, EMPTY)
 
 
 def test_a_gzip_stream_inside_a_gzip_stream_is_not_json(
@@ -466,7 +510,9 @@ def test_an_answer_that_is_not_json_fails_the_key(
     path = "/" if "bulk" in fields else "/{}"
     assert error_of(lambda: answered(http(body), path=path, returns="a int", **fields)) == (
         PermanentError,
-        (
+        EMPTY
+        if not body and "bulk" not in fields
+        else (
             f"The answer of {len(body):,} bytes is no JSON document: malformed, cut off, not UTF-8, or nested too "
             "deep. Only returns='string' takes other text."
         ),

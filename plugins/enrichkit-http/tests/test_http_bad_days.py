@@ -1,0 +1,172 @@
+"""Services as they are on an ordinary bad day, with default options: each row has its value, after one attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from enrichkit_http import HttpConfig
+from pyspark.sql import types as spark
+
+from enrichkit.driver.pickling import pack
+from enrichkit.driver.planner import make_plan
+from enrichkit.errors import FatalError
+from enrichkit.worker.entry import arrow_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+pytestmark = pytest.mark.service
+
+
+class Service:
+    """
+    A server of HTTP/1.1 with keep-alive; the answer to `/k` is `"vk"`.
+
+    Args:
+        status: Takes a key and the number of requests before, and returns the status and further lines of the head.
+        closes: Takes the number of answers on a connection, and returns the seconds after which the server closes it
+            without a word; None: it does not.
+    """
+
+    def __init__(
+        self,
+        status: Callable[[str, int], str] = lambda key, before: "200 OK",
+        closes: Callable[[int], float | None] = lambda answers: None,
+    ) -> None:
+        self.status, self.closes = status, closes
+        self.asked: list[str] = []
+        self.connections = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Service:
+        self._thread.start()
+        self._server = self._run(asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=500))
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # the transports close in the next iteration
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        answers = 0
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                key = head.split(b" ")[1].decode().rpartition("/")[2]
+                status = self.status(key, len(self.asked))
+                self.asked.append(key)
+                await asyncio.sleep(0.01)
+                body = f'"v{key}"'.encode()
+                lines = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                writer.write(lines.encode() + body)
+                await writer.drain()
+                answers += 1
+                pause = self.closes(answers)
+                if pause is not None:
+                    await asyncio.sleep(pause)
+                    return
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+    def look_up(self, keys: list[str], **options: Any) -> list[dict[str, Any]]:
+        config = HttpConfig(url=f"http://127.0.0.1:{self.port}/{{}}", **options.pop("config", {}))
+        plan, _ = make_plan(config, 1, spark.StringType(), {"details": True, **options})
+        return [row for array in arrow_batches(pack(plan), [pa.array(keys)]) for row in array.to_pylist()]
+
+
+def right(keys: list[str], rows: list[dict[str, Any]]) -> bool:
+    """Whether each row has its value after one attempt."""
+    return [(row["value"], row["status"], row["attempts"]) for row in rows] == [(f'"v{key}"', "ok", 1) for key in keys]
+
+
+KEYS = [str(number) for number in range(1500)]
+
+
+@pytest.mark.parametrize(
+    "closes",
+    [
+        lambda answers: 0.0,
+        lambda answers: 0.002,
+        lambda answers: 0.005,
+        lambda answers: 0.002 if answers == 5 else None,
+    ],
+    ids=["at once", "after 2 ms", "after 5 ms", "every fifth"],
+)
+def test_a_server_that_hangs_up_without_a_word_costs_no_attempt(closes: Callable[[int], float | None]) -> None:
+    with Service(closes=closes) as service:
+        assert right(KEYS, service.look_up(KEYS))
+        assert len(service.asked) <= 2 * len(KEYS)
+
+
+def test_a_request_that_must_not_be_repeated_is_not() -> None:
+    """A POST may have been carried out."""
+    with Service(closes=lambda answers: 0.002) as service:
+        rows = service.look_up(KEYS[:300], on_error="null", config={"method": "POST", "body": {"id": "{}"}})
+        assert len(service.asked) == len(set(service.asked))
+        assert all(row["status"] == "ok" or "may have been carried out" in row["error"] for row in rows)
+
+
+LIMITED = ["Retry-After: 0", "x-ratelimit-remaining: 0\r\nx-ratelimit-reset: 0"]
+
+
+@pytest.mark.parametrize("marks", LIMITED)
+def test_a_403_with_the_marks_of_a_rate_limit_is_a_pause(marks: str) -> None:
+    def status(key: str, before: int) -> str:
+        return f"403 Forbidden\r\n{marks}" if 100 <= before < 130 else "200 OK"
+
+    with Service(status) as service:
+        rows = service.look_up(KEYS[:400])
+        assert [(row["value"], row["status"]) for row in rows] == [(f'"v{key}"', "ok") for key in KEYS[:400]]
+        assert len(service.asked) == 430
+
+
+@pytest.mark.parametrize("forbidden", [["7"], ["0", "7", "399"], KEYS[100:110]], ids=["one", "three", "ten in a row"])
+def test_a_403_of_some_records_is_their_error(forbidden: list[str]) -> None:
+    with Service(lambda key, before: "403 Forbidden" if key in forbidden else "200 OK") as service:
+        rows = service.look_up(KEYS[:400], on_error="null")
+    for key, row in zip(KEYS, rows, strict=False):
+        if key in forbidden:
+            assert row["status"] == "error"
+            assert row["error"] == (
+                "PermanentError: The service answered 403, and other keys with a value: it refuses this one. If 403 "
+                "says that the service does not hold the key, add it to HttpConfig.missing."
+            )
+        else:
+            assert (row["value"], row["status"]) == (f'"v{key}"', "ok")
+
+
+def test_a_403_of_all_keys_fails_the_task_whatever_the_policy() -> None:
+    with Service(lambda key, before: "403 Forbidden") as service, pytest.raises(FatalError, match="refuses the cred"):
+        service.look_up(KEYS[:400], on_error="null")
+
+
+def test_credentials_that_expire_fail_the_task() -> None:
+    def status(key: str, before: int) -> str:
+        return "200 OK" if before < 100 else "403 Forbidden"
+
+    with Service(status) as service:
+        with pytest.raises(FatalError, match="refuses the credentials"):
+            service.look_up(KEYS, on_error="null", max_fallback_ratio=1.0)
+        assert len(service.asked) < 300
