@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -272,6 +274,12 @@ def test_a_slot_that_has_moved_is_followed_and_then_known(filled, connected, mon
     asyncio.run(main())
 
 
+def refuses(port: int) -> bool:
+    """Whether nothing listens at *port* any more."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+
+
 def test_the_keys_of_a_dead_node_may_be_tried_again_and_the_others_are_answered(cluster, connected):
     async def main(own: RedisCluster) -> None:
         with client_of(own) as client:
@@ -280,6 +288,7 @@ def test_the_keys_of_a_dead_node_may_be_tried_again_and_the_others_are_answered(
         async with connected(own.url, cluster=True) as connector:
             assert values(KEYS) == await connector.fetch_many(KEYS, CALL)
             os.kill(own.pids[2], signal.SIGKILL)
+            assert wait_until(lambda: refuses(own.ports[2]), 60.0), "a process takes a moment to die"
             lost = [key for key in KEYS if slot_of(key.encode()) >= 16384 * 2 // 3]
             name = f"Redis at 127.0.0.1:{own.ports[2]}"
             refused = UnavailableError, f"{name} cannot be reached (ConnectionRefusedError).", name, False
