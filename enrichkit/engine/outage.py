@@ -40,6 +40,9 @@ __all__ = ["Outage"]
 
 _log = logging.getLogger("enrichkit")
 
+OWN = 4
+"""Refusals of a key, while others were answered, after which a further one begins no outage."""
+
 
 class Outage:
     """
@@ -172,7 +175,7 @@ class Outage:
                 return False
             if self._doubt is None:
                 self._failing_since = now
-            if answered:
+            if answered or _refused_beside_answers(call):
                 self._doubt = max(call.started, self._doubt or 0.0)
                 self._next_in_doubt = now + self.HOLD
                 return False
@@ -269,6 +272,12 @@ class Outage:
         """
         self._wait = min(self.PROBE_MAX, 2 * self._wait)
         self._next_probe = now + self._wait * self._rng.uniform(0.5, 1.0)
+
+
+def _refused_beside_answers(call: InFlight) -> bool:
+    """Whether each key of *call* was refused so often, while others were answered, that it may be the reason itself."""
+    waiting = _waiting(call)
+    return bool(waiting) and all(getattr(lookup, "refusals", 0) >= OWN for lookup in waiting)
 
 
 def _waiting(call: InFlight) -> dict[Lookup, None]:

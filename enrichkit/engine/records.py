@@ -69,6 +69,7 @@ class Lookup:
         more: Further slices that wait for the key, with its index in each.
         spent: Seconds that tiers took for the key; not set where there are none, which saves 1 % of a lookup.
         paid: What its calls have cost so far; not set unless the run shows costs.
+        refusals: Calls that the source has refused while it answered others; not set before the first.
     """
 
     __slots__ = (
@@ -82,6 +83,7 @@ class Lookup:
         "node_away_since",
         "outcomes",
         "paid",
+        "refusals",
         "routes",
         "spent",
         "started",
@@ -90,6 +92,7 @@ class Lookup:
 
     spent: float
     paid: dict[str, float]
+    refusals: int
 
     def __init__(self, key: Any, outcomes: Outcomes, index: int) -> None:
         self.key = key

@@ -29,7 +29,7 @@ from .cache import ABSENT, MISS
 from .deadlines import prune
 from .fast_paths import ABSENT_EACH, MARKED, answered_in_columns, answered_together, bytes_of, earn
 from .limits import RetryBudget
-from .retries import ask_afresh, ask_again, ask_again_or_fail, asked_elsewhere, failed
+from .retries import ask_afresh, ask_again, asked_elsewhere, failed, failed_for_now, refused
 from .returned import put_back, wait_for_node
 
 if TYPE_CHECKING:
@@ -250,7 +250,8 @@ def _ask_failures_again(run: Run, call: InFlight, failures: Iterable[tuple[Looku
     """Queue the keys of the transient *failures* again where that is allowed; settle the others."""
     attached: list[Lookup] = []
     lacking: list[tuple[Lookup, UnavailableError]] = []
-    shaky: dict[float | None, list[Lookup]] = {}
+    refusals: dict[float | None, list[tuple[Lookup, UnavailableError]]] = {}
+    shaky: list[tuple[Lookup, TransientError]] = []
     for lookup, error in failures:
         run.engine.gate.heed(error, run.engine.now())
         if lookup.attached:
@@ -258,17 +259,17 @@ def _ask_failures_again(run: Run, call: InFlight, failures: Iterable[tuple[Looku
             continue
         if isinstance(error, UnavailableError) and error.node is not None:
             lacking.append((lookup, error))
-            continue
-        waiting = shaky.setdefault(error.retry_after, [])
-        lookup.failed(error, counted=not (lookup.settled or call.overdue))
-        if not asked_elsewhere(call, lookup):
-            waiting.append(lookup)
+        elif isinstance(error, UnavailableError) and not call.overdue:
+            refusals.setdefault(error.retry_after, []).append((lookup, error))
+        else:
+            shaky.append((lookup, error))
     if attached:
         ask_afresh(run, attached)
     if lacking:
         wait_for_node(run, lacking)
-    for retry_after, waiting in shaky.items():
-        ask_again_or_fail(run, waiting, retry_after)
+    for pairs in refusals.values():
+        shaky += refused(run, pairs)
+    failed_for_now(run, call, shaky)
 
 
 def _settle_misses(run: Run, call: InFlight, missed: list[Lookup]) -> None:

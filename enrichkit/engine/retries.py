@@ -10,28 +10,43 @@ import logging
 import os
 import random
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import ConnectorError, FatalError, PermanentError, TransientError, reworded
+from ..errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError, reworded
 from ..functions import place, raised
+from ..options import Retry
 from ..outcome import ERROR
 from . import settlement
 from .limits import RETRY_AFTER_MAX, RetryBudget
 from .records import Search
 
 if TYPE_CHECKING:
-    from ..options import Retry
     from .records import InFlight, Lookup
     from .run import Run
 
-__all__ = ["ask_afresh", "ask_again", "ask_again_or_fail", "asked_elsewhere", "backoff", "failed", "retry_late"]
+__all__ = [
+    "ask_afresh",
+    "ask_again",
+    "ask_again_or_fail",
+    "asked_elsewhere",
+    "backoff",
+    "failed",
+    "failed_for_now",
+    "put_off",
+    "refused",
+    "retry_late",
+]
 
 _log = logging.getLogger("enrichkit")
 
 HERE = os.path.dirname(__file__)
 PLACES_MAX = 20
 """Most places that a run logs: a connector that is compiled anew for each call must not fill the log."""
+REFUSALS_MAX = 8
+"""Calls of a key that a source may refuse, while it answers others, before a refusal counts as an attempt."""
+REFUSED = Retry(wait=0.05, factor=2.0, wait_max=1.0)
+"""How long the keys of a call wait that was refused."""
 SEARCHES_AT_ONCE, SEARCH_WAIT, SEARCH_WAIT_MAX = 20, 0.05, 1.0
 """Calls of several keys that may fail in a row before what comes of them waits; seconds for each more, and at most."""
 
@@ -55,21 +70,71 @@ def failed(run: Run, call: InFlight, error: BaseException) -> None:
         return
     waiting = [lookup for lookup in call.lookups.values() if not lookup.settled]
     attached = [lookup for lookup in waiting if lookup.attached]
+    waiting = [lookup for lookup in waiting if not lookup.attached]
     if attached:
         ask_afresh(run, attached)
-        waiting = [lookup for lookup in waiting if lookup not in attached]
     if isinstance(error, TransientError):
-        _failed_for_now(run, call, waiting, error)
+        own: Sequence[tuple[Lookup, TransientError]] = [(lookup, error) for lookup in waiting]
+        if isinstance(error, UnavailableError) and not call.overdue:
+            own = refused(run, [(lookup, error) for lookup in waiting])
+        failed_for_now(run, call, own)
     elif waiting:
         _failed_for_good(run, call, waiting, error)
 
 
-def _failed_for_now(run: Run, call: InFlight, waiting: list[Lookup], error: TransientError) -> None:
-    """Queue the *waiting* keys of *call* again, whose *error* may pass; settle those that may not be asked again."""
-    for lookup in waiting:
-        lookup.failed(error, counted=not call.overdue)
-    waiting = [lookup for lookup in waiting if not asked_elsewhere(call, lookup)]
-    ask_again_or_fail(run, waiting, error.retry_after)
+def failed_for_now(run: Run, call: InFlight, failures: Sequence[tuple[Lookup, TransientError]]) -> None:
+    """Queue the keys of *failures* again, whose errors may pass; settle those that may not be asked again."""
+    waiting: dict[float | None, list[Lookup]] = {}
+    for lookup, error in failures:
+        lookup.failed(error, counted=not (lookup.settled or call.overdue))
+        if not asked_elsewhere(call, lookup):
+            waiting.setdefault(error.retry_after, []).append(lookup)
+    for retry_after, lookups in waiting.items():
+        ask_again_or_fail(run, lookups, retry_after)
+
+
+def refused(run: Run, refusals: Sequence[tuple[Lookup, UnavailableError]]) -> list[tuple[Lookup, UnavailableError]]:
+    """
+    Queue the keys of *refusals* again, which the source has refused while it answers others; return the rest.
+
+    A refusal is the source's word about load or about one of its servers, and not about the key: it counts as no
+    attempt and costs no token. But a key that is refused again and again may itself be the reason, so after
+    `REFUSALS_MAX` it is one that has failed. So is one whose deadline comes before its turn.
+
+    Args:
+        run: The run whose keys they are.
+        refusals: Keys of one call with what they got; the errors ask for the same wait.
+    """
+    failed = put_off(run, [lookup for lookup, _ in refusals], refusals[0][1].retry_after if refusals else None)
+    for lookup, error in refusals:
+        if lookup not in failed:
+            lookup.returned(error)
+            run.stats.returned += 1
+    return [(lookup, error) for lookup, error in refusals if lookup in failed]
+
+
+def put_off(run: Run, lookups: Sequence[Lookup], retry_after: float | None) -> dict[Lookup, None]:
+    """Have *lookups*, which were refused, asked for again after a while; return those that have to fail, in order."""
+    if run.closed or run.options.retry is None:
+        return dict.fromkeys(lookups)
+    failed: dict[Lookup, None] = {}
+    by_count: dict[int, list[Lookup]] = {}
+    for lookup in lookups:
+        count = getattr(lookup, "refusals", 0) + 1
+        if lookup.settled or count > REFUSALS_MAX:
+            failed[lookup] = None
+        else:
+            by_count.setdefault(count, []).append(lookup)
+    now = run.engine.now()
+    for count, group in by_count.items():
+        wait = backoff(REFUSED, count, retry_after, run.rng)
+        in_time = [lookup for lookup in group if now + wait < run.deadlines.of(lookup)]
+        failed |= dict.fromkeys(lookup for lookup in group if now + wait >= run.deadlines.of(lookup))
+        for lookup in in_time:
+            lookup.refusals = count
+        if in_time:
+            run.engine.later(run, wait, in_time)
+    return failed
 
 
 def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: BaseException) -> None:

@@ -13,7 +13,7 @@ from ..errors import SourceStalledError, TransientError, UnavailableError
 from ..options import Retry
 from ..outcome import ERROR
 from . import settlement
-from .retries import ask_again_or_fail, asked_elsewhere, backoff
+from .retries import ask_again_or_fail, asked_elsewhere, backoff, put_off
 
 if TYPE_CHECKING:
     from .records import InFlight, Lookup
@@ -98,13 +98,20 @@ def came_back(run: Run, since: float, now: float, blamed: Sequence[Lookup], *, c
 
 
 def _blame(run: Run, suspects: set[Lookup]) -> None:
-    """Count the failure of *suspects*, which were put back: ask again after a back-off where that is allowed."""
+    """
+    Take *suspects* out of the queue, which were put back although the source was not away.
+
+    Those that the source has refused are put off. The failure of the others counts, and they are asked for again after
+    a back-off where that is allowed.
+    """
     for group, search in run.pending.take_urgent():
         run.put_first([lookup for lookup in group if lookup not in suspects], search)
         blamed = [lookup for lookup in group if lookup in suspects and not lookup.settled]
-        for lookup in blamed:
+        failed = [lookup for lookup in blamed if not isinstance(lookup.error, UnavailableError)]
+        failed += put_off(run, [lookup for lookup in blamed if isinstance(lookup.error, UnavailableError)], None)
+        for lookup in failed:
             lookup.blamed()
-        ask_again_or_fail(run, blamed, None)
+        ask_again_or_fail(run, failed, None)
     run.flush()
 
 

@@ -15,6 +15,7 @@ import pytest
 from enrichkit.engine.deadlines import Deadlines
 from enrichkit.engine.limits import RetryBudget
 from enrichkit.engine.records import Lookup
+from enrichkit.engine.retries import REFUSALS_MAX
 from enrichkit.errors import LookupFailedError, PermanentError, SourceStalledError, TransientError, UnavailableError
 from enrichkit.options import Retry, default
 from enrichkit.outcome import Outcomes
@@ -234,7 +235,22 @@ async def test_a_source_that_refuses_every_tenth_call_is_not_slowed_down(lab: La
     assert lab.now <= 1.3 * 1000 / 20 * LATENCY
 
 
-async def test_while_others_are_answered_a_broken_call_is_a_failure_of_its_key(lab: Lab) -> None:
+async def test_a_share_of_refusals_fails_no_key_and_counts_no_attempt(lab: Lab) -> None:
+    """One of five servers behind a balancer is broken: with three attempts, one of 125 keys would fail."""
+
+    def step(key: Any, times: int) -> Step:
+        return Step(after=0.01, error=REFUSED) if (key * 7 + times * 3) % 5 == 0 else Step(after=0.05)
+
+    server, task = lab.start(step, capacity=20, details=True)
+    task.admit_each(*range(1000))
+    await task.end()
+    assert [(row.value, row.status, row.attempts) for row in task.left] == [(f"v{n}", "ok", 1) for n in range(1000)]
+    assert len(server.calls) == 1000 + task.run.stats.returned
+    assert task.run.stats.retries == 0
+    assert task.run.engine.retry_budget.tokens == RetryBudget.SIZE
+
+
+async def test_a_key_that_is_refused_while_others_are_answered_fails_in_the_end(lab: Lab) -> None:
     def step(key: Any, times: int) -> Step:
         return Step(after=0.5, error=REFUSED) if key == "bad" else Step(after=0.1)
 
@@ -242,11 +258,11 @@ async def test_while_others_are_answered_a_broken_call_is_a_failure_of_its_key(l
         step, capacity=2, retry=Retry(attempts=3, wait=0.0), on_error=default("instead"), details=True
     )
     task.admit("bad")
-    task.admit_each(*range(40))
+    task.admit_each(*range(200))
     await task.end()
     assert (task.left[0].value, task.left[0].status, task.left[0].attempts) == ("instead", "error", 3)
     assert task.left[0].error == "UnavailableError: refused"
-    assert server.asked["bad"] == 3
+    assert server.asked["bad"] == REFUSALS_MAX + 3
     assert task.run.stats.outages == 0
 
 
@@ -292,7 +308,7 @@ async def test_a_call_whose_keys_fail_for_several_reasons_begins_no_outage(lab: 
     _, task = lab.start(step, batch_size=2, retry=Retry(attempts=2, wait=0.0), details=True)
     task.admit(0, 1)
     await task.end()
-    assert [(row.value, row.attempts) for row in task.left] == [("v0", 2), ("v1", 2)]
+    assert [(row.value, row.attempts) for row in task.left] == [("v0", 1 + (other == 0)), ("v1", 1 + (other == 1))]
     assert task.run.stats.outages == 0
 
 
@@ -593,10 +609,10 @@ async def test_the_time_of_day_of_an_outage_is_utc(lab: Lab, monkeypatch: pytest
     assert abs(datetime.fromisoformat(f"{said[1]}+00:00") - began) < timedelta(minutes=1)
 
 
-async def test_when_calls_that_left_together_are_answered_those_that_failed_count_and_nothing_ramps_up(
+async def test_when_calls_that_left_together_are_answered_those_that_failed_are_put_off_and_nothing_ramps_up(
     lab: Lab,
 ) -> None:
-    """The source refuses two of twenty calls: these are the failures of two keys, and no outage."""
+    """The source refuses two of twenty calls: that is no outage, and no attempt."""
 
     def step(key: Any, times: int) -> Step:
         fails = key < 2 and times == 1
@@ -607,7 +623,7 @@ async def test_when_calls_that_left_together_are_answered_those_that_failed_coun
     await lab.at(0.121)
     assert sum(seen.started >= 0.12 for seen in server.calls) >= 18
     await task.end()
-    assert [row.attempts for row in task.left] == [2, 2] + [1] * 58
+    assert [row.attempts for row in task.left] == [1] * 60
     assert (task.run.stats.outages, task.run.stats.returned) == (0, 2)
 
 
@@ -1031,8 +1047,8 @@ async def test_one_poisoned_key_holds_no_other_key_up(lab: Lab, capacity: int) -
     task.admit_each(*range(40))
     await task.end()
     assert [(row.status, row.attempts) for row in task.left] == [("error", 3)] + [("ok", 1)] * 40
-    assert max(row.at for row in task.left) < 40 * 0.1 / capacity + 2.5
-    assert server.asked["bad"] == 3
+    assert max(row.at for row in task.left) < 40 * 0.1 / capacity + 8.0
+    assert server.asked["bad"] == REFUSALS_MAX + 3
     assert task.run.stats.outages == 0
 
 
