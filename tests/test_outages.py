@@ -6,9 +6,13 @@ Real connectors and servers, and the worker's whole path without Spark; the faul
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import re
 import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -42,6 +46,7 @@ from .faults import (
     assert_row,
     policy_of,
 )
+from .pace import at_pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -327,6 +332,20 @@ def test_a_service_that_refuses_all_for_a_while_costs_no_row(
     assert scene.asked() <= scene.keys + scene.in_flight + 10
 
 
+@pytest.mark.parametrize("fault", [{"status": 502}, {"status": 429}, {"reset": True}], ids=["502", "429", "reset"])
+def test_a_service_that_refuses_some_calls_while_it_answers_others_costs_no_row(
+    fault: dict[str, Any], worker: Worker, http_service: local.HttpService
+) -> None:
+    """One of five calls: with three attempts for each key, one of 125 would fail. No attempt is counted."""
+    keys = [f"u{n}" for n in range(2000)]
+    refused = [local.Fault(times=1, skip=4 * n, **fault) for n in range(300)]
+    http_service.script(*refused, latency=0.05)
+    rows = worker.outcomes(HttpConfig(url=f"{http_service.url}/{{}}", value="score"), INT, keys, max_fallback_ratio=0.0)
+    assert_good(rows, [local.value_of(key)["score"] for key in keys])
+    assert {row["attempts"] for row in rows} == {1}
+    assert http_service.stats().calls == 2000 + len(refused)
+
+
 def test_a_service_that_ends_all_connections_gets_few(worker: Worker, http_service: local.HttpService) -> None:
     """One for each call in flight as it began, and for each probe: fewer than three of these a second."""
     http_service.script(latency=0.05)
@@ -345,6 +364,31 @@ def test_a_service_that_ends_all_connections_gets_few(worker: Worker, http_servi
         assert 1 <= proxy.opened - before <= 100 + 5 + 2 * STALL
         proxy.heal()
         assert_good(worker.outcomes(bad, INT, GOOD), [local.value_of(key)["score"] for key in GOOD])
+
+
+@pytest.mark.parametrize("scene", ["http", "redis", "postgres"], indirect=True)
+def test_a_process_that_stands_still_for_longer_than_the_timeout_costs_no_row(scene: Scene) -> None:
+    """Its answers lie in its sockets when it goes on, and no key is asked for twice."""
+    timeout = at_pace(2.0)
+    before = scene.proxy.bytes_to_client
+    command = [sys.executable, "-m", "tests.one_task"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdin is not None
+            options = {**scene.options, "timeout": timeout, "max_fallback_ratio": 0.0}
+            pickle.dump((scene.config, list(range(scene.keys)), options), process.stdin)
+            process.stdin.close()
+            assert wait_until(lambda: scene.proxy.bytes_to_client > before + 5000, 120.0)
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(1.5 * timeout)
+            process.send_signal(signal.SIGCONT)
+            assert process.stdout is not None
+            rows = json.load(process.stdout)
+        finally:
+            process.kill()
+    assert_all_right(scene, rows)
+    assert {row["attempts"] for row in rows} == {1}
+    assert scene.asked is None or scene.asked() == scene.keys
 
 
 @contextmanager

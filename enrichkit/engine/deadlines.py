@@ -21,6 +21,8 @@ __all__ = ["TICKS_PER_TIMEOUT", "TICK_MAX", "Deadlines", "Sweeper", "prune"]
 
 TICK_MAX = 0.05
 TICKS_PER_TIMEOUT = 20
+GAP = 1.0
+"""Seconds by which a look comes late when the process stood still, or a connector blocked the loop."""
 FEW_RECORDS = 1000  # take 150 KB, so there is no need to look for empty ones
 
 
@@ -107,12 +109,25 @@ def prune(record: list[Any]) -> None:
 
 
 class Sweeper:
-    """A timer that calls *sweep* every *tick* seconds, from `wake` until *sweep* returns False: nothing to watch."""
+    """
+    A timer that calls *sweep* every *tick* seconds, from `wake` until *sweep* returns False: nothing to watch.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sweep: Callable[[float], bool]) -> None:
+    When a look comes late by more than `GAP`, nothing has been read from the sockets in that time, as after SIGSTOP or
+    in a virtual machine that was paused. Then *stood_still* is called with the time at which the look was due and the
+    time now, and the look itself waits for another tick, in which the answers that came meanwhile are read.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sweep: Callable[[float], bool],
+        stood_still: Callable[[float, float], None],
+    ) -> None:
         self._loop = loop
         self._sweep = sweep
+        self._stood_still = stood_still
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         self.tick = TICK_MAX
         self.idle = True
         self._stopped = False
@@ -125,6 +140,7 @@ class Sweeper:
         """Start the timer, if it does not run."""
         if self.idle:
             self.idle = False
+            self._due = self._loop.time() + self.tick
             self._timer = self._loop.call_later(self.tick, self._fire)
 
     def stop(self) -> None:
@@ -135,6 +151,12 @@ class Sweeper:
             self.idle = True
 
     def _fire(self) -> None:
+        now = self._loop.time()
+        if now - self._due > GAP:
+            self._stood_still(self._due, now)
+            self.idle = True
+            self.wake()
+            return
         # An answer that has arrived in this turn of the loop needs two more turns to reach its slot, and is in time.
         self._loop.call_soon(self._loop.call_soon, self._look)
 

@@ -13,6 +13,7 @@ import logging
 import random
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from .pacing import CallMeter
 from .results import ANSWERED, AWAY, FAULTY, TROUBLED, Ending, conclude, with_said
 from .returned import came_back
 from .tuning import Tuner
-from .watchdog import sweep
+from .watchdog import stood_still, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -70,6 +71,8 @@ class Engine:
         tuner: What says how many calls may be in flight; None: the capacity does.
         hedges: When a call is slow, and what second calls the source may get; None: no run has asked for them.
         silent: No call has ended in time since one became late.
+        cancelled: Whether a call was cancelled since one ended in time.
+        room_at: Loop time from which on a late call may be cancelled so that a key that waits has its slot.
         idle_since: Loop time since which nobody uses the engine; None: a run or a tier does.
     """
 
@@ -112,10 +115,11 @@ class Engine:
         self._meters: dict[InFlight, CallMeter] = {}
         self.runs: deque[Run] = deque()
         self.calls: dict[InFlight, Run] = {}
-        self.silent = False
+        self.silent = self.cancelled = False
+        self.room_at = 0.0
         self.idle_since: float | None = self.now()
         self._tiers = 0  # tiers that may make a run at any time
-        self._sweeper = Sweeper(self._loop, self._sweep)
+        self._sweeper = Sweeper(self._loop, self._sweep, partial(stood_still, self))
         self._slots: set[asyncio.Task[None]] = set()
         self._parked: deque[asyncio.Future[None]] = deque()
         self._short_of_tokens: deque[tuple[Run, list[Lookup], int]] = deque()  # retries, in the order of their back-off
@@ -155,7 +159,7 @@ class Engine:
         for call in self.calls_of(run):
             call.late = True  # nobody waits for the call any more, and its end says nothing of the source
             run.stats.abandoned += call.cancelled_at is None
-            call.cancel(self.now())
+            self.cancel(call, self.now())
         self._maybe_idle()
 
     def keep_open(self) -> None:
@@ -175,6 +179,11 @@ class Engine:
     def calls_of(self, run: Run) -> Iterator[InFlight]:
         """Iterate over the calls of *run* that are in flight."""
         return (call for call, owner in self.calls.items() if owner is run)
+
+    def cancel(self, call: InFlight, now: float) -> None:
+        """Cancel *call*, once; its slot is free when it has ended."""
+        self.cancelled = True
+        call.cancel(now)
 
     def wake(self) -> None:
         """Let slots look for groups: parked slots first, new ones while there are fewer than `capacity`."""
@@ -389,7 +398,7 @@ class Engine:
             self._note(run, call, ending)
         if call.late or ending is None:
             return  # the gate has counted the call when it became late
-        self.silent = False
+        self.silent = self.cancelled = False
         if ending is ANSWERED:
             self.gate.accepted()
         else:
@@ -404,6 +413,7 @@ class Engine:
 
     def became_late(self, call: InFlight, now: float) -> None:
         """Count *call*, which has not been answered in time, with those that the source refused."""
+        self.silent = True
         self.gate.refused()
         if self.tuner is not None:
             self.tuner.refused(call.started, now)
@@ -446,7 +456,8 @@ class Engine:
         while call.task is not None and call.task.cancelling() and not self._closing:
             call.task.uncancel()  # also when the connector swallowed the cancellation and answered
         if isinstance(failure, asyncio.CancelledError) and call.cancelled_at is not None:
-            failure = TransientError(f"no answer within {run.hard_limit:g} s; the call was cancelled")
+            seconds = min(run.hard_limit, call.cancelled_at - call.started)
+            failure = TransientError(f"no answer within {seconds:.3g} s; the call was cancelled")
         if isinstance(failure, TransientError):
             self.gate.heed(failure, self.now())  # also when nobody waits for this call any more
         return with_said(run, failure)

@@ -279,6 +279,12 @@ class Gate:
         """Return the seconds for which no call may leave, because the source asked for it; 0 or less: none."""
         return self._paused_until - now
 
+    def stood_still(self, gap: float) -> None:
+        """Move what began before the last *gap* seconds, in which the process did not run, to after them."""
+        self.outage.stood_still(gap)
+        if self.breaker.held_since is not None:
+            self.breaker.held_since += gap
+
     def heed(self, error: TransientError, now: float) -> None:
         """Pause where *error* says that the source asks for it; a node of several asks for its own keys alone."""
         if error.retry_after is not None and getattr(error, "node", None) is None:

@@ -240,6 +240,15 @@ class Outage:
                 self.suspects.pop(lookup, None)
                 self.alone.pop(lookup, None)
 
+    def stood_still(self, gap: float) -> None:
+        """Move all moments by *gap* seconds, as those at which the calls in flight started: their order stays."""
+        if self.since is not None:
+            self.since += gap
+            self._last_failed += gap
+        if self._doubt is not None:
+            self._doubt += gap
+        self._failing_since += gap
+
     def describe(self, now: float) -> str:
         """Return for how long the source has been away, since when, and what the last call got."""
         assert self.since is not None

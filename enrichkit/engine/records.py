@@ -434,6 +434,11 @@ class InFlight:
         """Whether a lookup waits for the call."""
         return bool(self.bundles) or not all(lookup.state is SETTLED for lookup in self.lookups.values())
 
+    def dispensable(self) -> bool:
+        """Whether each of its lookups has its outcome, or may have it from another call."""
+        lookups = self.lookups.values()
+        return not self.bundles and all(each.settled or each.attached or each.routes > 1 for each in lookups)
+
     def cancel(self, now: float) -> None:
         """Cancel the call, once; its connection is lost with it."""
         if self.cancelled_at is None and self.task is not None:

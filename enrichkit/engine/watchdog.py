@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from .records import InFlight
     from .run import Run
 
-__all__ = ["sweep"]
+__all__ = ["stood_still", "sweep"]
+
+LATE = 1.1
+"""Times the timeout, after which a late call gives its slot to a key that waits."""
+ROOM_EVERY = 0.05
+"""Seconds between two late calls that give up their slots; with each, a connection is lost."""
 
 
 def sweep(engine: Engine, now: float) -> bool:
@@ -29,6 +34,7 @@ def sweep(engine: Engine, now: float) -> bool:
     hedge(engine, now)
     _fail_on_zombies(engine, now)
     _start_clocks(engine, now)
+    _make_room(engine, now)
     if engine.gate.outage.since is not None:
         for run in list(engine.runs):
             run.answer_stale()
@@ -42,6 +48,19 @@ def sweep(engine: Engine, now: float) -> bool:
     return bool(engine.calls or pending or short_of_tokens or any(run.timers for run in engine.runs))
 
 
+def stood_still(engine: Engine, since: float, until: float) -> None:
+    """Let the time between *since* and *until*, which is now, count for nobody: the process did not run in it."""
+    gap = until - since
+    for run in list(engine.runs):
+        run.began = min(until, run.began + gap)
+        run.deadlines.stand_still(since, until)
+    for call in engine.calls:
+        call.started = min(until, call.started + gap)
+        if call.cancelled_at is not None:
+            call.cancelled_at += gap
+    engine.gate.stood_still(gap)
+
+
 def _expire_lookups(engine: Engine, now: float) -> None:
     """Give lookups whose deadline has passed their timeout outcome, and note calls that nobody waits for any more."""
     outage = engine.gate.outage
@@ -51,7 +70,7 @@ def _expire_lookups(engine: Engine, now: float) -> None:
             continue
         for call, owner in engine.calls.items():
             if not call.late and not call.wanted() and not answered_twice(call, owner, now):
-                call.late = engine.silent = True
+                call.late = True
                 engine.became_late(call, now)
 
 
@@ -65,7 +84,27 @@ def _end_overlong_calls(engine: Engine, now: float) -> None:
                 engine.became_late(call, now)
             retry_late(run, call)
         if age >= run.hard_limit:
-            call.cancel(now)
+            engine.cancel(call, now)
+
+
+def _make_room(engine: Engine, now: float) -> None:
+    """
+    Cancel the oldest call that is late by a tenth, when keys wait and no slot is free.
+
+    While no call ends in time, one slot at a time is freed: a source that is frozen is not asked anew by all of them.
+    """
+    full = len(engine.calls) >= engine.allowed and any(run.pending and not run.held_back for run in engine.runs)
+    if not full or now < engine.room_at or engine.gate.outage.since is not None or engine.gate.pause_left(now) > 0:
+        return
+    if engine.silent and any(not call.late or call.cancelled_at is not None for call in engine.calls):
+        return
+    for call, run in engine.calls.items():
+        patience = run.attempt_timeout if call.overdue else run.options.timeout
+        late = call.late and patience is not None and now - call.started >= LATE * patience
+        if late and call.cancelled_at is None and call.dispensable():
+            engine.cancel(call, now)
+            engine.room_at = now + ROOM_EVERY
+            return
 
 
 def _fail_on_zombies(engine: Engine, now: float) -> None:
@@ -85,21 +124,23 @@ def _fail_on_zombies(engine: Engine, now: float) -> None:
 
 
 def _is_zombie(call: InFlight, run: Run, now: float) -> bool:
-    """Whether *call* was cancelled long ago and still runs."""
+    """Whether *call* still runs, although it was cancelled, and its task or its hard limit is over, long ago."""
     if call.cancelled_at is None:
         return False
     patience = run.options.longest_wait or now - call.started
-    return now - call.cancelled_at > 2 * patience
+    over = call.cancelled_at if run.closed else max(call.cancelled_at, call.started + run.hard_limit)
+    return now - over > 2 * patience
 
 
 def _start_clocks(engine: Engine, now: float) -> None:
     """
     Start the clock of the next keys in line where no call may end in time for them to get a slot.
 
-    Rows that a source holds back by refusing in time have no clock, since they can wait. A source that says nothing
-    would freeze the task once its calls are cancelled.
+    Rows that a source holds back by refusing in time have no clock, since they can wait. A source that says nothing,
+    also when a late call has given its slot to another key, would freeze the task.
     """
     full = len(engine.calls) >= engine.allowed and all(call.late for call in engine.calls)
+    full = full and (engine.cancelled or not any(call.dispensable() for call in engine.calls))
     if engine.gate.outage.since is not None:
         for run in engine.runs:
             if not run.patient:

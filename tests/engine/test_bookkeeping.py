@@ -176,7 +176,7 @@ async def test_the_sweeper_comes_by_twenty_times_in_the_shortest_timeout_and_in_
         moments.append(now)
         return len(moments) < 3
 
-    sweeper = Sweeper(asyncio.get_running_loop(), sweep)
+    sweeper = Sweeper(asyncio.get_running_loop(), sweep, lambda since, until: None)
     for timeout in timeouts:
         sweeper.watch(timeout / TICKS_PER_TIMEOUT)
     sweeper.wake()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from enrichkit.engine.hedging import Hedges
 from enrichkit.engine.limits import RETRY_AFTER_MAX, Rate, RetryBudget
 from enrichkit.engine.records import Bundle
+from enrichkit.engine.watchdog import LATE
 from enrichkit.errors import TransientError
 from enrichkit.interface import Failure, Keys
 
@@ -131,10 +132,13 @@ class Watch:
                 assert not idle, f"a slot is idle while keys wait: {engine!r}"
 
     def _clocks_run(self, now: float) -> None:
-        """While nobody waits for the calls in all the slots, the clock of the next keys runs; or they may hang."""
-        calls = self.engine.calls if self.engine is not None else {}
-        away = self.engine is not None and self.engine.gate.outage.since is not None  # then clocks stand still
-        if away or len(calls) < self.plan.capacity or not all(call.late or run.closed for call, run in calls.items()):
+        """While nobody waits for the calls in all slots, one is freed, and then the clock of the next keys runs."""
+        engine = self.engine
+        if engine is None:
+            return
+        calls = engine.calls
+        waits = engine.gate.outage.since is not None or engine.gate.pause_left(now) > 0  # then clocks stand still
+        if waits or len(calls) < self.plan.capacity or not all(call.late or run.closed for call, run in calls.items()):
             self._late_since = math.inf
             return
         self._late_since = min(self._late_since, now)
@@ -143,7 +147,9 @@ class Watch:
             if fresh and not watched.closed and watched.options.timeout is not None:
                 key = fresh[0].keys[0] if isinstance(fresh[0], Bundle) else fresh[0].key
                 since = max(self._late_since, watched.current[key].came)
-                assert fresh[0].started is not None or now - since <= 0.1, "a key waits without a clock"
+                limits = [run.attempt_timeout or run.options.timeout or 0.0 for run in calls.values()]
+                patience = 0.1 + (LATE - 1.0) * max(limits)
+                assert fresh[0].started is not None or now - since <= patience, "a key waits without a clock"
 
     def closes(self, number: int) -> None:
         """The run ends, early or not."""

@@ -11,29 +11,31 @@ class Permits:
     """
     The permits of one open client, one for each request in flight.
 
-    The engine never makes more calls than `capacity`, so `acquire` only counts. Callers have to wait for a permit only
-    while requests of cancelled calls still run.
+    The engine never makes more calls than `capacity`, so `acquire` only counts. The requests of cancelled calls still
+    run for a while: up to `capacity` of them have a permit besides, since the engine has cancelled them so that other
+    keys are asked for. Callers have to wait for a permit only while there are more.
 
     Attributes:
-        capacity: Number of permits.
+        capacity: Number of calls at a time.
+        limit: Number of permits now.
         busy: Number of permits that are acquired.
     """
 
-    __slots__ = ("_waiters", "busy", "capacity")
+    __slots__ = ("_waiters", "busy", "capacity", "limit")
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+        self.capacity = self.limit = capacity
         self.busy = 0
         self._waiters: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
-        return f"<Permits: {self.busy} of {self.capacity} busy>"
+        return f"<Permits: {self.busy} of {self.limit} busy>"
 
     async def wait(self, seconds: float) -> bool:
         """Return True as soon as a permit is free, without acquiring it, or False if none is free for *seconds*."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while self.busy >= self.capacity:
+        while self.busy >= self.limit:
             waiter = loop.create_future()
             self._waiters.append(waiter)
             # Not wait_for: before Python 3.12 it loses a cancellation that comes at the same time as the result.
@@ -56,6 +58,14 @@ class Permits:
             waiter.set_result(None)
         self._waiters.clear()
 
-    def release_after(self, seconds: float) -> None:
-        """Release a permit after *seconds*."""
-        asyncio.get_running_loop().call_later(seconds, self.release)
+    def keep(self, seconds: float) -> None:
+        """Acquire a permit for *seconds*, for the request of a cancelled call."""
+        further = int(self.limit < 2 * self.capacity)
+        self.busy += 1
+        self.limit += further
+
+        def end() -> None:
+            self.limit -= further
+            self.release()
+
+        asyncio.get_running_loop().call_later(seconds, end)

@@ -52,8 +52,7 @@ class Sender:
     The client of a connector, which is open between `open` and `close`.
 
     To cancel a call does not end the client's request; only the time limit of the request ends it. So each request gets
-    the time that its call has left as its time limit, and the request of a cancelled call keeps its permit, one of
-    `capacity`, until then.
+    the time that its call has left as its time limit, and the request of a cancelled call keeps a permit until then.
 
     Args:
         config: Config of the source.
@@ -169,7 +168,7 @@ class Sender:
             )
         permits = self._permits
         deadline = monotonic() + timeout
-        if permits.busy >= permits.capacity:
+        if permits.busy >= permits.limit:
             await self._wait_for_permit(timeout)
             timeout = deadline - monotonic()
         permits.acquire()
@@ -196,8 +195,7 @@ class Sender:
             return reply
         except asyncio.CancelledError:
             if request is not None and unread is None:  # the client goes on with the request until its time limit
-                permits.acquire()
-                permits.release_after(deadline + LINGER - monotonic())
+                permits.keep(deadline + LINGER - monotonic())
             raise
         except AmbiguousLengthError:
             self.replace_client(client)
@@ -236,7 +234,7 @@ class Sender:
     async def _wait_for_permit(self, timeout: float) -> None:
         if not await self._permits.wait(timeout):
             raise TransientError(
-                f"No request was free within {timeout:.3g} s: all {self._permits.capacity} belong to calls that were "
+                f"No request was free within {timeout:.3g} s: {self._permits.limit} belong to calls that were "
                 "cancelled, and have not ended yet."
             )
 

@@ -706,30 +706,40 @@ def test_connections_are_reused_and_no_more_than_the_capacity(
     assert stats.connections <= 2 * 4
 
 
-def test_a_cancelled_request_keeps_its_permit_until_its_time_limit(
+HANG = ("hang-0", "hang-1")
+
+
+def test_requests_of_cancelled_calls_hold_up_others_only_when_there_are_more_than_capacity(
     http_service: HttpService, connected: Callable[..., Any]
 ) -> None:
     async def scenario() -> float:
         loop = asyncio.get_running_loop()
         async with connected(http_service.url + "/{}", capacity=2) as connector:
+
+            async def abandon(*keys: str) -> None:
+                calls = [asyncio.create_task(connector.fetch_many([key], Call(timeout=5.0))) for key in keys]
+                await arrived(http_service, *keys)
+                for call in calls:
+                    call.cancel()
+                ends = await asyncio.gather(*calls, return_exceptions=True)
+                assert [isinstance(end, asyncio.CancelledError) for end in ends] == [True] * len(keys)
+
             began = loop.time()
-            calls = [asyncio.create_task(connector.fetch_many([f"hang-{n}"], Call(timeout=5.0))) for n in range(2)]
-            await arrived(http_service, "hang-0", "hang-1")
-            for call in calls:
-                call.cancel()
-            assert [
-                isinstance(result, asyncio.CancelledError)
-                for result in await asyncio.gather(*calls, return_exceptions=True)
-            ] == [True, True]
-            assert loop.time() - began < 5.0
-            # Both permits belong to cancelled requests, so this call waits; nobody cancels it, and it gets its answer.
+            await abandon("hang-0", "hang-1")
             await connector.fetch_many(["k"], Call(timeout=10.0))
+            await abandon("hang-2", "hang-3")
+            assert loop.time() - began < 5.0
+            # Cancelled requests hold all four permits, so this call waits; nobody cancels it, and it gets its answer.
+            await connector.fetch_many(["l"], Call(timeout=10.0))
             return loop.time() - began
 
     http_service.script(Fault(match="hang", hang=True))
     assert asyncio.run(scenario()) >= 5.0
-    first, second, last = (request["keys"] for request in http_service.log())
-    assert (sorted([first, second]), last) == ([["hang-0"], ["hang-1"]], ["k"])
+    assert [sorted(request["keys"][0] for request in http_service.log()[part]) for part in (slice(2), slice(2, 6))] == [
+        ["hang-0", "hang-1"],
+        ["hang-2", "hang-3", "k", "l"],
+    ]
+    assert http_service.log()[-1]["keys"] == ["l"]
     while http_service.stats().in_flight:  # until the test's own time limit
         time.sleep(0.005)
 
@@ -739,19 +749,22 @@ def test_a_call_that_is_cancelled_while_it_waits_sends_no_request(
 ) -> None:
     async def scenario() -> None:
         async with connected(http_service.url + "/{}", capacity=1) as connector:
-            abandoned = asyncio.create_task(connector.fetch_many(["hang"], Call(timeout=5.0)))
-            await arrived(http_service, "hang")
-            abandoned.cancel()
+            abandoned = []
+            for key in HANG:
+                abandoned.append(asyncio.create_task(connector.fetch_many([key], Call(timeout=5.0))))
+                await arrived(http_service, key)
+                abandoned[-1].cancel()
+                await asyncio.wait(abandoned)
             waiting = [asyncio.create_task(connector.fetch_many([f"w{n}"], Call(timeout=10.0))) for n in range(3)]
             await asyncio.sleep(0)
             for task in waiting:
                 task.cancel()
-            await asyncio.gather(abandoned, *waiting, return_exceptions=True)
+            await asyncio.gather(*abandoned, *waiting, return_exceptions=True)
             assert await connector.fetch_many(["last"], Call(timeout=10.0))
 
     http_service.script(Fault(match="hang", hang=True))
     asyncio.run(scenario())
-    assert [request["keys"] for request in http_service.log()] == [["hang"], ["last"]]
+    assert sorted(request["keys"] for request in http_service.log()) == [["hang-0"], ["hang-1"], ["last"]]
 
 
 def test_a_call_that_waits_too_long_for_a_permit_times_out(
@@ -759,10 +772,12 @@ def test_a_call_that_waits_too_long_for_a_permit_times_out(
 ) -> None:
     async def scenario() -> tuple[ConnectorError, list[bytes]]:
         async with serving((b"", "keep")) as server, connected(server.url + "/{}", capacity=1) as connector:
-            abandoned = asyncio.create_task(connector.fetch_many(["hang"], Call(timeout=5.0)))
-            while not server.requests:
-                await asyncio.sleep(0.005)
-            abandoned.cancel()
+            for number, key in enumerate(HANG, start=1):
+                abandoned = asyncio.create_task(connector.fetch_many([key], Call(timeout=5.0)))
+                while len(server.heads) < number:
+                    await asyncio.sleep(0.005)
+                abandoned.cancel()
+                await asyncio.wait([abandoned])
             with pytest.raises(TransientError) as caught:
                 await connector.fetch_many(["late"], Call(timeout=0.05))
             assert type(caught.value) is TransientError
@@ -770,9 +785,9 @@ def test_a_call_that_waits_too_long_for_a_permit_times_out(
 
     error, heads = asyncio.run(scenario())
     assert str(error) == (
-        "No request was free within 0.05 s: all 1 belong to calls that were cancelled, and have not ended yet."
+        "No request was free within 0.05 s: 2 belong to calls that were cancelled, and have not ended yet."
     )
-    assert heads == [b"GET /hang HTTP/1.1"]
+    assert heads == [b"GET /hang-0 HTTP/1.1", b"GET /hang-1 HTTP/1.1"]
 
 
 def test_a_closed_connector_closes_its_connections_and_can_be_opened_again(
