@@ -414,6 +414,7 @@ class Engine:
     def became_late(self, call: InFlight, now: float) -> None:
         """Count *call*, which has not been answered in time, with those that the source refused."""
         self.silent = True
+        call.late_since = now
         self.gate.refused()
         if self.tuner is not None:
             self.tuner.refused(call.started, now)

@@ -342,6 +342,7 @@ class InFlight:
         running: Not ended yet.
         accepts: Calls that the source had answered in time, in all, when this call left.
         late: Nobody has to wait for the call: all its lookups have their outcome, or `attempt_timeout` has passed.
+        late_since: Loop time since which it is late; not set before.
         overdue: `attempt_timeout` has passed, and the keys were queued again where that is allowed.
         cancelled_at: Loop time at which the engine cancelled the call; None: it did not.
         record: The lookups or bundles whose clock started with this call; `deadlines.py` keeps it.
@@ -355,6 +356,7 @@ class InFlight:
         "cancelled_at",
         "keys",
         "late",
+        "late_since",
         "lookups",
         "overdue",
         "paid",
@@ -365,6 +367,7 @@ class InFlight:
         "task",
     )
 
+    late_since: float
     paid: Mapping[str, float]
 
     def __init__(

@@ -6,6 +6,7 @@ Each step is a function of its own, in the order in which a tick takes them.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ..errors import FatalError, SourceStalledError
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["stood_still", "sweep"]
 
-LATE = 1.1
-"""Times the timeout, after which a late call gives its slot to a key that waits."""
+GRACE = 0.1
+"""Share of the timeout for which a call may be late before it gives its slot to a key that waits."""
 ROOM_EVERY = 0.05
 """Seconds between two late calls that give up their slots; with each, a connection is lost."""
 
@@ -96,15 +97,19 @@ def _make_room(engine: Engine, now: float) -> None:
     full = len(engine.calls) >= engine.allowed and any(run.pending and not run.held_back for run in engine.runs)
     if not full or now < engine.room_at or engine.gate.outage.since is not None or engine.gate.pause_left(now) > 0:
         return
-    if engine.silent and any(not call.late or call.cancelled_at is not None for call in engine.calls):
+    if engine.silent and not all(call.late for call in engine.calls):
         return
     for call, run in engine.calls.items():
-        patience = run.attempt_timeout if call.overdue else run.options.timeout
-        late = call.late and patience is not None and now - call.started >= LATE * patience
-        if late and call.cancelled_at is None and call.dispensable():
+        patience = (call.overdue and run.attempt_timeout) or run.options.timeout or math.inf
+        if call.late and _may_give_room(call) and now - call.late_since >= GRACE * patience:
             engine.cancel(call, now)
-            engine.room_at = now + ROOM_EVERY
+            engine.room_at = now + max(ROOM_EVERY, GRACE * patience if engine.silent else 0.0)
             return
+
+
+def _may_give_room(call: InFlight) -> bool:
+    """Whether *call* may be cancelled for another: it was not yet, and each of its keys may have another answer."""
+    return call.cancelled_at is None and call.dispensable()
 
 
 def _fail_on_zombies(engine: Engine, now: float) -> None:
@@ -140,7 +145,7 @@ def _start_clocks(engine: Engine, now: float) -> None:
     also when a late call has given its slot to another key, would freeze the task.
     """
     full = len(engine.calls) >= engine.allowed and all(call.late for call in engine.calls)
-    full = full and (engine.cancelled or not any(call.dispensable() for call in engine.calls))
+    full = full and (engine.cancelled or not any(_may_give_room(call) for call in engine.calls))
     if engine.gate.outage.since is not None:
         for run in engine.runs:
             if not run.patient:

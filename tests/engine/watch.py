@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from enrichkit.engine.hedging import Hedges
 from enrichkit.engine.limits import RETRY_AFTER_MAX, Rate, RetryBudget
 from enrichkit.engine.records import Bundle
-from enrichkit.engine.watchdog import LATE
-from enrichkit.errors import TransientError
+from enrichkit.engine.watchdog import GRACE
+from enrichkit.errors import TransientError, UnavailableError
 from enrichkit.interface import Failure, Keys
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Watch:
         self.broken: list[BaseException] = []
         self.calls = self.repeats = self.earned = self.second_calls = 0
         self.opened_at = -1.0 if plan.weather.opens_at_once else math.inf
-        self.paused_until = -1.0
+        self.paused_until = self._answered_at = -1.0
         self.closed = False
         self._late_since = math.inf  # since when all slots have been held by late calls
         self._rate = Rate(plan.rate) if plan.rate is not None else None
@@ -111,8 +111,12 @@ class Watch:
             errors += [answer.error for answer in flight.answers.values() if isinstance(answer, Failure)]
         for error in errors:
             wish = error.retry_after if isinstance(error, TransientError) else None
-            if wish is not None and wish == wish:
+            # The wish of a source that answers others concerns the keys of this call alone.
+            alone = not isinstance(error, UnavailableError) or self._answered_at < flight.started - EPSILON
+            if wish is not None and wish == wish and alone:
                 self.paused_until = max(self.paused_until, self.now + min(max(wish, 0.0), RETRY_AFTER_MAX))
+        if flight.error is None:
+            self._answered_at = self.now
         if isinstance(flight.answers, dict):
             clean = not any(isinstance(answer, Failure) for answer in flight.answers.values())
             self.earned += clean * (RetryBudget.RETRY if flight.attempt > 1 and not watched.asks_after_misses else 1)
@@ -144,11 +148,12 @@ class Watch:
         self._late_since = min(self._late_since, now)
         for watched in self.runs:
             fresh = watched.run.pending._fresh
-            if fresh and not watched.closed and watched.options.timeout is not None:
+            held = watched.run.held_back
+            if fresh and not (watched.closed or held) and watched.options.timeout is not None:
                 key = fresh[0].keys[0] if isinstance(fresh[0], Bundle) else fresh[0].key
                 since = max(self._late_since, watched.current[key].came)
-                limits = [run.attempt_timeout or run.options.timeout or 0.0 for run in calls.values()]
-                patience = 0.1 + (LATE - 1.0) * max(limits)
+                limits = [run.options.timeout or run.attempt_timeout or 0.0 for run in calls.values()]
+                patience = 0.1 + GRACE * max(limits)
                 assert fresh[0].started is not None or now - since <= patience, "a key waits without a clock"
 
     def closes(self, number: int) -> None:
