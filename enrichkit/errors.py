@@ -142,21 +142,31 @@ class UnavailableError(TransientError):
 
     The source is not reachable, refuses connections, breaks one before it answers, starts up or shuts down, or has no
     free connection. While it answers nobody, the engine keeps the keys, counts no attempt, and asks by one call at a
-    time whether the source is back. While it answers other calls, the error counts like any `TransientError`.
+    time whether the source is back. While it answers other calls, it asks again for the key a moment later, up to eight
+    times, and counts no attempt; from then on the error counts like any `TransientError`.
 
     Attributes:
         node: Name of the server of several that is not available, when the others may answer; None: the whole source.
             Its keys wait and are asked again without an attempt being counted, and other keys are not held back.
         sent: Whether the keys may have reached the source. False proves that the key is not the reason; else a key that
             fails alone, while no other key is asked for, is not waited for longer than its `timeout`.
+        busy: Whether the source has refused the call because it has as many as it takes: HTTP 429, no free connection.
+            While it answers others, fewer calls are in flight.
     """
 
     def __init__(
-        self, message: str, *, retry_after: float | None = None, node: str | None = None, sent: bool = True
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        node: str | None = None,
+        sent: bool = True,
+        busy: bool = False,
     ) -> None:
         super().__init__(message, retry_after=retry_after)
         self.node = node
         self.sent = sent
+        self.busy = busy
 
 
 class PermanentError(ConnectorError):

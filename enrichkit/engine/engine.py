@@ -440,7 +440,9 @@ class Engine:
         outage, now = self.gate.outage, self.now()
         if ending not in (ANSWERED, FAULTY) or call.cancelled_at is not None:
             outage.gave_up(call, now)
-        elif outage.holds:
+            return
+        self.gate.allowance.answered(call, now)
+        if outage.holds:
             began = outage.since
             blamed = outage.answered(call, now, len(self.calls))
             if began is not None and blamed is not None:
@@ -460,7 +462,7 @@ class Engine:
             seconds = min(run.hard_limit, call.cancelled_at - call.started)
             failure = TransientError(f"no answer within {seconds:.3g} s; the call was cancelled")
         if isinstance(failure, TransientError):
-            self.gate.heed(failure, self.now())  # also when nobody waits for this call any more
+            self.gate.heed(call, failure, len(self.calls), self.now())  # also when nobody waits for this call any more
         return with_said(run, failure)
 
     # connector

@@ -1,8 +1,8 @@
 """
 What bounds the calls of an engine: the gate that holds calls back although a slot is free, and the budget of retries.
 
-The gate asks these in turn: a pause that the source asked for, an outage, the limit and the budget of the job, the
-rate, what the source says that it still allows, and the breaker.
+The gate asks these in turn: a pause that the source asked for, an outage, the allowance of a source that refuses some
+calls, the limit and the budget of the job, the rate, what the source says that it still allows, and the breaker.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING
 
+from ..errors import UnavailableError
+from .allowance import Allowance
 from .outage import Outage
 from .quota import Quota
 
@@ -145,7 +147,7 @@ class Breaker:
 
 class Gate:
     """
-    What holds all calls of an engine back: a pause that the source asked for, an outage, the rate, and the breaker.
+    What holds all calls of an engine back: a pause that the source asked for, an outage, the rate, and the like.
 
     Args:
         name: Name of the source in messages.
@@ -157,6 +159,7 @@ class Gate:
 
     Attributes:
         outage: Whether the source is away.
+        allowance: How many calls may be in flight, where the source refuses some.
         breaker: The breaker.
         accepted: Count a call that the source answered in time.
         may_hold: Whether `delay` has to be asked before a call; False while nothing holds calls back.
@@ -170,6 +173,7 @@ class Gate:
         "_quotas",
         "_rate",
         "accepted",
+        "allowance",
         "breaker",
         "may_hold",
         "outage",
@@ -185,6 +189,7 @@ class Gate:
         account: Account | None = None,
     ) -> None:
         self.outage = Outage(name, capacity, rng)
+        self.allowance = Allowance(capacity)
         self.breaker = Breaker(rng)
         self.accepted = self.breaker.accepted  # an attribute, because a method around it costs 1 % of a lookup
         self.may_hold = rate is not None or limit is not None or account is not None
@@ -200,6 +205,8 @@ class Gate:
         wait = self._paused_until - now
         if wait <= 0:
             wait = self.outage.delay(now, in_flight)
+        if wait <= 0 and self.outage.since is None:
+            wait = self.allowance.delay(now, in_flight)
         if wait <= 0 and self._limit is not None:
             wait = self._limit.delay(now, in_flight)
         if wait <= 0 and self._account is not None:
@@ -215,13 +222,16 @@ class Gate:
             return wait
         always = self._rate is not None or self._limit is not None or self._account is not None
         spaced = any(quota.holds for quota in self._quotas.values())
-        self.may_hold = always or spaced or self.outage.holds or self.breaker.troubled()
+        held = self.outage.holds or self.allowance.holds
+        self.may_hold = always or spaced or held or self.breaker.troubled()
         return 0.0
 
     def reason(self, now: float) -> str:
-        """Return what holds calls back: `outage`, `breaker`, `pause`, `budget`, `limit` or `rate`."""
+        """Return what holds calls back: `outage`, `refusals`, `breaker`, `pause`, `budget`, `limit` or `rate`."""
         if self.outage.holds:
             return "outage"
+        if self.allowance.holds:
+            return "refusals"
         if self.breaker.held_since is not None:
             return "breaker"
         if self._paused_until > now:
@@ -263,11 +273,18 @@ class Gate:
         quota.told(now, remaining, seconds, limit)
         self.may_hold = self.may_hold or quota.holds
 
-    def unavailable(self, call: InFlight, error: TransientError, now: float) -> bool:
-        """Note that *call* as a whole ended with *error*; return whether the source is away."""
-        away = self.outage.unavailable(call, error, call.accepts != self.breaker.accepts, now)
-        self.may_hold = self.may_hold or self.outage.holds
+    def unavailable(self, call: InFlight, error: TransientError, in_flight: int, now: float) -> bool:
+        """Note that *call* as a whole ended with *error*, and *in_flight* go on; return whether the source is away."""
+        answers = self._answers_others(call, error, in_flight)
+        away = self.outage.unavailable(call, error, answers, now, doubt=not _busy(error))
+        if _busy(error) and not away:
+            self.allowance.refused(call, now)
+        self.may_hold = self.may_hold or self.outage.holds or self.allowance.holds
         return away
+
+    def _answers_others(self, call: InFlight, error: TransientError, in_flight: int) -> bool:
+        """Whether the source answers others than *call*; one that has too many answers those that it has taken."""
+        return call.accepts != self.breaker.accepts or (_busy(error) and in_flight > 0)
 
     def pause(self, now: float, seconds: float) -> None:
         """Let no call leave for *seconds*, clamped to 0..60, because the source asked for it."""
@@ -285,15 +302,28 @@ class Gate:
         if self.breaker.held_since is not None:
             self.breaker.held_since += gap
 
-    def heed(self, error: TransientError, now: float) -> None:
-        """Pause where *error* says that the source asks for it; a node of several asks for its own keys alone."""
-        if error.retry_after is not None and getattr(error, "node", None) is None:
+    def heed(self, call: InFlight, error: TransientError, in_flight: int, now: float) -> None:
+        """
+        Pause where *error*, which *call* got, says that the source asks for it; *in_flight* other calls go on.
+
+        A node of several asks for its own keys alone. So does a source that refuses a call while it answers others.
+        """
+        if isinstance(error, UnavailableError) and (
+            error.node is not None or self._answers_others(call, error, in_flight)
+        ):
+            return
+        if error.retry_after is not None:
             self.pause(now, error.retry_after)
 
     def refused(self) -> None:
         """Count a call that failed with a transient error, or became late."""
         self.breaker.refused()
         self.may_hold = True
+
+
+def _busy(error: TransientError) -> bool:
+    """Whether *error* says that the source has as many calls as it takes."""
+    return isinstance(error, UnavailableError) and error.busy and error.node is None
 
 
 class RetryBudget:

@@ -157,7 +157,9 @@ class Outage:
         """Whether *call* is the probe that asks whether the source is back."""
         return call is self._probe
 
-    def unavailable(self, call: InFlight, error: TransientError, answered: bool, now: float) -> bool:
+    def unavailable(
+        self, call: InFlight, error: TransientError, answered: bool, now: float, *, doubt: bool = True
+    ) -> bool:
         """
         Note that *call* as a whole ended with *error*.
 
@@ -166,6 +168,7 @@ class Outage:
             error: An `UnavailableError` of the whole source may begin an outage; any `TransientError` continues one.
             answered: Whether another call has ended well since *call* started.
             now: Loop time.
+            doubt: Whether the error raises doubt where another call has ended well.
 
         Returns:
             Whether the source is away.
@@ -175,6 +178,8 @@ class Outage:
                 return False
             if self._doubt is None:
                 self._failing_since = now
+            if answered and not doubt:
+                return False
             if answered or _refused_beside_answers(call):
                 self._doubt = max(call.started, self._doubt or 0.0)
                 self._next_in_doubt = now + self.HOLD

@@ -94,9 +94,10 @@ def _conclude_each(run: Run, call: InFlight, answers: Any, error: BaseException 
         trouble = _trouble(answers, len(call.lookups))
     else:
         trouble = error if isinstance(error, TransientError) else None
-    if trouble is not None and not run.closed and run.engine.gate.unavailable(call, trouble, run.engine.now()):
+    gate, others, now = run.engine.gate, len(run.engine.calls), run.engine.now()
+    if trouble is not None and not run.closed and gate.unavailable(call, trouble, others, now):
         for failure in answers.values() if error is None else ():
-            run.engine.gate.heed(failure.error, run.engine.now())
+            gate.heed(call, failure.error, others, now)
         put_back(run, call, trouble)
         return AWAY
     if isinstance(error, UnavailableError) and error.node is not None:
@@ -253,7 +254,7 @@ def _ask_failures_again(run: Run, call: InFlight, failures: Iterable[tuple[Looku
     refusals: dict[float | None, list[tuple[Lookup, UnavailableError]]] = {}
     shaky: list[tuple[Lookup, TransientError]] = []
     for lookup, error in failures:
-        run.engine.gate.heed(error, run.engine.now())
+        run.engine.gate.heed(call, error, len(run.engine.calls), run.engine.now())
         if lookup.attached:
             attached.append(lookup)
             continue

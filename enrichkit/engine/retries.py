@@ -45,6 +45,8 @@ PLACES_MAX = 20
 """Most places that a run logs: a connector that is compiled anew for each call must not fill the log."""
 REFUSALS_MAX = 8
 """Calls of a key that a source may refuse, while it answers others, before a refusal counts as an attempt."""
+BUSY_MAX = 60
+"""The same where the source says that it has as many calls as it takes, which is no word about the key."""
 REFUSED = Retry(wait=0.05, factor=2.0, wait_max=1.0)
 """How long the keys of a call wait that was refused."""
 SEARCHES_AT_ONCE, SEARCH_WAIT, SEARCH_WAIT_MAX = 20, 0.05, 1.0
@@ -99,35 +101,44 @@ def refused(run: Run, refusals: Sequence[tuple[Lookup, UnavailableError]]) -> li
 
     A refusal is the source's word about load or about one of its servers, and not about the key: it counts as no
     attempt and costs no token. But a key that is refused again and again may itself be the reason, so after
-    `REFUSALS_MAX` it is one that has failed. So is one whose deadline comes before its turn.
+    `REFUSALS_MAX` or `BUSY_MAX` it is one that has failed. So is one whose deadline comes before its turn.
 
     Args:
         run: The run whose keys they are.
         refusals: Keys of one call with what they got; the errors ask for the same wait.
     """
-    failed = put_off(run, [lookup for lookup, _ in refusals], refusals[0][1].retry_after if refusals else None)
+    failed = put_off(run, refusals, refusals[0][1].retry_after if refusals else None)
     for lookup, error in refusals:
         if lookup not in failed:
             lookup.returned(error)
-            run.stats.returned += 1
+            run.stats.retried(type(error).__name__, 1)
     return [(lookup, error) for lookup, error in refusals if lookup in failed]
 
 
-def put_off(run: Run, lookups: Sequence[Lookup], retry_after: float | None) -> dict[Lookup, None]:
-    """Have *lookups*, which were refused, asked for again after a while; return those that have to fail, in order."""
+def put_off(
+    run: Run, refusals: Iterable[tuple[Lookup, UnavailableError]], retry_after: float | None
+) -> dict[Lookup, None]:
+    """
+    Have the keys of *refusals* asked for again after a while; return those that have to fail, in order.
+
+    Where a timeout would fail the task, and the source asks to wait for longer than that, the clocks stop meanwhile.
+    """
     if run.closed or run.options.retry is None:
-        return dict.fromkeys(lookups)
+        return dict.fromkeys(lookup for lookup, _ in refusals)
     failed: dict[Lookup, None] = {}
     by_count: dict[int, list[Lookup]] = {}
-    for lookup in lookups:
+    for lookup, error in refusals:
         count = getattr(lookup, "refusals", 0) + 1
-        if lookup.settled or count > REFUSALS_MAX:
+        if lookup.settled or count > (BUSY_MAX if error.busy else REFUSALS_MAX):
             failed[lookup] = None
         else:
             by_count.setdefault(count, []).append(lookup)
     now = run.engine.now()
     for count, group in by_count.items():
         wait = backoff(REFUSED, count, retry_after, run.rng)
+        late = any(now + wait >= run.deadlines.of(lookup) for lookup in group)
+        if late and retry_after is not None and wait <= run.options.stall_timeout:
+            run.stop_clocks(group)
         in_time = [lookup for lookup in group if now + wait < run.deadlines.of(lookup)]
         failed |= dict.fromkeys(lookup for lookup in group if now + wait >= run.deadlines.of(lookup))
         for lookup in in_time:

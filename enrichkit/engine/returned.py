@@ -107,8 +107,9 @@ def _blame(run: Run, suspects: set[Lookup]) -> None:
     for group, search in run.pending.take_urgent():
         run.put_first([lookup for lookup in group if lookup not in suspects], search)
         blamed = [lookup for lookup in group if lookup in suspects and not lookup.settled]
+        refused = [(lookup, lookup.error) for lookup in blamed if isinstance(lookup.error, UnavailableError)]
         failed = [lookup for lookup in blamed if not isinstance(lookup.error, UnavailableError)]
-        failed += put_off(run, [lookup for lookup in blamed if isinstance(lookup.error, UnavailableError)], None)
+        failed += put_off(run, refused, None)
         for lookup in failed:
             lookup.blamed()
         ask_again_or_fail(run, failed, None)

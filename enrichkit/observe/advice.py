@@ -25,6 +25,8 @@ REFUSED = 0.05
 """Share of the keys that were sent again, or failed, from which on the source refuses."""
 LARGE = 0.25
 """Share of the time from which on a limit is told of, although the tasks wait for something else for longer."""
+SPARED = ("pause", "breaker", "refusals")
+"""What holds calls back for the source's sake."""
 HOT = 0.2
 """Share of the rows from which on one key is told of."""
 WIDE = 16 * 1024
@@ -139,8 +141,8 @@ def limiting(it: Situation) -> str:
         return "outage"
     if it.refused > REFUSED:
         return "refused"
-    if it.held("pause") + it.held("breaker") > LARGE:
-        return max(("pause", "breaker"), key=it.held)
+    if sum(map(it.held, SPARED)) > LARGE:
+        return max(SPARED, key=it.held)
     shares = {name: getattr(stats, f"{name}_seconds") for name in ("source", "limit", "input", "output", "cpu")}
     most = max(shares, key=lambda name: shares[name])
     if it.share(stats.bytes_seconds) > LARGE and it.value_bytes > WIDE:
@@ -172,6 +174,7 @@ def sentence(it: Situation) -> str:
         "limit": "Limit on the calls in flight of the whole job reached",
         "budget": "The budget of the job is nearly spent: calls wait for what others have reserved",
         "pause": f"The source has asked for pauses, {it.held('pause'):.0%} of the time",
+        "refusals": f"The source refuses some calls, so fewer leave, {it.held('refusals'):.0%} of the time",
         "breaker": f"Calls were held back {it.held('breaker'):.0%} of the time, because most of them failed",
         "source": f"Waiting for the source: {flight}{took}{would}",
         "few keys": f"Waiting for the source with few keys at a time: {it.busy:.0%} of the slots in use{took}{would}",
@@ -210,7 +213,7 @@ def advice(it: Situation) -> Iterator[Advice]:
 def _advice(it: Situation, kind: str) -> Iterator[Advice]:
     stats = it.stats
     enough = stats.calls >= ENOUGH_CALLS
-    if kind in ("refused", "pause", "breaker"):
+    if kind in ("refused", *SPARED):
         good = stats.ok + stats.missing
         per_second = good / max(1.0, it.fill) / stats.seconds if stats.seconds else 0.0
         yield _told(

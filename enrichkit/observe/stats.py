@@ -137,7 +137,8 @@ class Stats:
         input_seconds: ... in which it waited for rows from Spark.
         output_seconds: ... in which it waited for Spark to take rows.
         cpu_seconds: ... in which its thread, or the loop thread on its behalf, computed.
-        limits: `limit_seconds` by what held the calls back: `rate`, `limit`, `budget`, `outage`, `pause` or `breaker`.
+        limits: `limit_seconds` by what held the calls back: `rate`, `limit`, `budget`, `outage`, `refusals`,
+            `pause` or `breaker`.
         bytes_seconds: Seconds in which `window_bytes` held calls back, because Spark took rows more slowly than they
             came.
         slot_seconds: `capacity` x `seconds`, with the capacity of each moment: `calls_took.sum / slot_seconds` is the

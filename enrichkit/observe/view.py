@@ -32,7 +32,7 @@ __all__ = [
 VERSION = 1
 
 TimeName = Literal["source", "limit", "input", "output", "cpu"]
-"""`limit` is a rate limit, an outage, a pause that the source asked for, or the breaker."""
+"""`limit` is a rate limit, an outage, refusals, a pause that the source asked for, or the breaker."""
 
 
 class TimeShare(TypedDict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import re
 import time
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,7 @@ from enrichkit.outcome import Outcomes
 from enrichkit.testing.scripted import Script, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .bench import Lab, Task
 
@@ -245,8 +246,7 @@ async def test_a_share_of_refusals_fails_no_key_and_counts_no_attempt(lab: Lab) 
     task.admit_each(*range(1000))
     await task.end()
     assert [(row.value, row.status, row.attempts) for row in task.left] == [(f"v{n}", "ok", 1) for n in range(1000)]
-    assert len(server.calls) == 1000 + task.run.stats.returned
-    assert task.run.stats.retries == 0
+    assert len(server.calls) == 1000 + task.run.stats.returned + task.run.stats.retries
     assert task.run.engine.retry_budget.tokens == RetryBudget.SIZE
 
 
@@ -1125,3 +1125,109 @@ async def test_a_key_that_was_asked_again_meanwhile_is_not_blamed_for_its_late_c
     await task.end()
     assert [(row.key, row.status, row.attempts) for row in task.left] == [("slow", "ok", 2), ("good", "ok", 1)]
     assert server.asked == {"slow": 2, "good": 1}
+
+
+# --- a source that refuses some calls while it answers others
+
+
+def at_once(calls: int, latency: float) -> Callable[[float | None], Callable[[Any, int], Step]]:
+    """Return a source that answers so many *calls* at once after *latency*, and refuses others at once."""
+
+    def source(retry_after: float | None) -> Callable[[Any, int], Step]:
+        ends: list[float] = []
+
+        def step(key: Any, times: int) -> Step:
+            now = asyncio.get_running_loop().time()
+            ends[:] = [end for end in ends if end > now + 1e-6]  # an answer makes room for the next call
+            if len(ends) >= calls:
+                return Step(after=0.001, error=UnavailableError("refused", retry_after=retry_after, busy=True))
+            ends.append(now + latency)
+            return Step(after=latency)
+
+        return step
+
+    return source
+
+
+def a_second(calls: float, latency: float) -> Callable[[float | None], Callable[[Any, int], Step]]:
+    """Return a source that answers so many *calls* a second, a tenth of them in a burst, and refuses others at once."""
+
+    def source(retry_after: float | None) -> Callable[[Any, int], Step]:
+        tokens, then = calls / 10, 0.0
+
+        def step(key: Any, times: int) -> Step:
+            nonlocal tokens, then
+            now = asyncio.get_running_loop().time()
+            tokens, then = min(calls / 10, tokens + (now - then) * calls), now
+            if tokens < 1.0:
+                return Step(after=0.001, error=UnavailableError("refused", retry_after=retry_after, busy=True))
+            tokens -= 1.0
+            return Step(after=latency)
+
+        return step
+
+    return source
+
+
+@pytest.mark.parametrize("retry_after", [None, 1.0])
+@pytest.mark.parametrize(
+    ("source", "capacity", "per_second"),
+    [
+        (at_once(30, 0.05), 100, 30 / 0.05),
+        (at_once(30, 0.01), 100, 30 / 0.01),
+        (at_once(5, 0.05), 100, 5 / 0.05),
+        (at_once(3, 0.02), 4, 3 / 0.02),
+        (at_once(20, 0.2), 100, 20 / 0.2),
+        (a_second(300, 0.01), 100, 300),
+        (a_second(300, 0.1), 100, 300),
+    ],
+    ids=["30 at once", "30 at once, fast", "5 at once", "3 of 4", "20 at once, slow", "300/s", "300/s, slow"],
+)
+async def test_a_source_that_takes_so_many_calls_is_used_to_four_fifths(
+    lab: Lab, source: Any, capacity: int, per_second: float, retry_after: float | None
+) -> None:
+    keys = min(30_000, int(30 * per_second))
+    server, task = lab.start(source(retry_after), capacity=capacity, details=True)
+    task.admit_each(*range(keys))
+    await task.end()
+    assert [(row.value, row.attempts) for row in task.left] == [(f"v{n}", 1) for n in range(keys)]
+    assert keys / lab.now >= 0.8 * per_second
+    assert task.run.stats.outages <= 1
+    assert len(server.calls) <= 1.2 * keys + 2 * capacity
+
+
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.4])
+async def test_a_source_that_refuses_a_share_of_all_calls_keeps_its_throughput(lab: Lab, share: float) -> None:
+    """One of the servers behind a balancer is full; fewer calls would not help."""
+    rng = random.Random(1)
+
+    def step(key: Any, times: int) -> Step:
+        if rng.random() < share:
+            return Step(after=0.001, error=UnavailableError("refused", busy=True))
+        return Step(after=rng.uniform(0.04, 0.06))
+
+    _, task = lab.start(step, capacity=100, details=True)
+    task.admit_each(*range(10_000))
+    await task.end()
+    assert [(row.value, row.attempts) for row in task.left] == [(f"v{n}", 1) for n in range(10_000)]
+    assert lab.now <= 10_000 * 0.05 / 100 / (1.0 - share) / 0.6, (
+        "the slot of a refused call rests as long as a call takes"
+    )
+
+
+@pytest.mark.parametrize("retry_after", [None, 1.0])
+async def test_a_source_that_has_too_many_calls_for_anybody_is_away(lab: Lab, retry_after: float | None) -> None:
+    """Each slot is refused once, and then one call at a time asks."""
+    busy = UnavailableError("refused", retry_after=retry_after, busy=True)
+
+    def step(key: Any, times: int) -> Step:
+        refuses = 0.55 <= asyncio.get_running_loop().time() < 5.0
+        return Step(after=0.01, error=busy) if refuses else Step(after=LATENCY)
+
+    server, task = lab.start(step, capacity=50, details=True)
+    await _admit_staggered(task, 2000, 50)
+    await task.end()
+    assert [(row.value, row.attempts) for row in task.left] == [(f"v{n}", 1) for n in range(2000)]
+    refused = sum(0.55 <= seen.started < 5.0 for seen in server.calls)
+    assert 50 <= refused <= 50 + 2 * 4.5 + 5
+    assert task.run.stats.outages == 1

@@ -42,6 +42,8 @@ _RETRIED = (408, 429)
 # The service, or a gateway before it, takes no request now, whatever the key is (RFC 9110, sections 15.6.3 to 15.6.5;
 # RFC 6585, section 4).
 UNAVAILABLE = (429, 502, 503, 504)
+# Of these, what says that the service has as many requests as it takes.
+_BUSY = (429, 503)
 # The server does not support this kind of request (RFC 9110, sections 15.6.2 and 15.6.6).
 _NOT_RETRIED = (501, 505)
 _MILLISECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?").fullmatch
@@ -90,8 +92,11 @@ def status_error(status: int, response: Response, limited: type[UnavailableError
         return FatalError(REFUSES.format(status))
     if status in _RETRIED or (500 <= status < 600 and status not in _NOT_RETRIED):
         wait = asked_wait(response)
-        kind = limited if status == 429 else UnavailableError if status in UNAVAILABLE else TransientError
-        return kind(f"The service answered {status}.", retry_after=wait)
+        text = f"The service answered {status}."
+        if status not in UNAVAILABLE:
+            return TransientError(text, retry_after=wait)
+        kind = limited if status == 429 else UnavailableError
+        return kind(text, retry_after=wait, busy=status in _BUSY)
     if 300 <= status < 400:
         return PermanentError(
             f"The service answered {status}, a redirect, which is not followed: it could lead keys and credentials "

@@ -268,7 +268,7 @@ class Sender:
             return
         wait = limit_of(response)
         if wait is not None:
-            raise self.limited("The service answered 403, with the marks of a rate limit.", retry_after=wait)
+            raise self.limited("The service answered 403, with the marks of a rate limit.", retry_after=wait, busy=True)
         self._forbidden += 1
         end = deadline - 0.1
         # An answer or a further 403 ends the wait, and no event stands for both.

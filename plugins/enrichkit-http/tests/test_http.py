@@ -323,7 +323,7 @@ def test_a_service_that_takes_no_requests_is_unavailable(
     error = failure(lambda: lookup(http_service.url + ("/" if fields else "/{}"), "k", **fields))
     assert type(error) is UnavailableError
     assert (f"The service answered {status}.", None) == (str(error), error.retry_after)
-    assert (error.sent, error.node) == (True, None)
+    assert (error.sent, error.node, error.busy) == (True, None, status in (429, 503))
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -35,6 +35,8 @@ _TRANSIENT = frozenset(
 )
 # Of these, what says that the server answers no key: too many connections, shutdown, Galera not ready, the network.
 _UNAVAILABLE = frozenset({1040, 1047, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1927, *range(2000, 2100)})
+# Of these, what says that it has as many connections as it takes.
+_BUSY = frozenset({1040, 1203, 1226})
 _FATAL = frozenset(
     {
         *(1043, 1044, 1045, 1049, 1130, 1251, 1396, 1524, 1698, 1820, 1862, 2054, 2059, 4151),  # login
@@ -114,7 +116,8 @@ def translate(error: Exception, client_errors: ModuleType, where: str, *secrets:
         kind = _class_of(number)
         shown = kind is not PermanentError and number not in _QUOTES_STATEMENT and text
         quoted = f"{redact(str(text), *secrets).rstrip('.')}, " if shown else ""
-        return kind(f"MariaDB at {where} says: {quoted}error {number}. {_ADVICE.get(number, '')}".rstrip())
+        message = f"MariaDB at {where} says: {quoted}error {number}. {_ADVICE.get(number, '')}".rstrip()
+        return UnavailableError(message, busy=number in _BUSY) if kind is UnavailableError else kind(message)
     # Most likely an error of decoding, whose text may quote the value.
     return PermanentError(f"A value from MariaDB at {where} cannot be read: {type(error).__name__}.")
 

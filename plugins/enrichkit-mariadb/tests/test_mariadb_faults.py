@@ -498,6 +498,7 @@ def test_a_server_that_answers_no_key_is_unavailable_and_one_that_is_busy_is_not
     translated = translate(asyncmy.errors.OperationalError(number, "words"), asyncmy.errors, "db:3306")
     assert type(translated) is kind
     assert str(translated).startswith(f"MariaDB at db:3306 says: words, error {number}.")
+    assert getattr(translated, "busy", False) is (number in (1040, 1203, 1226))
 
 
 def test_keys_that_are_too_long_for_one_statement_are_an_error_before_they_are_sent(

@@ -86,6 +86,8 @@ def _server_error(error: Any, state: str, where: str, secrets: Sequence[str | No
     text = f"{redact(str(error.args[0]), *secrets).rstrip('.')}, " if shown and error.args else ""
     advice = "" if state == POOLER and issubclass(kind, TransientError) else _advice(state)
     message = f"PostgreSQL at {where} says: {text}{type(error).__name__}, SQLSTATE {state}. {advice}"
+    if kind is UnavailableError:
+        return UnavailableError(message.rstrip(), busy=state == "53300" or "no more connections" in text)
     return kind(message.rstrip())
 
 

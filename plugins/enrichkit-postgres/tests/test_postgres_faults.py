@@ -72,6 +72,7 @@ def test_what_the_server_says_of_itself_is_told_with_advice(state: str) -> None:
     name, kind, advice = OF_ITSELF[state]
     expected = f"PostgreSQL at db:5432 says: words of the server, {name}, SQLSTATE {state}. {advice}".rstrip()
     assert (kind, expected) == told(of_server(state))
+    assert getattr(translate(of_server(state), asyncpg, "db:5432"), "busy", False) is (state == "53300")
 
 
 @pytest.mark.parametrize(

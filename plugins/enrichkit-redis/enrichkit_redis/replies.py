@@ -32,9 +32,8 @@ _FATAL = {
     "WRONGPASS": f"refused the username or the password. {_LOGIN}",
 }
 # Texts of replies whose code is only ERR or NOPERM.
+_FULL = ("max number of clients", "max + cluster connections")
 _BY_TEXT: tuple[tuple[str, type[ConnectorError], str], ...] = (
-    ("max number of clients", UnavailableError, "has its maximum number of clients"),
-    ("max + cluster connections", UnavailableError, "has its maximum number of clients"),
     ("invalid password", FatalError, _FATAL["WRONGPASS"]),
     ("AUTH <password> called without", FatalError, f"wants no password, but got one. {_LOGIN}"),
     ("no password is set", FatalError, f"wants no password, but got one. {_LOGIN}"),
@@ -64,6 +63,8 @@ def translate(reply: Exception, source: str) -> ConnectorError:
         return UnavailableError(message) if code in _UNAVAILABLE else TransientError(message)
     if code in _FATAL:
         return FatalError(f"{source} {_FATAL[code]} ({code}).")
+    if any(part in text for part in _FULL):
+        return UnavailableError(f"{source} has its maximum number of clients ({code}).", busy=True)
     for part, kind, meaning in _BY_TEXT:
         if part in text:
             return kind(f"{source} {meaning} ({code}).")

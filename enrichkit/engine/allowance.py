@@ -1,0 +1,154 @@
+"""
+How many calls may be in flight at a source that refuses some of them because it has too many.
+
+After each round of calls the allowance becomes the share of it that was answered. When nearly all have been answered
+for a second, it rises by one a round, or by a tenth. A slot whose call was refused rests for a moment, and until a
+later call is answered no other takes its place: a source that refuses all calls is asked by each slot once.
+
+A source may refuse for another reason: one of the servers behind a balancer is full. Then fewer calls are refused as
+often, and fewer are answered in a second, as many fewer as there are fewer calls. So the allowance is given back, and
+refusals change nothing for a while.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .records import InFlight
+
+__all__ = ["Allowance"]
+
+
+class Allowance:
+    """
+    The calls that may be in flight, between 1 and *capacity*. Lives on the loop thread.
+
+    Args:
+        capacity: Number of slots.
+    """
+
+    REST = 0.05
+    """Seconds for which the slot of a refused call rests, and at most as long as a call takes."""
+    ROUND = 20
+    """Fewest calls of a round."""
+    TOLERATED, FEW = 0.05, 0.02
+    """Shares of refusals: above the first the allowance falls, below the second it rises."""
+    SMOOTHING = 0.2
+    CALM, STEP = 1.0, 1.1
+    """Seconds after a fall from which on the allowance rises, and by which factor in a round."""
+    MOST = 0.5
+    """Share of refusals beyond which the source has too many calls, whatever its answers in a second say."""
+    USELESS, USELESS_MAX = 2.0, 60.0
+    """Seconds for which refusals change nothing, when fewer calls were of no use; they double up to the most."""
+
+    __slots__ = (
+        "_answers",
+        "_began",
+        "_calls",
+        "_capacity",
+        "_fell_at",
+        "_ignores",
+        "_ignores_until",
+        "_refusals",
+        "_refused_since",
+        "_rests",
+        "_took",
+        "_top",
+        "_unanswered",
+    )
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._calls: float | None = None  # None: as many as there are slots
+        self._rests: deque[float] = deque()  # until when slots of refused calls rest
+        self._top: tuple[float, float] | None = None  # the allowance before it fell, and the answers in a second
+        self._fell_at = 0.0
+        self._ignores = self.USELESS
+        self._ignores_until = 0.0
+        self._took = 0.0  # seconds that a call takes which is answered, on average
+        self._unanswered = 0  # refusals since the last answer to a call that left later
+        self._refused_since = 0.0  # when the first of these calls left
+        # A round: calls that started since it began.
+        self._began = 0.0
+        self._answers = 0
+        self._refusals: list[float] = []  # when each came
+
+    @property
+    def holds(self) -> bool:
+        """Whether calls may have to wait."""
+        return self._calls is not None or bool(self._rests)
+
+    def delay(self, now: float, in_flight: int) -> float:
+        """Return 0 when a call may leave now beside *in_flight* others, else the seconds after which to ask again."""
+        while self._rests and self._rests[0] <= now:
+            self._rests.popleft()
+        allowed = self._capacity if self._calls is None else int(self._calls)
+        taken = in_flight + max(len(self._rests), self._unanswered)
+        return 0.0 if taken < max(1, allowed) or not in_flight else self.REST
+
+    def refused(self, call: InFlight, now: float) -> None:
+        """Note that *call* was refused."""
+        self._rests.append(now + min(self.REST, self._took or self.REST))
+        if not self._unanswered:
+            self._refused_since = call.started
+        self._unanswered += 1
+        if self._calls is None:
+            self._calls = float(self._capacity)
+            self._begin(call.started)
+        self._count(call, now, refused=True)
+
+    def answered(self, call: InFlight, now: float) -> None:
+        """Note that *call* was answered."""
+        if call.started >= self._refused_since:  # an answer to an older call says nothing of what came after it
+            self._unanswered = 0
+        took = now - call.started
+        self._took += (took - self._took) * (self.SMOOTHING if self._took else 1.0)
+        if self._calls is not None:
+            self._count(call, now, refused=False)
+
+    def _begin(self, now: float) -> None:
+        self._began, self._answers, self._refusals = now, 0, []
+
+    def _count(self, call: InFlight, now: float, *, refused: bool) -> None:
+        """Count *call* if it belongs to the round, and set the allowance at the end of the round."""
+        assert self._calls is not None
+        if call.started < self._began:
+            return
+        if refused:
+            self._refusals.append(now)
+        else:
+            self._answers += 1
+        begun = now - self._took  # an answer comes later than a refusal: calls that started later do not count
+        ended = self._answers + len(self._refusals)
+        if ended < max(self.ROUND, self._calls) or not self._answers or begun - self._began <= self._took:
+            return
+        refusals = bisect.bisect_right(self._refusals, begun)
+        share, per_second = refusals / (self._answers + refusals), self._answers / (begun - self._began)
+        self._begin(now)
+        if now >= self._ignores_until:
+            self._adjust(share, per_second, now)
+
+    def _adjust(self, share: float, per_second: float, now: float) -> None:
+        """Set the allowance after a round with this *share* of refusals and so many answers *per_second*."""
+        calls = self._calls
+        assert calls is not None
+        if share < self.FEW:
+            if now - self._fell_at < self.CALM:
+                return
+            self._top = None
+            self._calls = min(float(self._capacity), max(calls + 1.0, self.STEP * calls))
+            if self._calls == self._capacity and not share:
+                self._calls, self._ignores = None, self.USELESS
+        elif share > self.TOLERATED:
+            if self._top is not None and share <= self.MOST:
+                most, best = self._top
+                if per_second < best * (1.0 + calls / most) / 2:  # nearer to in proportion than to the same
+                    self._calls, self._top = most, None
+                    self._ignores_until, self._ignores = now + self._ignores, min(self.USELESS_MAX, 2 * self._ignores)
+                    return
+            if self._top is None and share <= self.MOST:
+                self._top = calls, per_second
+            self._calls, self._fell_at = max(1.0, (1.0 - share) * calls), now

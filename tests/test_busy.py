@@ -1,0 +1,86 @@
+"""A source that has as many calls or connections as it takes, and refuses the others: they wait, and no row is lost."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from enrichkit_http import HttpConfig
+from enrichkit_postgres import PostgresConfig
+from enrichkit_redis import RedisConfig
+
+from enrichkit import local
+
+from .faults import INT, assert_good
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .sparkless import Worker
+
+pytestmark = pytest.mark.service
+
+KEYS = list(range(4000))
+ROOM = 3
+"""Connections that the server still takes; a default job wants four."""
+
+
+@pytest.fixture
+def crowded(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The config of a source that holds each of `KEYS` with itself, on a server with little room."""
+    user = f"reader_{uuid.uuid4().hex[:8]}"
+    if request.param == "redis":
+        with redis.Redis.from_url(request.getfixturevalue("redis_url")) as client:
+            client.mset({f"k{n}": n for n in KEYS})
+            client.config_set("maxclients", client.info("clients")["connected_clients"] + ROOM)
+            try:
+                yield RedisConfig(url=request.getfixturevalue("redis_url"), key="k{}")
+            finally:
+                client.config_set("maxclients", 10_000)
+    elif request.param == "postgres":
+        server, dsn = request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_dsn")
+        server.execute(
+            "CREATE TABLE t AS SELECT n AS id, n AS score FROM generate_series(0, 3999) n;"
+            f"CREATE ROLE {user} LOGIN CONNECTION LIMIT {ROOM}; GRANT SELECT ON t TO {user}",
+            dsn.rpartition("/")[2],
+        )
+        yield PostgresConfig(dsn=dsn.replace("postgres@", f"{user}@"), table="t")
+    else:
+        from enrichkit_mariadb import MariadbConfig
+
+        with local.mariadb() as server:
+            url = server.create_database()
+            name = url.rpartition("/")[2]
+            server.execute(
+                "CREATE TABLE t (PRIMARY KEY (id)) AS SELECT seq AS id, seq AS score FROM seq_0_to_3999", name
+            )
+            server.execute(f"CREATE USER {user}@'%' WITH MAX_USER_CONNECTIONS {ROOM}", name)
+            server.execute(f"GRANT SELECT ON {name}.t TO {user}@'%'", name)
+            yield MariadbConfig(url=f"mariadb://{user}@{server.host}:{server.port}/{name}", table="t", tls=False)
+
+
+@pytest.mark.parametrize(
+    "crowded", ["redis", "postgres", pytest.param("mariadb", marks=pytest.mark.apt)], indirect=True
+)
+def test_a_server_with_room_for_three_of_four_connections_costs_no_row(crowded: Any, worker: Worker) -> None:
+    rows = worker.outcomes(crowded, INT, KEYS, batch_size=10, max_fallback_ratio=0.0)
+    assert_good(rows, KEYS)
+    assert {row["attempts"] for row in rows} == {1}
+    assert worker.run.stats.outages == 0
+
+
+def test_a_service_that_refuses_what_is_beyond_its_rate_costs_no_row(
+    worker: Worker, http_service: local.HttpService
+) -> None:
+    """300 requests a second, of which 20 may wait; a hundred calls would be in flight."""
+    http_service.script(latency=0.01, ceiling=300.0, room=20)
+    config = HttpConfig(url=f"{http_service.url}/{{}}", value="score")
+    keys = [f"u{n}" for n in range(3000)]
+    rows = worker.outcomes(config, INT, keys, max_fallback_ratio=0.0)
+    assert_good(rows, [local.value_of(key)["score"] for key in keys])
+    assert {row["attempts"] for row in rows} == {1}
+    stats = http_service.stats()
+    assert 0 < stats.refused <= 0.2 * len(keys) + 2 * 100
+    assert worker.run.stats.outages == 0
