@@ -228,8 +228,12 @@ class Engine:
         waiting = self._short_of_tokens
         if waiting:
             self.retry_budget.trickle(self._sweeper.tick)
-        while waiting and self.retry_budget.spend(waiting[0][2]):
-            run, group, _ = waiting.popleft()
+        while waiting:
+            run, group, tokens = waiting[0]
+            group = [lookup for lookup in group if not lookup.settled]  # as in `later`
+            if group and not self.retry_budget.spend(tokens):
+                break
+            waiting.popleft()
             run.put_first(group)
         return bool(waiting)
 

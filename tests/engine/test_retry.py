@@ -416,3 +416,14 @@ async def test_retries_after_late_attempts_cost_twice_as_much(lab: Lab) -> None:
     task.admit_each(*range(30))
     await task.end()
     assert len(server.calls) == 40
+
+
+async def test_a_key_that_is_answered_while_its_retry_waits_for_tokens_takes_none(lab: Lab) -> None:
+    """The late answer comes at 1.5 s, before ten tokens have come back; they are the next key's."""
+    script = {"a": Step(after=1.5), "b": [Step(after=9.0), Step()]}
+    server, task = lab.start(script, capacity=4, timeout=20.0, attempt_timeout=0.5)
+    lab.engines[0].retry_budget.tokens = 0
+    task.admit_each("a", "b")
+    await task.end()
+    assert (task.values, dict(server.asked)) == (["va", "vb"], {"a": 1, "b": 2})
+    assert server.calls[-1].started < 3.0, "b waits for 10 tokens, of which 5 come back in a second"
