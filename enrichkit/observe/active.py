@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from typing import TYPE_CHECKING
 
+from ..errors import ConfigError
 from .monitor import Monitor, active
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ VARIABLE = "ENRICHKIT_MONITOR"
 _ON = ("1", "true", "yes", "on")
 
 _lock = threading.Lock()
+_failed = False
+_log = logging.getLogger("enrichkit")
 
 
 def address() -> Address | None:
@@ -25,8 +29,21 @@ def address() -> Address | None:
     with _lock:
         monitor = active()
         if monitor is None and _wanted():
-            monitor = Monitor().start()
+            monitor = _started()
         return None if monitor is None else monitor.address
+
+
+def _started() -> Monitor | None:
+    """Return a new monitor; None where it cannot start: the setting must not end a job that would run without it."""
+    global _failed
+    if _failed:
+        return None
+    try:
+        return Monitor().start()
+    except ConfigError as error:
+        _failed = True
+        _log.warning("No monitor shows this program, although %s or %s asks for it: %s", VARIABLE, SETTING, error)
+        return None
 
 
 def _wanted() -> bool:

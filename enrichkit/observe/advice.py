@@ -7,6 +7,7 @@ asked: what is wrong with the source comes before what is slow, and the largest 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -110,17 +111,11 @@ class Situation:
         return self.share(self.stats.limits.get(reason, 0.0))
 
     @property
-    def model(self) -> Model:
-        """The model of these tasks, as measured."""
-        stats = self.stats
-        return Model(
-            capacity=self.capacity,
-            batch_size=max(1.0, self.fill),
-            tasks=max(1.0, self.running),
-            latency=stats.calls_took.mean or 0.0,
-            rate=self.rate,
-            cpu=stats.cpu_seconds / stats.sent if stats.sent else 0.0,
-        )
+    def room_below_rate(self) -> float:
+        """How many times as many calls the rate limit allows; infinite without one."""
+        if self.rate is None or not self.stats.calls:
+            return math.inf
+        return self.rate * self.stats.seconds / self.stats.calls
 
     def gain(self, **seconds: float) -> float:
         """Return how many times as fast the tasks would be with other *seconds* of source, limit, input and output."""
@@ -217,10 +212,10 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
         good = stats.ok + stats.missing
         per_second = good / max(1.0, it.fill) / stats.seconds if stats.seconds else 0.0
         yield _told(
-            f"The source takes about {per_second:.3g} calls per second of a task: a rate= below that"
+            f"The source takes about {_number(per_second)} calls per second of a task: a rate= below that"
             f"{', or a smaller capacity=' if it.capacity_max is None else ''}, spares it the calls that it refuses.",
             "rate",
-            f"{per_second:.3g}",
+            _number(per_second).replace(",", "_"),
         )
     elif kind == "rate" and it.rate is not None:
         gain = it.gain(limit=stats.limit_seconds / 2)
@@ -235,7 +230,7 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
         yield _told("More keys per call need fewer calls.", "batch_size", f"{size}", gain)
     elif kind == "source" and enough and it.capacity >= (it.capacity_max or 0):  # else the engine has found the knee
         factor = 4 if it.share(stats.source_seconds) > 0.75 else 2
-        gain = it.gain(source=stats.source_seconds / factor)
+        gain = min(it.gain(source=stats.source_seconds / factor), it.room_below_rate)
         yield _told(
             "More calls in flight, if the source can serve them as quickly.",
             "capacity" if it.capacity_max is None else "max_capacity",
@@ -243,11 +238,8 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
             gain,
         )
     yield from _shuffle(it, kind)
-    if (
-        it.slots is not None
-        and kind in ("source", "few keys", "input", "output", "cpu")
-        and it.running <= it.slots / 1.5
-    ):
+    # What waits for input would wait for it after a shuffle, too.
+    if it.slots is not None and kind in ("source", "few keys", "output", "cpu") and it.running <= it.slots / 1.5:
         gain = it.slots / max(1.0, it.running)
         yield _told(
             f"{it.running:.2g} of {it.slots} task slots have work: df.repartition({it.slots}) before enrich.",
@@ -306,8 +298,17 @@ def _hot(it: Situation) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 600:
+        return f"{seconds:.3g} s"
+    return f"{_number(seconds / 60)} min" if seconds < 36_000 else f"{_number(seconds / 3600)} h"
+
+
+def _number(number: float) -> str:
+    """Return *number* with three digits or more, and never with an exponent from 0.0001 on."""
+    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 
 def _bytes(size: float) -> str:
-    return f"{size / 2**20:.3g} MiB" if size >= 2**20 else f"{size / 1024:.3g} KiB"
+    return f"{_number(size / 2**20)} MiB" if size >= 2**20 else f"{_number(size / 1024)} KiB"

@@ -20,6 +20,7 @@ from .state import State
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from .otel import Export
     from .server import MonitorServer
     from .stats import Stats
     from .terminal import Terminal
@@ -30,6 +31,9 @@ __all__ = ["Monitor", "active", "monitor"]
 _log = logging.getLogger("enrichkit")
 
 TICK = 1.0
+LAST_REPORTS = 1.0
+"""Most seconds that the end of a monitor waits for tasks that still run."""
+FRESH = 0.5
 
 _active: Monitor | None = None
 _lock = threading.Lock()
@@ -100,6 +104,9 @@ class Monitor:
         self._state = State(time.time())
         self._server: MonitorServer | None = None
         self._closed = threading.Event()
+        self._export: Export | None = None
+        self._ended_at: float | None = None
+        self._shown: tuple[float, View] | None = None
         self._slots: int | None = None
         self.url = ""
         self.address: Address | None = None
@@ -113,14 +120,16 @@ class Monitor:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Monitor {self.url or 'not started'}: {self.view()['sentence']}>"
+        # Without the token of the page, because a traceback or a log may show this.
+        where = "not started" if self._server is None else self._server.address
+        return f"<Monitor {where}: {self.view()['sentence']}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of the monitor: the sentence, the bar in words, and a link to the page."""
         view = self.view()
         parts = ", ".join(f"{part['label']} {part['share']:.0%}" for part in view["time"] if part["share"] >= 0.005)
         totals = view["totals"]
-        figures = f"{totals['rows']:,} rows, {totals['calls']:,} calls, {totals['errors']:,} errors"
+        figures = f"{totals['rows']:,} rows, {totals['calls']:,} calls, {totals['without_answer']:,} errors"
         link = (
             f'<a href="{html.escape(self.url)}" target="_blank">Open the monitor</a>'
             if not self._closed.is_set()
@@ -131,57 +140,82 @@ class Monitor:
 
     def start(self) -> Monitor:
         """Start the server, and let enrichments that are made from now on report to this monitor."""
+        _activate(self)
+        try:
+            self._serve()
+        except BaseException:
+            self.close()
+            _deactivate(self)
+            raise
+        return self
+
+    def _serve(self) -> None:
         from .otel import export
         from .server import MonitorServer
 
-        if active() is not None:
-            raise ConfigError(f"There is a monitor already, at {active().url}. Close it first, or use it.")  # type: ignore[union-attr]
-        host, self._slots = _host_and_slots(self._host)
+        host, listen, self._slots = _hosts_and_slots(self._host)
         token = secrets.token_urlsafe(24)
         server = MonitorServer(
             host,
             self._port,
             view_token=secrets.token_urlsafe(24),
             push_token=token,
-            view=self.view,
+            listen=listen,
+            view=self._view_of_late,
             push=lambda body: self._state.push(body, time.time()),
             metrics=self.metrics,
             report=self.html,
         )
         server.start()
         self._server, self.url = server, server.url
-        exported = export(self._state)
-        self._state.ended = None if exported is None else exported.ended
+        self._export = export(self._state)
+        self._state.ended = None if self._export is None else self._export.ended
         self.address = Address(host, server.port, token)
-        _activate(self)
         atexit.register(self.close)
         threading.Thread(target=self._tick, name="enrichkit-monitor", daemon=True).start()
         if self._wants_terminal:
             from .terminal import Terminal
 
-            self._terminal = Terminal(self.view, self.url)
+            self._terminal = Terminal(self._view_of_late, self.url)
             self._terminal.start()
         else:
             sys.stderr.write(f"enrichkit monitor: {self.url}\n")
-        return self
 
     def close(self) -> None:
-        """End the server and the table in the terminal; the last state stays readable here, and as a report."""
+        """
+        End the server and the table in the terminal; the last state stays readable here, and as a report.
+
+        It waits up to a second for tasks that still run: what a task did last comes a moment after its last row.
+        """
         if self._server is None or self._closed.is_set():
             return
-        self._state.tick(time.time())
+        until = time.monotonic() + LAST_REPORTS
+        while time.monotonic() < until and any(task.state == "running" for task in self._state.of()):
+            time.sleep(0.02)
+        self._ended_at = time.time()
+        self._state.tick(self._ended_at)
         self._closed.set()
         _deactivate(self)
         if self._terminal is not None:
             self._terminal.stop()
         self._server.stop()
+        if self._export is not None:
+            self._export.flush(LAST_REPORTS)
         atexit.unregister(self.close)
 
     def view(self) -> View:
         """Return everything that the page shows, as JSON can hold it."""
         from .present import view_of
 
-        return view_of(self._state, time.time(), rows=self._rows, slots=self._slots, closed=self._closed.is_set())
+        now = time.time() if self._ended_at is None else self._ended_at
+        return view_of(self._state, now, rows=self._rows, slots=self._slots, closed=self._closed.is_set())
+
+    def _view_of_late(self) -> View:
+        """Return a view that is half a second old at most: several pages and a terminal cost no more than one."""
+        now = time.monotonic()
+        if self._shown is None or now - self._shown[0] > FRESH or self._closed.is_set():
+            self._shown = now, self.view()
+        return self._shown[1]
 
     def stats(self, source: str | None = None) -> Stats:
         """Return the statistics of all tasks so far, or of those of *source*."""
@@ -222,8 +256,17 @@ class Monitor:
 
 
 def _activate(monitor: Monitor) -> None:
+    """
+    Let enrichments from now on report to *monitor*.
+
+    Raises:
+        ConfigError: They report to another one.
+    """
     global _active
     with _lock:
+        if _active is not None:
+            where = "which is starting" if _active._server is None else f"at {_active._server.address}"
+            raise ConfigError(f"There is a monitor already, {where}. Close it first, or use it.")
         _active = monitor
 
 
@@ -235,15 +278,20 @@ def _deactivate(monitor: Monitor) -> None:
             _active = None
 
 
-def _host_and_slots(host: str | None) -> tuple[str, int | None]:
-    """Return where workers reach this machine, and how many tasks can run at the same time, as far as Spark tells."""
+def _hosts_and_slots(host: str | None) -> tuple[str, str | None, int | None]:
+    """
+    Return where workers reach this machine, and how many tasks can run at the same time, as far as Spark tells.
+
+    In between: the address to listen on, where that is another one, as behind a Kubernetes service; None: it is not.
+    """
     from pyspark.sql import SparkSession
 
     session: Any = SparkSession.getActiveSession()
     context = getattr(session, "sparkContext", None) if session is not None else None
     if context is None:
-        return host or "127.0.0.1", None
+        return host or "127.0.0.1", None, None
     slots = int(context.defaultParallelism)
     if host is not None or str(context.master).startswith("local"):
-        return host or "127.0.0.1", slots
-    return str(context.getConf().get("spark.driver.host", "127.0.0.1")), slots
+        return host or "127.0.0.1", None, slots
+    settings = context.getConf()
+    return str(settings.get("spark.driver.host", "127.0.0.1")), settings.get("spark.driver.bindAddress"), slots

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import queue
+import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from .stats import Stats
+
 if TYPE_CHECKING:
     from .state import State, Task
-    from .stats import Stats
 
 __all__ = ["Export", "export"]
+
+_log = logging.getLogger("enrichkit")
 
 _COUNTERS = (
     *("rows", "calls", "sent", "ok", "missing", "errors", "timeouts", "rejected", "over_budget"),
@@ -17,36 +23,85 @@ _COUNTERS = (
 )
 
 
+_export: Export | None = None
+
+
 def export(state: State) -> Export | None:
-    """Return the export of *state* to the providers that the program has set; None without the package."""
+    """Return the export of this program to the providers that it has set, from now on of *state*; None without them."""
+    global _export
     try:
         from opentelemetry import metrics, trace
     except ImportError:
         return None
-    return Export(state, metrics.get_meter("enrichkit"), trace.get_tracer("enrichkit"))
+    if _export is None:
+        _export = Export(metrics.get_meter("enrichkit"), trace.get_tracer("enrichkit"))
+    _export.watch(state)
+    return _export
 
 
 class Export:
     """
     Observable counters of the totals by source, and a span for each task that has ended.
 
+    A program has one, because a meter takes the name of a counter once; it counts on over all monitors of the program.
+    A thread of its own hands the spans over, because an exporter may take seconds, or raise.
+
     Args:
-        state: What the workers have pushed.
         meter: Of OpenTelemetry.
         tracer: Of OpenTelemetry.
     """
 
-    def __init__(self, state: State, meter: Any, tracer: Any) -> None:
-        self._state = state
+    def __init__(self, meter: Any, tracer: Any) -> None:
+        self._state: State | None = None
+        self._past: dict[str, Stats] = {}  # the totals of the monitors before, by source
         self._tracer = tracer
+        self._tasks: queue.SimpleQueue[Task | threading.Event] = queue.SimpleQueue()
         for name in _COUNTERS:
             meter.create_observable_counter(f"enrichkit.{name}", [self._observer(name)])
         meter.create_observable_counter("enrichkit.task_seconds", [self._seconds], unit="s")
         meter.create_observable_counter("enrichkit.spent", [self._spent])
         meter.create_observable_gauge("enrichkit.in_flight", [self._in_flight])
+        threading.Thread(target=self._work, name="enrichkit-spans", daemon=True).start()
+
+    def watch(self, state: State) -> None:
+        """Export *state* from now on, after what was exported before."""
+        self._past = self._totals()
+        self._state = state
 
     def ended(self, task: Task) -> None:
-        """Export the span of *task*, which has ended."""
+        """Have the span of *task*, which has ended, exported. It never waits."""
+        self._tasks.put(task)
+
+    def flush(self, seconds: float) -> None:
+        """Wait until the spans so far are exported, *seconds* at most."""
+        done = threading.Event()
+        self._tasks.put(done)
+        done.wait(seconds)
+
+    def _work(self) -> None:
+        told = False
+        while True:
+            task = self._tasks.get()
+            if isinstance(task, threading.Event):
+                task.set()
+                continue
+            try:
+                self._span(task)
+            except Exception:  # noqa: BLE001  # an exporter of the user must not end those of later tasks
+                if not told:
+                    told = True
+                    _log.exception("OpenTelemetry did not take the span of a task; the job goes on.")
+
+    def _totals(self) -> dict[str, Stats]:
+        """Return the totals of all monitors of this program, by source."""
+        state = self._state
+        totals = dict(self._past)
+        if state is not None:
+            for source in state.sources():
+                totals[source] = totals.get(source, Stats()) + state.total(source)
+        return totals
+
+    def _span(self, task: Task) -> None:
         facts, stats = task.facts, task.stats
         begin = int(facts["began"] * 1e9)
         span = self._tracer.start_span(
@@ -76,10 +131,7 @@ class Export:
     def _observations(self, value: Callable[[Stats], float], **attributes: str) -> list[Any]:
         from opentelemetry.metrics import Observation
 
-        return [
-            Observation(value(self._state.total(source)), {"source": source, **attributes})
-            for source in self._state.sources()
-        ]
+        return [Observation(value(stats), {"source": source, **attributes}) for source, stats in self._totals().items()]
 
     def _seconds(self, _: Any) -> Iterable[Any]:
         parts = ("source", "limit", "input", "output", "cpu")
@@ -94,16 +146,15 @@ class Export:
 
         return [
             Observation(amount, {"source": source, "unit": unit})
-            for source in self._state.sources()
-            for unit, amount in self._state.total(source).spent.items()
+            for source, stats in self._totals().items()
+            for unit, amount in stats.spent.items()
         ]
 
     def _in_flight(self, _: Any) -> Iterable[Any]:
         from opentelemetry.metrics import Observation
 
-        return [
-            Observation(
-                sum(t.facts["in_flight"] for t in self._state.of(source) if t.state == "running"), {"source": source}
-            )
-            for source in self._state.sources()
-        ]
+        flights = dict.fromkeys(self._past, 0)
+        for task in () if self._state is None else self._state.of():
+            flight = task.facts["in_flight"] if task.state == "running" else 0
+            flights[task.facts["source"]] = flights.get(task.facts["source"], 0) + flight
+        return [Observation(flight, {"source": source}) for source, flight in flights.items()]

@@ -31,6 +31,7 @@ __all__ = ["view_of"]
 
 RECENT = 10
 """Moments of the history, mostly seconds, of which the current rates are the mean."""
+MINUTE = 60.0
 TASKS_SHOWN = 200
 
 _LABELS: dict[TimeName, str] = {
@@ -69,9 +70,9 @@ def view_of(
         "state": "closed" if closed else "running" if running else "idle" if total.tasks else "waiting",
         "sentence": _sentence(sources, slowest),
         "advice": [] if slowest is None else slowest["advice"],
-        "progress": _progress(total, state, rows, now),
+        "progress": _progress(state, rows, now),
         "time": time_shares(total),
-        "totals": totals_of(total, state.total(failed=True), tasks),
+        "totals": totals_of(total, state.total(failed=True)),
         "in_flight": sum(task.facts["in_flight"] for task in running),
         "capacity": sum(task.facts["capacity"] for task in running),
         "rows_per_second": sum(moment.stats.rows for moment in recent) / seconds if seconds else 0.0,
@@ -84,7 +85,7 @@ def view_of(
         "sources": sources,
         "workers": _workers(tasks),
         "tasks": [_task(task, now) for task in _worth_showing(tasks)],
-        "more_tasks": max(0, total.tasks - min(len(tasks), TASKS_SHOWN)),
+        "more_tasks": state.added + max(0, len(tasks) - TASKS_SHOWN),
     }
 
 
@@ -108,7 +109,7 @@ def time_shares(stats: Stats) -> list[TimeShare]:
     ]
 
 
-def totals_of(stats: Stats, failed: Stats, tasks: Iterable[Task] = ()) -> Totals:
+def totals_of(stats: Stats, failed: Stats) -> Totals:
     """Return the counters of *stats*, and those among them of attempts that *failed*."""
     return {
         "rows": stats.rows,
@@ -122,6 +123,7 @@ def totals_of(stats: Stats, failed: Stats, tasks: Iterable[Task] = ()) -> Totals
         "timeouts": stats.timeouts,
         "rejected": stats.rejected,
         "over_budget": stats.over_budget,
+        "without_answer": stats.without_answer,
         "retries": sum(stats.retries.values()),
         "returned": stats.returned,
         "preloaded": stats.preloaded,
@@ -151,7 +153,7 @@ def _source(state: State, name: str, now: float, rows: int | None, slots: int | 
     elapsed = max(1e-3, max((task.seen for task in tasks), default=now) - began)
     situation = Situation(
         source=name,
-        stats=total,
+        stats=_of_now(tasks, facts, now) or total,
         capacity=facts["capacity"],
         capacity_max=facts["capacity_max"],
         batch_size=facts["batch_size"],
@@ -169,9 +171,9 @@ def _source(state: State, name: str, now: float, rows: int | None, slots: int | 
         "sentence": sentence(situation),
         "arithmetic": arithmetic(situation),
         "advice": list(advice(situation)),
-        "progress": _progress(total, state, rows, now, name),
+        "progress": _progress(state, rows, now, name),
         "time": time_shares(total),
-        "totals": totals_of(total, state.total(name, failed=True), tasks),
+        "totals": totals_of(total, state.total(name, failed=True)),
         "spending": spending_of(total, elapsed),
         "running": len(running),
         "in_flight": sum(task.facts["in_flight"] for task in running),
@@ -187,6 +189,11 @@ def _source(state: State, name: str, now: float, rows: int | None, slots: int | 
         "batch_fill": _bars(total.fill),
         "errors": _reasons(total.failures),
         "retries": _reasons(total.retries),
+        "held_back": [
+            {"reason": reason, "seconds": held}
+            for reason, held in sorted({**total.limits, "window_bytes": total.bytes_seconds}.items())
+            if held >= 0.05
+        ],
         "slow": [{"key": key, "seconds": seconds, "source": name} for seconds, key in total.slow],
         "hot": [
             {"key": key, "share": count / max(1, total.rows), "source": name}
@@ -195,17 +202,29 @@ def _source(state: State, name: str, now: float, rows: int | None, slots: int | 
     }
 
 
-def _progress(total: Stats, state: State, rows: int | None, now: float, source: str | None = None) -> Progress:
+def _of_now(tasks: Sequence[Task], facts: dict[str, Any], now: float) -> Stats | None:
+    """
+    Return the statistics of the tasks that tell what limits the source now; None: no task runs, or none knows yet.
+
+    Those are the tasks of the last minute with the options of now: the advice of a minute ago may have been followed.
+    """
+    if not any(task.state == "running" for task in tasks):
+        return None
+    fixed = ("batch_size", "rate", "cache", "capacity_max", *(("capacity",) if facts["capacity_max"] is None else ()))
+    alike = [task for task in tasks if all(task.facts[name] == facts[name] for name in fixed) and not task.failed]
+    stats = sum((task.stats for task in alike if now - task.seen <= MINUTE), Stats())
+    return stats if stats.calls else None
+
+
+def _progress(state: State, rows: int | None, now: float, source: str | None = None) -> Progress:
     """Return the rows that left; *rows* are those of the whole job, through each enrichment once."""
-    done = sum(task.facts["emitted"] for task in state.of(source))
-    done += total.rows - sum(task.stats.rows for task in state.of(source))  # of the tasks that were added up
+    done, in_vain = state.emitted(source)
     plans = {task.facts["plan"] for task in state.of(source) if task.stats.rows}  # a fallback has no rows of its own
-    failed = state.total(source, failed=True).rows
     if rows is None:
         return {"rows": done, "total": None, "share": None, "eta": None}
     wanted = rows * max(1, len(plans))
-    share = min(1.0, max(0, done - failed) / wanted)
-    took = now - state.began
+    share = min(1.0, (done - in_vain) / wanted)
+    took = now - (now if state.first is None else state.first)
     eta = took * (1 - share) / share if 0 < share < 1 else 0.0 if share == 1 else None
     return {"rows": done, "total": wanted, "share": share, "eta": eta}
 
@@ -221,7 +240,7 @@ def _point(moment: Moment) -> Point:
         "capacity": moment.capacity,
         "p50": stats.calls_took.quantile(0.5),
         "p99": stats.calls_took.quantile(0.99),
-        "errors": (stats.errors + stats.timeouts + stats.rejected) / seconds,
+        "errors": stats.without_answer / seconds,
         "retries": sum(stats.retries.values()) / seconds,
         **shares,  # type: ignore[typeddict-item]  # the names are those of `TimeName`
     }
@@ -245,7 +264,7 @@ def _task(task: Task, now: float) -> TaskView:
         "capacity": facts["capacity"],
         "p50": stats.calls_took.quantile(0.5),
         "p99": stats.calls_took.quantile(0.99),
-        "errors": stats.errors + stats.timeouts + stats.rejected,
+        "errors": stats.without_answer,
         "retries": sum(stats.retries.values()),
         "time": time_shares(stats),
         "error": facts["error"],

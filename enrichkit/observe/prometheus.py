@@ -38,6 +38,8 @@ _OUTCOMES = {
     "rejected": "rejected",
     "over_budget": "over_budget",
 }
+_OCTAVES = range(8, 30)
+"""The octaves of `Distribution` whose lower bounds are those of the buckets: from 128 microseconds to 268 seconds."""
 _TIME = ("source", "limit", "input", "output", "cpu")
 
 
@@ -114,9 +116,11 @@ class _Collector:
 
 
 def _buckets(values: Distribution) -> list[tuple[str, float]]:
-    """Return the buckets as Prometheus wants them: upper bounds with how many values are below each."""
-    below, buckets = 0, []
-    for _, high, count in values.bars():
-        below += count
-        buckets.append((f"{high:.9g}", float(below)))
-    return [*buckets, ("+Inf", float(below))]
+    """
+    Return the buckets as Prometheus wants them: upper bounds with how many values are below each.
+
+    The bounds are the same for all sources and at all times, because `rate` and `histogram_quantile` compare them.
+    """
+    below = {number: sum(n for bucket, n in values.counts.items() if bucket < 8 * number) for number in _OCTAVES}
+    bounds = ((f"{values.bounds(8 * number)[0]:.9g}", float(count)) for number, count in below.items())
+    return [*bounds, ("+Inf", float(values.total))]

@@ -2,7 +2,7 @@
 The way from a worker to the monitor: a thread that pushes what the tasks of this process did, once a second.
 
 The thread uses blocking sockets, so that the event loop with the calls never waits for the monitor. A monitor that
-cannot be reached costs the tasks nothing but one line in the log.
+cannot be reached costs the tasks nothing but one line in the log; what they did is kept, and sent when it can be.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ __all__ = ["Address", "Sender", "sender"]
 _log = logging.getLogger("enrichkit")
 
 TIMEOUT = 2.0
-AGAIN = 10.0
-"""Seconds after which a monitor that could not be reached is tried again."""
+AGAIN, AGAIN_MAX = 1.0, 30.0
+"""Seconds after which a monitor that could not be reached is tried again: the first time, and at most, by doubling."""
 WAITING_MAX = 2_000
-"""Most reports that wait for a monitor."""
+"""Most reports that wait for a monitor; that of a task that has ended takes the place of one that still runs."""
+BODY_MAX = 1 << 19
+"""Bytes of a push from which on further reports wait for the next one; the monitor takes twice as much."""
+NOT_TAKEN = (400, 413, 422)
+"""Statuses by which a monitor says that the reports are wrong, and not that it has no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,48 +57,91 @@ class Sender:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._reports: dict[str, dict[str, Any]] = {}
+        self._reports: dict[str, dict[str, Any]] = {}  # that wait, by task
         self._sent = threading.Condition()
-        self._number = 0  # of the reports that were put
-        self._done = 0  # up to which reports were sent, or given up
-        self._again = 0.0
+        self._under_way: set[str] = set()
+        self._failures = 0  # in a row
         self._told = False
         self._connection: Any = None
         threading.Thread(target=self._work, name="enrichkit-sender", daemon=True).start()
 
-    def put(self, reports: Iterable[dict[str, Any]]) -> int:
-        """Have *reports* sent instead of earlier ones of their tasks; return a number. It never waits."""
+    def put(self, reports: Iterable[dict[str, Any]]) -> None:
+        """Have *reports* sent instead of earlier ones of their tasks. It never waits."""
         with self._sent:
             for report in reports:
-                if report["id"] in self._reports or len(self._reports) < WAITING_MAX:
+                if report["id"] in self._reports or self._has_room(report):
                     self._reports[report["id"]] = report
-            self._number += 1
             self._sent.notify_all()
-            return self._number
 
     def put_last(self, reports: Iterable[dict[str, Any]], seconds: float) -> None:
-        """Have *reports* sent, and wait for it, *seconds* at most: Spark may end this process after its task."""
-        number = self.put(reports)
+        """
+        Have *reports* sent, and wait for it, *seconds* at most: Spark may end this process after its task.
+
+        While the monitor is not reached, nobody waits.
+        """
+        last = {report["id"]: report for report in reports}
+        self.put(last.values())
         with self._sent:
-            self._sent.wait_for(lambda: self._done >= number, timeout=seconds)
+            self._sent.wait_for(lambda: self._failures or not (last.keys() & self._waiting()), timeout=seconds)
+
+    def _waiting(self) -> set[str]:
+        return self._under_way | self._reports.keys()
+
+    def _has_room(self, report: dict[str, Any]) -> bool:
+        if len(self._reports) < WAITING_MAX:
+            return True
+        running = (key for key, other in self._reports.items() if other.get("state") == "running")
+        less = None if report.get("state") == "running" else next(running, None)
+        return less is not None and self._reports.pop(less) is not None
 
     def _work(self) -> None:
         while True:
             with self._sent:
                 self._sent.wait_for(lambda: self._reports)
-                number, reports = self._number, list(self._reports.values())
-                self._reports.clear()
-            if time.monotonic() >= self._again:
-                try:
-                    self._post(json.dumps({"version": 1, "tasks": reports}).encode())
-                except Exception as error:  # noqa: BLE001  # whatever it is, the job goes on without a monitor
-                    self._failed(error)
+                reports = self._take()
+            failed = True
+            try:
+                self._push(reports)
+                failed = False
+            except Exception as error:  # noqa: BLE001  # whatever it is, the job goes on without a monitor
+                self._disconnect()
+                self._tell(f"cannot be reached from this worker ({error}); until it is, its page shows nothing of it")
             with self._sent:
-                self._done = number
+                self._under_way.clear()
+                self._failures = self._failures + 1 if failed else 0
+                if failed:  # a newer report of the same task stays in its place
+                    self._reports = {report["id"]: report for report, _ in reports} | self._reports
                 self._sent.notify_all()
+            if failed:
+                time.sleep(min(AGAIN_MAX, AGAIN * 2 ** min(self._failures - 1, 10)))
 
-    def _post(self, body: bytes) -> None:
-        from http.client import HTTPConnection
+    def _take(self) -> list[tuple[dict[str, Any], bytes]]:
+        """Take reports out of those that wait, as many as one push holds, each with its bytes."""
+        taken, size = [], 0
+        while self._reports and size < BODY_MAX:
+            key = next(iter(self._reports))
+            report = self._reports.pop(key)
+            self._under_way.add(key)
+            encoded = json.dumps(report).encode()
+            taken.append((report, encoded))
+            size += len(encoded)
+        return taken
+
+    def _push(self, reports: list[tuple[dict[str, Any], bytes]]) -> None:
+        """Push *reports*; where the monitor does not take them, each alone, and leave out what it does not take."""
+        body = b'{"version": 1, "tasks": [%s]}' % b", ".join(encoded for _, encoded in reports)
+        status = self._post(body)
+        if status in NOT_TAKEN and len(reports) > 1:
+            for report in reports:
+                self._push([report])
+        elif status in NOT_TAKEN:
+            self._tell(f"does not take what a task reports (it answered {status}); its page shows nothing of this task")
+        elif status >= 400:
+            raise OSError(f"it answered {status}")
+
+    def _post(self, body: bytes) -> int:
+        """Post *body*; return the status of the answer."""
+        from http.client import HTTPConnection, HTTPException
 
         headers = {"Authorization": f"Bearer {self._address.token}", "Content-Type": "application/json"}
         fresh = self._connection is None
@@ -104,31 +151,29 @@ class Sender:
             self._connection.request("POST", "/push", body, headers)
             response = self._connection.getresponse()
             response.read()
-        except OSError:
+        except (OSError, HTTPException):
             self._disconnect()
             if fresh:
                 raise
-            self._post(body)  # the monitor may have closed a connection that was idle
-            return
-        if response.status >= 400:
-            raise OSError(f"it answered {response.status}")
+            return self._post(body)  # the monitor may have closed a connection that was idle
+        if response.will_close:
+            self._disconnect()
+        return int(response.status)
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _failed(self, error: Exception) -> None:
-        self._again = time.monotonic() + AGAIN
-        self._disconnect()
+    def _tell(self, what: str) -> None:
+        """Log once that the monitor does not hear all of this worker."""
         if not self._told:
             self._told = True
             _log.warning(
-                "The monitor at %s:%d cannot be reached from this worker (%s); the job goes on, and its page shows "
-                "nothing of this worker. Look at the address that monitor(host=...) names.",
+                "The monitor at %s:%d %s. The job goes on. Look at the address that monitor(host=...) names.",
                 self._address.host,
                 self._address.port,
-                error,
+                what,
             )
 
 

@@ -48,10 +48,11 @@ class MonitorServer:
     It calls the four functions on its own thread, one at a time, so they have to be quick.
 
     Args:
-        host: Address to listen on. Browsers and workers have to reach it under this name.
+        host: Name or address under which browsers and workers reach the server.
         port: Port to listen on; 0 takes a free one.
         view_token: Who knows it may read.
         push_token: Who knows it may push.
+        listen: Address to listen on; None: `host`.
         view: Returns the view of now. Nobody may change the view afterwards: the next one is compared with it.
         push: Takes the body of one push. A ValueError is answered with status 400 and its text.
         metrics: Returns the text for Prometheus.
@@ -65,6 +66,7 @@ class MonitorServer:
         *,
         view_token: str,
         push_token: str,
+        listen: str | None = None,
         view: Callable[[], View],
         push: Callable[[bytes], None],
         metrics: Callable[[], str],
@@ -72,6 +74,7 @@ class MonitorServer:
     ) -> None:
         self.host = host
         self.port = port
+        self._listens_on = listen or host
         self._view_token = view_token
         self._functions: dict[str, Any] = {
             "view_token": view_token,
@@ -90,18 +93,19 @@ class MonitorServer:
         return f"<MonitorServer {self.host}:{self.port}>"  # without the tokens
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
+        """The address without a token: it may be shown to anybody."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
         """The address of the page; it holds the view token."""
-        return f"{self._address}/{self._view_token}/"
+        return f"{self.address}/{self._view_token}/"
 
     @property
     def push_address(self) -> str:
         """The address to which workers push; it holds no token."""
-        return f"{self._address}/push"
+        return f"{self.address}/push"
 
     def start(self) -> None:
         """
@@ -155,7 +159,7 @@ class MonitorServer:
         listener = None
         try:
             family, kind, number, _, address = socket.getaddrinfo(
-                self.host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                self._listens_on, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
             listener = socket.socket(family, kind, number)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -165,7 +169,7 @@ class MonitorServer:
             if listener is not None:
                 listener.close()
             raise ConfigError(
-                f"The monitor cannot listen on {self.host!r}, port {self.port}: {str(error).rstrip('.')}. "
+                f"The monitor cannot listen on {self._listens_on!r}, port {self.port}: {str(error).rstrip('.')}. "
                 "Choose another port, or 0 for any that is free, and an address of this machine."
             ) from error
         return listener

@@ -12,10 +12,10 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .stats import Distribution, Stats
+from .stats import LARGEST, Distribution, Stats
 
 __all__ = ["Moment", "State", "Task"]
 
@@ -25,6 +25,12 @@ MOMENTS_MAX = 1_200
 """Moments of the history that are kept; beyond that, two neighbours become one."""
 LOST_AFTER = 10.0
 """Seconds without a push after which a running task counts as lost; it pushes once a second."""
+GIVEN_UP_AFTER = 60.0
+"""Seconds without a push after which a lost task counts as ended."""
+AWAY_MAX = 200
+"""Outages that are kept."""
+IDS_MAX = 20_000
+"""Tasks that were added up and are still known by their ids, so that a late report of theirs is not counted."""
 
 
 @dataclass
@@ -37,17 +43,23 @@ class Task:
         stats: The statistics so far.
         seen: Time of the last push.
         state: `running`, `ok`, `failed`, `stopped` or `lost`.
+        repeated: Whether it counts as failed, although it ended well, because a later attempt has begun.
     """
 
     facts: dict[str, Any]
     stats: Stats
     seen: float
     state: str
+    repeated: bool = False
 
     @property
     def failed(self) -> bool:
         """Whether the attempt did not end well, so that Spark does its work again, or has done it elsewhere."""
         return self.state in ("failed", "lost")
+
+    def ended(self, now: float) -> bool:
+        """Return whether nothing more is to come from it."""
+        return self.state != "running" and (self.state != "lost" or now - self.seen > GIVEN_UP_AFTER)
 
 
 @dataclass(frozen=True)
@@ -81,11 +93,20 @@ class Away:
 
 @dataclass
 class _Ended:
-    """Tasks of a source that were added up: the facts of one, the statistics of all and of those that failed."""
+    """Tasks of a source that were added up: the facts of one, and what all of them did, and those that failed."""
 
     facts: dict[str, Any]
     stats: Stats = field(default_factory=Stats)
     failed: Stats = field(default_factory=Stats)
+    emitted: int = 0
+    emitted_by_failed: int = 0
+
+    def add(self, task: Task) -> None:
+        self.stats = _with_hottest(self.stats + task.stats)
+        self.emitted += task.facts["emitted"]
+        if task.failed:
+            self.failed = _with_hottest(self.failed + task.stats)
+            self.emitted_by_failed += task.facts["emitted"]
 
 
 class State:
@@ -97,19 +118,25 @@ class State:
 
     Attributes:
         began: That time.
+        added: Tasks that were added up.
+        first: When the first task began; None: there was none.
         tasks: By the id of the run, in the order of the first push.
         history: The moments so far.
-        away: Times in which a source was away.
-        ended: Called with each task when it ends, by the thread that pushes; None: nobody asks.
+        away: The last times in which a source was away.
+        ended: Called with each task when it ends, by the thread that pushes, so it must return at once; None: nobody
+            asks.
     """
 
     def __init__(self, now: float) -> None:
         self.began = now
+        self.added = 0
+        self.first: float | None = None
         self.tasks: dict[str, Task] = {}
         self.history: deque[Moment] = deque()
-        self.away: list[Away] = []
+        self.away: deque[Away] = deque(maxlen=AWAY_MAX)
         self.ended: Callable[[Task], None] | None = None
         self._ended: dict[str, _Ended] = {}
+        self._added: dict[str, None] = {}  # the ids of tasks that were added up, the oldest first
         self._before = Stats()
         self._ticked = now
         self._lock = threading.RLock()
@@ -124,14 +151,19 @@ class State:
         read = [_read(task, now) for task in _tasks_of(body)]
         with self._lock:
             for task in read:
+                if task.facts["id"] in self._added:
+                    continue
+                self.first = task.facts["began"] if self.first is None else min(self.first, task.facts["began"])
                 before = self.tasks.get(task.facts["id"])
                 if before is None:
                     self._note_repeated(task)
                 if before is None or before.state in ("running", "lost"):
                     self.tasks[task.facts["id"]] = task
+                    if task.failed:
+                        self._note_in_vain(task)
                     if self.ended is not None and task.state != "running":
                         self.ended(task)
-            self._fold()
+            self._fold(now)
 
     def tick(self, now: float) -> None:
         """End the current moment of the history: once a second."""
@@ -139,6 +171,7 @@ class State:
             for task in self.tasks.values():
                 if task.state == "running" and now - task.seen > LOST_AFTER:
                     task.state = "lost"
+                    self._note_in_vain(task)
             self._note_outages(now)
             total = self.total()
             running = [task for task in self.tasks.values() if task.state == "running"]
@@ -169,6 +202,14 @@ class State:
             parts += [task.stats for task in self.of(source) if task.failed or not failed]
             return sum(parts, Stats())
 
+    def emitted(self, source: str | None = None) -> tuple[int, int]:
+        """Return the rows that left the tasks of *source* or of all sources, and those of attempts that ended badly."""
+        with self._lock:
+            ended, tasks = [one for name, one in self._ended.items() if source in (None, name)], self.of(source)
+            every = sum(one.emitted for one in ended) + sum(task.facts["emitted"] for task in tasks)
+            failed = sum(one.emitted_by_failed for one in ended)
+            return every, failed + sum(task.facts["emitted"] for task in tasks if task.failed)
+
     def of(self, source: str | None = None) -> list[Task]:
         """Return the tasks of *source*, or of all sources, that were not added up."""
         with self._lock:
@@ -182,21 +223,37 @@ class State:
 
     def _note_repeated(self, task: Task) -> None:
         """Note that Spark makes the work of earlier attempts again, of which *task* is a later one."""
-        who = ("source", "stage", "partition", "query", "batch")
-        for other in self.tasks.values() if task.facts["attempt"] else ():
-            same = all(other.facts[name] == task.facts[name] for name in who)
-            if same and other.facts["attempt"] < task.facts["attempt"]:
-                other.state = "lost" if other.state == "running" else "failed" if other.state == "ok" else other.state
+        for other in self._before_it(task):
+            other.repeated = other.state == "ok"
+            other.state = "lost" if other.state == "running" else "failed" if other.state == "ok" else other.state
 
-    def _fold(self) -> None:
+    def _note_in_vain(self, task: Task) -> None:
+        """Note that *task* has failed: an earlier attempt that had ended well is the one that Spark keeps."""
+        for other in self._before_it(task):
+            if other.repeated:
+                other.state, other.repeated = "ok", False
+
+    def _before_it(self, task: Task) -> list[Task]:
+        """Return the earlier attempts at the work of *task*."""
+        who, attempt = ("source", "stage", "partition", "query", "batch"), task.facts["attempt"]
+        return [
+            other
+            for other in (self.tasks.values() if attempt else ())
+            if other.facts["attempt"] < attempt and all(other.facts[name] == task.facts[name] for name in who)
+        ]
+
+    def _fold(self, now: float) -> None:
         """Add up the oldest ended tasks when there are too many."""
-        ended = [key for key, task in self.tasks.items() if task.state not in ("running", "lost")]
+        if len(self.tasks) <= TASKS_MAX:
+            return
+        ended = [key for key, task in self.tasks.items() if task.ended(now)]
         for key in ended[: max(0, len(ended) - TASKS_MAX)]:
             task = self.tasks.pop(key)
-            into = self._ended.setdefault(task.facts["source"], _Ended(task.facts))
-            into.stats += task.stats
-            if task.failed:
-                into.failed += task.stats
+            self._ended.setdefault(task.facts["source"], _Ended(task.facts)).add(task)
+            self.added += 1
+            self._added[key] = None
+            if len(self._added) > IDS_MAX:
+                del self._added[next(iter(self._added))]
 
     def _note_outages(self, now: float) -> None:
         """Note which sources are away now, as the running tasks tell."""
@@ -267,6 +324,14 @@ def difference(total: Stats, before: Stats) -> Stats:
     return Stats(calls_took=took, **parts)
 
 
+def _with_hottest(stats: Stats) -> Stats:
+    """Return *stats* with no more than the keys that have the most rows."""
+    if len(stats.hot) <= 4 * LARGEST:
+        return stats
+    hottest = sorted(stats.hot.items(), key=lambda entry: -entry[1])[: 2 * LARGEST]
+    return replace(stats, hot=dict(hottest))
+
+
 def _tasks_of(body: bytes) -> Iterator[dict[str, Any]]:
     try:
         pushed = json.loads(body)
@@ -293,9 +358,6 @@ _FACTS: dict[str, tuple[type, ...]] = {
     "capacity": (int,),
     "batch_size": (int,),
     "batch_size_max": (int,),
-    "emitted": (int,),
-    "in_flight": (int,),
-    "lag": (int, float),
 }
 _OPTIONAL: dict[str, tuple[type, ...]] = {
     "query": (str,),
@@ -307,6 +369,8 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
     "cache": (bool,),
     "capacity_max": (int,),
 }
+_COUNTED: dict[str, tuple[type, ...]] = {"emitted": (int,), "in_flight": (int,), "lag": (int, float)}
+"""Facts that a worker of another version may lack; then they are 0."""
 
 
 def _read(task: dict[str, Any], now: float) -> Task:
@@ -318,4 +382,6 @@ def _read(task: dict[str, Any], now: float) -> Task:
         facts[name] = task[name]
     for name, types in _OPTIONAL.items():
         facts[name] = task.get(name) if isinstance(task.get(name), types) else None
+    for name, types in _COUNTED.items():
+        facts[name] = task[name] if isinstance(task.get(name), types) else 0
     return Task(facts, Stats.read(task.get("stats") or {}), now, facts["state"])

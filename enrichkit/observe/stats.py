@@ -13,6 +13,10 @@ LARGEST = 10
 """The slowest keys that statistics keep, and the keys with the most rows that a run keeps."""
 
 
+BUCKET_MAX = 1_000
+"""The highest bucket that is read: 2**125 units."""
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """
@@ -230,7 +234,12 @@ class Stats:
     @property
     def done(self) -> int:
         """Keys that have an outcome."""
-        return self.ok + self.missing + self.timeouts + self.errors + self.rejected + self.over_budget
+        return self.ok + self.missing + self.without_answer
+
+    @property
+    def without_answer(self) -> int:
+        """Keys of which it is not known whether the source has them."""
+        return self.timeouts + self.errors + self.rejected + self.over_budget
 
 
 _ALL = fields(Stats)
@@ -268,7 +277,10 @@ def _plain(value: Any) -> Any:
 def _read(empty: Any, value: Any) -> Any:
     """Return *value* as the type of *empty*, the value of the field in statistics of nothing."""
     if isinstance(empty, Distribution):
-        return Distribution({int(b): int(n) for b, n in value["counts"]}, float(value["sum"]), float(value["unit"]))
+        counts = {int(_number(b)): int(_number(n)) for b, n in value["counts"]}
+        if counts and max(counts) > BUCKET_MAX:
+            raise ValueError(f"These are no statistics of enrichkit: there is no bucket {max(counts)}.")
+        return Distribution(counts, float(_number(value["sum"])), float(_number(value["unit"])))
     if isinstance(empty, Mapping):
         return {str(name): _number(number) for name, number in value.items()}
     if isinstance(empty, tuple):

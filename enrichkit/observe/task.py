@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -9,17 +10,19 @@ import socket
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .clock import TaskClock
 from .hooks import tell_observers
-from .sender import sender
+from .sender import Sender, sender
 from .stats import LARGEST, Stats
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from ..engine.loop import LoopThread
@@ -38,9 +41,29 @@ PUSH = 1.0
 HOT_MAX = 64
 """Keys whose rows are counted: those with the most rows of each slice."""
 SAMPLE_ROWS = 1_000
-"""Rows of each slice that are counted; all of them would take a tenth of the time of a row whose key is known."""
+"""Rows of each slice that are counted, from all over it; all of them would take a tenth of the time of a known row."""
+ERROR_MAX = 2_000
+"""Characters of an error that the monitor gets; a source may have said a page of text."""
 PATIENCE = 0.5
 """Most seconds that the end of a task waits until its statistics are complete, and have reached the monitor."""
+
+
+F = TypeVar("F", bound="Callable[..., None]")
+
+
+def _harmless(method: F) -> F:
+    """Let *method* raise nothing: who looks at a task must not end it. The log has the first error of a task."""
+
+    @functools.wraps(method)
+    def watched(self: ObservedTask, *args: Any) -> None:
+        try:
+            method(self, *args)
+        except Exception:  # noqa: BLE001  # whatever it is, the task is not part of it
+            if not self.broken:
+                self.broken = True
+                _log.exception("The statistics of a task are incomplete; the task does not change by that.")
+
+    return cast("F", watched)
 
 
 class ObservedTask:
@@ -53,10 +76,12 @@ class ObservedTask:
 
     Attributes:
         clock: Where the seconds of the task go; Spark's thread tells it.
+        broken: Whether a method has raised, so that the statistics are incomplete.
     """
 
     def __init__(self, plan: Plan, info: TaskInfo) -> None:
         self.clock = TaskClock()
+        self.broken = False
         self._plan = plan
         self._info = info
         self._id = uuid.uuid4().hex
@@ -72,10 +97,17 @@ class ObservedTask:
         self._held: str | None = None
         self._null_keys = 0
         self._hot: dict[Any, int] = {}
-        self._sender = sender(plan.monitor) if plan.monitor is not None else None
+        self._sender: Sender | None = None
+        self._connect()
+
+    @_harmless
+    def _connect(self) -> None:
+        if self._plan.monitor is not None:
+            self._sender = sender(self._plan.monitor)
 
     # on Spark's thread
 
+    @_harmless
     def saw(self, keys: Sequence[Key], codes: pa.Int32Array) -> None:
         """Count the rows of a slice that have no key, and those of the keys with the most rows; see `KeySlice`."""
         self._null_keys += codes.null_count
@@ -83,7 +115,7 @@ class ObservedTask:
             return  # each key has one row
         import pyarrow.compute as pc
 
-        sample = codes[:SAMPLE_ROWS]
+        sample = codes if len(codes) <= SAMPLE_ROWS else codes.take(_sampled(len(codes), SAMPLE_ROWS))
         for most in pc.mode(sample, LARGEST).to_pylist():
             if most["count"] > 1:
                 key = keys[most["mode"]]
@@ -93,6 +125,7 @@ class ObservedTask:
 
     # on the loop thread
 
+    @_harmless
     def begin(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
         """Observe *run* from now on."""
         self._run = run
@@ -101,6 +134,7 @@ class ObservedTask:
         self._push("running")
         self._handle = loop.call_later(SAMPLE, self._sample, run, loop)
 
+    @_harmless
     def _sample(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
         now, cpu = loop.time(), time.thread_time()
         seconds = now - self._sampled
@@ -125,6 +159,7 @@ class ObservedTask:
 
     # at the end
 
+    @_harmless
     def end(self, loop: LoopThread, error: BaseException | None) -> None:
         """
         Tell observers, log and monitor of the task, which has ended with *error*. On Spark's thread.
@@ -189,7 +224,7 @@ class ObservedTask:
             "pid": os.getpid(),
             "began": self._began,
             "state": state,
-            "error": None if state != "failed" or error is None else f"{type(error).__name__}: {error}",
+            "error": None if state != "failed" or error is None else f"{type(error).__name__}: {error}"[:ERROR_MAX],
             "capacity": plan.capacity if run is None else run.engine.allowed,
             "capacity_max": plan.capacity if plan.options.tuned else None,
             "batch_size": plan.batch_size,
@@ -226,8 +261,15 @@ class ObservedTask:
                 "in_flight": len(run.engine.calls) if state == "running" else 0,
                 "away": None if outage is None else max(0.0, run.engine.now() - outage),
                 "held": None,
-                "stats": Stats(tasks=1, **counted).as_dict(),
+                "stats": Stats(**counted).as_dict(),  # the task is counted by its own report
             }
+
+
+def _sampled(rows: int, wanted: int) -> npt.NDArray[np.int64]:
+    """Return *wanted* of the numbers below *rows*: one of each part, at random: rows may be sorted, or in cycles."""
+    import numpy as np
+
+    return np.arange(wanted) * rows // wanted + np.random.default_rng(rows).integers(0, rows // wanted, wanted)
 
 
 def _tell_log(source: str, info: TaskInfo, state: str, stats: Stats, report: dict[str, Any]) -> None:
@@ -258,7 +300,7 @@ def _tell_log(source: str, info: TaskInfo, state: str, stats: Stats, report: dic
         "-" if median is None else f"{median * 1000:.3g} ms",
         f"{stats.ok:,}",
         f"{stats.missing:,}",
-        f"{stats.timeouts + stats.errors + stats.rejected:,}",
+        f"{stats.without_answer:,}",
         f"{sum(stats.retries.values()):,}",
         stats.source_seconds,
         stats.limit_seconds,

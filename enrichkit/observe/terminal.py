@@ -90,11 +90,11 @@ def table_of(view: View, url: str) -> RenderableType:
             f"{source['in_flight']:,}",
             _took(source["p50"]),
             _took(source["p99"]),
-            f"{totals['errors'] + totals['timeouts'] + totals['rejected']:,}",
+            f"{totals.get('without_answer', totals['errors']):,}",
             f"{totals['retries']:,}",
             f"{totals['cached']:,}",
         )
-    # Absent where `enrichkit top` shows a monitor of an older version.
+    # Absent where `enrichkit top` shows a monitor of an older version, as is `without_answer` above.
     paid = [(source["name"], words(spent)) for source in view["sources"] if (spent := source.get("spending"))]
     parts += [
         table,

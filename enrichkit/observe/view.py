@@ -13,6 +13,7 @@ __all__ = [
     "VERSION",
     "Advice",
     "Bar",
+    "HeldBack",
     "Hot",
     "Outage",
     "Point",
@@ -45,7 +46,7 @@ class TimeShare(TypedDict):
 
 
 class Progress(TypedDict):
-    """Rows that have left the engine; `total` is known where Spark tells the number of tasks, `eta` then."""
+    """Rows that have left the engine; `total`, and so `share` and `eta`, is known where `monitor(rows=...)` told it."""
 
     rows: int
     total: int | None
@@ -67,6 +68,7 @@ class Totals(TypedDict):
     timeouts: int
     rejected: int
     over_budget: int
+    without_answer: int
     retries: int
     returned: int
     preloaded: int
@@ -91,6 +93,13 @@ class Reason(TypedDict):
 
     reason: str
     count: int
+
+
+class HeldBack(TypedDict):
+    """Seconds of the tasks in which `reason` held calls back: a name of `Stats.limits`, or `window_bytes`."""
+
+    reason: str
+    seconds: float
 
 
 class Point(TypedDict):
@@ -235,6 +244,7 @@ class SourceView(TypedDict):
     batch_fill: list[Bar]
     errors: list[Reason]
     retries: list[Reason]
+    held_back: list[HeldBack]
     slow: list[Slow]
     hot: list[Hot]
 

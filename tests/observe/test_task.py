@@ -20,15 +20,18 @@ from enrichkit_http import HttpConfig
 
 from enrichkit import LookupFailedError, Retry
 from enrichkit.driver.planner import make_plan
+from enrichkit.interface import TaskInfo
 from enrichkit.local import Fault
 from enrichkit.observe import hooks
 from enrichkit.observe.sender import Address, sender
 from enrichkit.observe.state import State
 from enrichkit.observe.stats import Stats
+from enrichkit.observe.task import ObservedTask
 from enrichkit.plan import Plan
 from enrichkit.worker.entry import arrow_batches
 
 from ..pace import at_pace
+from .test_state import report as report_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,13 +40,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.service
 
+REPORT = report_of()
 BAR = ("source", "limit", "input", "output", "cpu")
 
 
 class Receiver:
     """A server that takes pushes into the state of a monitor."""
 
-    def __init__(self, *, status: int = 200) -> None:
+    def __init__(self, *, status: int = 200, too_much: bytes | None = None) -> None:
+        self.answers = threading.Event()
+        self.answers.set()
         self.state = State(time.time())
         self.bodies: list[bytes] = []
         self.tokens: set[str | None] = set()
@@ -54,10 +60,13 @@ class Receiver:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.answers.wait()
                 receiver.bodies.append(body)
                 receiver.tokens.add(self.headers["Authorization"])
-                receiver.state.push(body, time.time())
-                self.send_response(status)
+                taken = too_much is None or too_much not in body
+                if taken:
+                    receiver.state.push(body, time.time())
+                self.send_response(status if taken else 413)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -236,13 +245,13 @@ def test_a_monitor_that_is_not_reached_costs_a_line_in_the_log(
             assert run(plan, [f"u{n}" for n in range(10)]) == 10
         assert time.monotonic() - began < at_pace(5.0), "each task waits half a second at most"
         waited = time.monotonic()
-        while not caplog.messages and time.monotonic() < waited + 5:
+        while not told_of(address, caplog) and time.monotonic() < waited + 60:
             time.sleep(0.05)
-    [text] = caplog.messages
+    [text] = told_of(address, caplog)
     reason = {"nobody": r"[Errno 111] Connection refused", "refuses": "it answered 401", "silent": "timed out"}[kind]
     assert text == (
-        f"The monitor at 127.0.0.1:{address.port} cannot be reached from this worker ({reason}); the job goes on, and "
-        "its page shows nothing of this worker. Look at the address that monitor(host=...) names."
+        f"The monitor at 127.0.0.1:{address.port} cannot be reached from this worker ({reason}); until it is, its page "
+        "shows nothing of it. The job goes on. Look at the address that monitor(host=...) names."
     )
 
 
@@ -253,6 +262,111 @@ def test_reports_of_tasks_that_a_monitor_does_not_take_are_not_kept_for_ever() -
         for number in range(10_000):
             process.put([{"id": f"{number}"}])
         assert len(process._reports) <= 2_000  # the only way to see how much memory it takes
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender that gives a monitor up, and tries it again, after a tenth of a second."""
+    module = sys.modules[sender.__module__]
+    monkeypatch.setattr(module, "TIMEOUT", 0.1)
+    monkeypatch.setattr(module, "AGAIN", 0.1)
+
+
+def told_of(address: Address, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log tells of the monitor at *address*: the threads of other tests may still tell of theirs."""
+    return [text for text in caplog.messages if text.startswith(f"The monitor at 127.0.0.1:{address.port} ")]
+
+
+def wait_for(condition: Any) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_monitor_that_stands_still_for_a_while_misses_nothing(
+    http_service: HttpService, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.answers.clear()
+    plan = plan_of(http_service, receiver.address)
+    for _ in range(3):
+        assert run(plan, [f"u{n}" for n in range(30)]) == 30
+    wait_for(lambda: told_of(receiver.address, caplog))
+    receiver.answers.set()
+    wait_for(lambda: [task.state for task in receiver.state.of()] == ["ok"] * 3)
+    assert (receiver.stats.calls, http_service.stats().calls) == (90, 90)
+    assert len(told_of(receiver.address, caplog)) == 1
+
+
+def test_a_report_that_the_monitor_does_not_take_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    receiver = Receiver(too_much=b"much-too-large")
+    own = {**REPORT, "state": "ok"}
+    process = sender(receiver.address)
+    process.put([{**own, "id": f"{n}", "error": "much-too-large" if n == 2 else None} for n in range(5)])
+    wait_for(lambda: len(receiver.state.of()) == 4)
+    process.put_last([{**own, "id": "later"}], 60)
+    assert [task.facts["id"] for task in receiver.state.of()] == ["0", "1", "3", "4", "later"]
+    [text] = told_of(receiver.address, caplog)
+    assert text == (
+        f"The monitor at 127.0.0.1:{receiver.address.port} does not take what a task reports (it answered 413); its "
+        "page shows nothing of this task. The job goes on. Look at the address that monitor(host=...) names."
+    )
+    receiver.close()
+
+
+def test_many_reports_go_in_several_pushes(receiver: Receiver) -> None:
+    own = {**REPORT, "state": "ok", "error": "x" * 100_000}
+    sender(receiver.address).put_last([{**own, "id": f"{n}"} for n in range(30)], 60)
+    assert len(receiver.state.of()) == 30
+    assert 5 <= len(receiver.bodies)
+    assert max(map(len, receiver.bodies)) < 1 << 20, "a monitor takes no more"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_nobody_waits_for_a_monitor_that_is_not_reached() -> None:
+    with deaf("silent") as address:
+        process = sender(address)
+        process.put_last([{"id": "first"}], 60)
+        assert process._failures, "it ended because the first push failed"
+        process.put_last([{"id": "second"}], 3_600)
+
+
+def test_what_has_ended_takes_the_place_of_what_runs() -> None:
+    with deaf("nobody") as address:
+        process = sender(address)
+        process.put([{"id": f"{n}", "state": "running"} for n in range(3_000)])
+        process.put([{"id": f"last-{n}", "state": "ok"} for n in range(1_500)])
+        wait_for(lambda: sum(report["state"] == "ok" for report in process._reports.values()) == 1_500)
+        assert len(process._reports) <= 2_600, "those that were under way came back"
+
+
+def test_an_error_of_a_page_is_cut(http_service: HttpService) -> None:
+    task = ObservedTask(plan_of(http_service, None), TaskInfo())
+    assert len(task.report("failed", ValueError("long " * 10_000))["error"]) == 2_000
+
+
+@pytest.mark.parametrize("order", ["sorted", "in turns"])
+def test_keys_that_are_sorted_or_come_in_turns_are_no_hot_ones(
+    http_service: HttpService, receiver: Receiver, order: str
+) -> None:
+    keys: list[str | None] = [f"u{n % 8}" for n in range(16_000)]
+    run(plan_of(http_service, receiver.address), sorted(keys) if order == "sorted" else keys)
+    assert len(receiver.stats.hot) == 8
+    assert max(receiver.stats.hot.values()) < 0.2 * 16_000, "each has an eighth of the rows"
+
+
+def test_an_error_of_the_statistics_changes_no_task(
+    http_service: HttpService, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    monkeypatch.setattr(ObservedTask, "stats", broken)
+    http_service.script(latency=0.02)
+    assert run(plan_of(http_service, receiver.address), [f"u{n}" for n in range(300)]) == 300
+    text = "The statistics of a task are incomplete; the task does not change by that."
+    assert [each for each in caplog.messages if not each.startswith("The monitor at")] == [text]
 
 
 OBSERVER = """

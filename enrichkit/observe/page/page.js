@@ -672,7 +672,8 @@ class Chart {
 
 const STATES = { waiting: "Waiting", running: "Running", idle: "Idle", closed: "Ended" };
 const TOTALS = [
-  ["Rows and keys", ["rows", "keys", "distinct", "cached", "shared", "sent", "bytes"]],
+  ["Rows and keys", ["rows", "keys", "distinct", "sent", "bytes"]],
+  ["Answered without a call", ["cached", "shared", "preloaded", "reused", "journaled", "tiered", "stale"], true],
   ["Outcomes", ["ok", "missing", "errors", "timeouts", "rejected", "over_budget", "returned"]],
   ["Calls and tasks", ["calls", "failed_calls", "retries", "late", "abandoned", "zombies", "tasks", "failed_tasks"]],
 ];
@@ -680,6 +681,11 @@ const NAMES = {
   distinct: "distinct keys",
   cached: "from the cache",
   shared: "joined another lookup",
+  preloaded: "from the table in memory",
+  reused: "found by this task before",
+  journaled: "from the journal",
+  tiered: "from a tier",
+  stale: "from the cache, beyond its time",
   sent: "keys sent",
   bytes: "received",
   ok: "found",
@@ -785,7 +791,7 @@ function drawTiles(view) {
       name: "trouble",
       label: "Errors",
       figures: [
-        [number(totals.errors), "errors"],
+        [number(totals.without_answer), "errors"],
         [number(totals.retries), "retries"],
         [number(totals.failed_tasks), totals.failed_tasks === 1 ? "failed task" : "failed tasks"],
       ],
@@ -855,6 +861,7 @@ class Source {
     this.advice = make("ul", { class: "advice" });
     this.pairs = TOTALS.map(() => make("div"));
     this.costs = make("div");
+    this.held = make("div");
     this.errors = make("div");
     this.retries = make("div");
     this.slow = make("div");
@@ -878,7 +885,7 @@ class Source {
       this.progress,
       this.advice,
       make("div", { class: "panels" }, this.latency.node, this.wait.node, this.fill.node),
-      make("div", { class: "panels" }, ...this.pairs, this.costs, this.errors, this.retries, this.slow, this.hot),
+      make("div", { class: "panels" }, ...this.pairs, this.costs, this.held, this.errors, this.retries, this.slow, this.hot),
     );
     this.node.open = open;
     this.node.source = this;
@@ -905,8 +912,9 @@ class Source {
     this.latency.update(source.latency);
     this.wait.update(source.queue_wait);
     this.fill.update(source.batch_size > 1 ? source.batch_fill : []);
-    TOTALS.forEach(([caption, names], index) => {
-      const pairs = names.map((name) => {
+    TOTALS.forEach(([caption, names, onlySome], index) => {
+      const shown = onlySome ? names.filter((name) => source.totals[name]) : names;
+      const pairs = shown.map((name) => {
         const value = source.totals[name];
         return [NAMES[name] ?? name, name === "bytes" ? bytes(value) : number(value)];
       });
@@ -914,6 +922,7 @@ class Source {
     });
     const counts = (reasons) => reasons.map(({ reason, count }) => [reason, number(count)]);
     drawPairs(this.costs, "Costs", costs(source.spending));
+    drawPairs(this.held, "Held back by", source.held_back.map(({ reason, seconds }) => [reason, duration(seconds)]));
     drawPairs(this.errors, "Errors by reason", counts(source.errors));
     drawPairs(this.retries, "Retries by reason", counts(source.retries));
     drawPairs(this.slow, "Slowest keys", source.slow.map(({ key, seconds }) => [key, duration(seconds)]));
