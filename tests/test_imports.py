@@ -165,6 +165,15 @@ def test_the_root_has_few_modules() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= ROOT_MODULES_MAX
 
 
+def test_the_map_has_each_folder_and_the_list_of_the_engine_each_module() -> None:
+    contributing = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    folders = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
+    assert {folder for folder in folders if f"`enrichkit/{folder}/`" not in contributing} <= {"testing", "cli"}
+    engine = ast.get_docstring(ast.parse((PACKAGE / "engine/__init__.py").read_text())) or ""
+    listed = [line.split()[0] for line in engine.splitlines() if line.startswith("    ")]
+    assert sorted(listed) == sorted(file.name for file in (PACKAGE / "engine").glob("[!_]*.py"))
+
+
 def test_imports_go_one_way() -> None:
     """Also those for type hints: a module that names a type of another has to be read together with it."""
     wrong = []

@@ -7,11 +7,13 @@ From the Spark thread to the loop thread and back:
     consumer.py     what takes the rows: few keys are asked for until it wants many, and none when it has gone
     overlap.py      whether a slice has keys in common with another one that is under way
     loop.py         the loop thread of a worker process, its mailbox, its engines and caches
+    names.py        the event loop's way to a host: a thread for each name, and all addresses of it
 
 One per source and worker process:
 
     engine.py       pending keys become calls: slots, gate, connector
     limits.py       the gate (pause, outage, limit, budget, rate, quota, breaker) and the budget of retries
+    allowance.py    how many calls may be in flight at a source that refuses some of them
     tuning.py       capacity="auto": how many calls may be in flight, by the latency of those that end
     pacing.py       rates by unit, and what a call costs: estimated before it, corrected by its answer
     quota.py        what the source says that it still allows
@@ -25,6 +27,8 @@ One per source and worker process:
     results.py      what the end of a call means for each of its keys
     fast_paths.py   the same for many keys at once, where all of them fare alike
     retries.py      the keys that are asked for again; the search for the bad keys of a call
+    hedging.py      a second call for the keys of one that is slow
+    preload.py      a source that is loaded as a whole before the first lookup
     returned.py     the keys that wait for a source or a node that is away
 
 One per task:
@@ -34,6 +38,7 @@ One per task:
     settlement.py   a key gets its outcome, which is written to all slices that wait for it
     policies.py     what rows without an answer get, and the errors that fail the task
     fallback.py     fallbacks that have to be asked
+    reuse.py        what a task has found out stands for its later rows
     tiers.py        sources that are asked before, and what happens when one does not answer
     write_back.py   what is found is written to them, in the background
     refresh.py      keys of the cache that are asked for in the background; values beyond their time

@@ -19,6 +19,8 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from .names import new_loop
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -56,7 +58,7 @@ class LoopThread:
         self._mails: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._lock = threading.Lock()
         self._draining = False
-        self._loop = _new_loop()
+        self._loop = new_loop()
         self._beat = time.monotonic()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = False
@@ -163,15 +165,6 @@ class LoopThread:
                 if not cache and self._beat - self.caches[key][1] > IDLE_AFTER:
                     del self.caches[key]
         self._loop.call_later(BEAT, self._tick)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
 
 
 _current: LoopThread | None = None

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from ..engine.loop import _new_loop
+from ..engine.names import new_loop
 from ..errors import TransientError
 from ..interface import Call, Connector, ConnectorConfig, Failure, Key, connector_of
 
@@ -85,7 +85,7 @@ class Bench:
         self.connector = connector
         self.connector.capacity = self.capacity = capacity
         self.patience = patience
-        self.loop = _new_loop()
+        self.loop = new_loop()
         self.is_open = False
         self._opened = False  # whether `open` was called and `close` was not, even if `open` failed
         self._thread = threading.Thread(target=self._main, name="enrichkit-bench", daemon=True)

@@ -1,0 +1,135 @@
+"""
+The way from the name of a host to a connection: a thread of its own for each name, and all addresses of it.
+
+It is part of the loop, so that each driver and each connector of a user has it. Without it, uvloop and asyncio look all
+names up on a few threads, where one name server that hangs holds up every source, and the end of the process; and
+uvloop tries the addresses of a name one after the other, so that one which is silent uses all the time there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from asyncio.staggered import staggered_race
+from collections.abc import Callable
+from functools import partial
+from ipaddress import ip_address
+from typing import Any, TypeAlias
+
+__all__ = ["new_loop"]
+
+STAGGER = 0.25
+"""Seconds after which the next address is tried beside the ones before: "Happy Eyeballs", RFC 8305, section 8."""
+
+Infos: TypeAlias = list[tuple[Any, Any, int, str, Any]]
+"""What `socket.getaddrinfo` returns."""
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop, uvloop's where it is installed, that reaches hosts in this way."""
+    try:
+        import uvloop
+    except ImportError:
+        return _with_names(asyncio.SelectorEventLoop)()
+    return _with_names(uvloop.Loop)()
+
+
+def _with_names(base: Any) -> Callable[[], asyncio.AbstractEventLoop]:
+    class NamesLoop(base):  # type: ignore[misc]
+        """The loop *base*, with other ways to look a name up and to connect."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._look_ups: dict[tuple[Any, ...], asyncio.Future[Infos]] = {}
+
+        async def getaddrinfo(
+            self,
+            host: Any,
+            port: Any,
+            *,
+            family: int = 0,
+            type: int = 0,  # noqa: A002  # its name in asyncio
+            proto: int = 0,
+            flags: int = 0,
+        ) -> Infos:
+            asked = (host, port, family, type, proto, flags)
+            if asked not in self._look_ups:
+                self._look_ups[asked] = _on_thread(self, partial(socket.getaddrinfo, *asked))
+                self._look_ups[asked].add_done_callback(lambda _: self._look_ups.pop(asked))
+            return await asyncio.shield(self._look_ups[asked])  # others may wait for it, too
+
+        async def create_connection(
+            self, protocol_factory: Any, host: Any = None, port: Any = None, *, ssl: Any = None, **rest: Any
+        ) -> Any:
+            if not isinstance(host, str) or _is_address(host) or rest.keys() - {"server_hostname"}:
+                return await super().create_connection(protocol_factory, host, port, ssl=ssl, **rest)
+            if ssl:
+                rest.setdefault("server_hostname", host)
+            infos = await self.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            if len(infos) == 1:
+                address = infos[0][4]
+                return await super().create_connection(protocol_factory, address[0], address[1], ssl=ssl, **rest)
+            connected = await _first(self, infos)
+            try:
+                return await super().create_connection(protocol_factory, sock=connected, ssl=ssl, **rest)
+            except BaseException:
+                connected.close()
+                raise
+
+    return NamesLoop
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _on_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[], Infos]) -> asyncio.Future[Infos]:
+    """Return what *look_up* will return. Its thread is a daemon: the end of the process must not wait for it."""
+    future = loop.create_future()
+
+    def settle(result: Infos | BaseException) -> None:
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+            future.exception()  # whoever asked may have been cancelled; then nobody looks at it
+        else:
+            future.set_result(result)
+
+    def run() -> None:
+        try:
+            result: Infos | BaseException = look_up()
+        except Exception as error:  # noqa: BLE001  # it is raised where the name was asked for
+            result = error
+        try:
+            loop.call_soon_threadsafe(settle, result)
+        except RuntimeError:
+            return  # the loop has been closed meanwhile
+
+    threading.Thread(target=run, name="enrichkit-name", daemon=True).start()
+    return future
+
+
+async def _first(loop: asyncio.AbstractEventLoop, infos: Infos) -> socket.socket:
+    """Return a socket that is connected to the first of *infos* that accepts; raises the error of the first one."""
+    connected: socket.socket | None
+    connected, _, errors = await staggered_race([partial(_connected, loop, info) for info in infos], STAGGER)
+    if connected is None:
+        raise next(error for error in errors if error is not None)
+    return connected
+
+
+async def _connected(loop: asyncio.AbstractEventLoop, info: tuple[Any, Any, int, str, Any]) -> socket.socket:
+    family, kind, proto, _, address = info
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await loop.sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
