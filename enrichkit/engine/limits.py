@@ -25,10 +25,16 @@ if TYPE_CHECKING:
     from .permits import LimitShare
     from .records import InFlight
 
-__all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "Rate", "RetryBudget"]
+__all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "Rate", "RetryBudget", "asked_pause"]
 
 RETRY_AFTER_MAX = 60.0
 """Longest Retry-After that is honoured, in seconds; botocore clamps likewise."""
+
+
+def asked_pause(retry_after: float | None) -> float | None:
+    """Return *retry_after* clamped to 0..60, or None where a source asks for no pause, or for one that is no number."""
+    # A NaN is not equal to itself.
+    return None if retry_after is None or retry_after != retry_after else min(max(retry_after, 0.0), RETRY_AFTER_MAX)
 
 
 class Rate:
@@ -288,8 +294,8 @@ class Gate:
 
     def pause(self, now: float, seconds: float) -> None:
         """Let no call leave for *seconds*, clamped to 0..60, because the source asked for it."""
-        if seconds == seconds:  # a NaN is not equal to itself
-            self._paused_until = max(self._paused_until, now + min(max(seconds, 0.0), RETRY_AFTER_MAX))
+        if (pause := asked_pause(seconds)) is not None:
+            self._paused_until = max(self._paused_until, now + pause)
             self.may_hold = True
 
     def pause_left(self, now: float) -> float:

@@ -20,6 +20,7 @@ from ..errors import ConfigError, EnrichkitError, FatalError, PermanentError, Ta
 from ..functions import raised
 from ..interface import Absent, Answers, Call, Connector, Failure
 from .cache import ABSENT, MISS, Stage
+from .limits import asked_pause
 from .results import breach, in_rows
 from .sizes import sizes_of
 
@@ -192,12 +193,13 @@ class Table(Stage):
                 now = self._now()
                 # From the last sign of life before the first failure, so that breaks in each attempt end it, too.
                 away = max(began, load.heard) if away is None else away
-                if now - away + wait > self._patience:
+                pause = max(wait, asked_pause(error.retry_after) or 0.0)
+                if now - away + pause > self._patience:
                     raise FatalError(
                         f"it was away for {now - away:.1f} s, and stall_timeout is {self._patience:g} s. The last "
                         f"attempt got: {error}"
                     ) from None
-                await asyncio.sleep(max(wait, error.retry_after or 0.0))
+                await asyncio.sleep(pause)
                 wait = min(2 * wait, MOST_WAIT)
 
 

@@ -7,6 +7,7 @@ The policy (`Retry`) says how often a key may be asked for, and the `RetryBudget
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import traceback
@@ -18,7 +19,7 @@ from ..functions import place, raised
 from ..options import Retry
 from ..outcome import ERROR
 from . import settlement
-from .limits import RETRY_AFTER_MAX, RetryBudget
+from .limits import RetryBudget, asked_pause
 from .records import Search
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ def _not_repeated(
     """Return *error* with the reason for which its key is not asked again: a *wait* that ends after its deadline."""
     if not isinstance(error, TransientError):
         return error  # a miss, or a call that is overdue
-    asked = retry_after is not None and wait >= min(retry_after, RETRY_AFTER_MAX) > 0
+    asked = wait >= (asked_pause(retry_after) or math.inf)
     who = "the source asks for" if asked else "the back-off is"
     why = f"{who} {wait:.3g} s, which ends after the timeout of {timeout:g} s"
     return reworded(error, f"{str(error).rstrip('.')} (not asked again: {why})")
@@ -304,6 +305,4 @@ def backoff(retry: Retry, failures: int, retry_after: float | None, rng: random.
     wait = min(retry.wait_max, retry.wait * retry.factor ** (failures - 1))
     if retry.jitter == "full":
         wait = rng.uniform(0.0, wait)
-    if retry_after is not None and retry_after == retry_after:  # a NaN is not equal to itself
-        wait = max(wait, min(max(retry_after, 0.0), RETRY_AFTER_MAX))
-    return wait
+    return max(wait, asked_pause(retry_after) or 0.0)

@@ -466,6 +466,26 @@ async def test_an_outage_during_the_first_load_lasts_at_most_the_stall_timeout(l
     )
 
 
+@pytest.mark.parametrize(
+    ("asked", "waits"), [(7.0, 7.0), (3_600.0, 60.0), (float("inf"), 60.0), (float("nan"), 0.05), (-1.0, 0.05)]
+)
+async def test_a_pause_that_the_source_asks_for_is_at_most_a_minute(lab: Lab, asked: float, waits: float) -> None:
+    store = Store({"a": 1})
+    store.broken = [TransientError("busy", retry_after=asked)]
+    assert await looked_up(lab, store, table_of(store, patience=90.0), "a") == {"a": 1}
+    assert lab.now == pytest.approx(waits)
+
+
+async def test_a_pause_that_ends_after_the_stall_timeout_is_not_waited_for(lab: Lab) -> None:
+    store = Store({"a": 1})
+    store.broken = [TransientError("busy", retry_after=30.0)]
+    task = start(lab, store, table_of(store, patience=5.0))
+    task.admit("a")
+    with pytest.raises(TaskFailedError, match="The last attempt got: busy"):
+        await task.end()
+    assert lab.now == 0.0
+
+
 async def test_a_source_that_breaks_each_load_in_the_middle_ends_it_too(lab: Lab) -> None:
     store = Store({"a": 1, "b": 2}, pages=2, took=0.1)
     store.broken = [None, None, None, TransientError("reset")] * 1000
