@@ -19,6 +19,8 @@ plugin.
 | `secrets_of` | the references to secrets in a config, or in some of its fields |
 | `revealed`, `fresh`, `refuse` | the same where a secret expires: asked for on a thread, known, refused |
 | `tls_context` | a TLS context from the certificate files that a config names |
+| `RenewedContext` | such a context for each new connection, made anew when a file has changed |
+| `file_stamp` | what differs when a file was changed or replaced |
 | `LeaseStore`, `Ask`, `Grant`, `grant` | a store that holds limits of a whole job, what it is asked, and the rules |
 | `Draw`, `Drawn`, `draw`, `ALIVE` | the same of the account of a budget |
 | `did_you_mean` | a hint for the message about a misspelt name |
@@ -35,7 +37,7 @@ from .hookspecs import hookimpl
 from .interface import Absent, Call, Connector, ConnectorConfig, Failure, TaskInfo
 from .limits import Ask, Grant, LeaseStore, grant
 from .secrets import Secret, fresh, redact, refuse, reveal, revealed, secrets_of
-from .tls import tls_context
+from .tls import RenewedContext, file_stamp, tls_context
 from .values.ddl import fields_of
 
 __all__ = [
@@ -55,12 +57,14 @@ __all__ = [
     "Key",
     "Keys",
     "LeaseStore",
+    "RenewedContext",
     "Secret",
     "TaskInfo",
     "Value",
     "did_you_mean",
     "draw",
     "fields_of",
+    "file_stamp",
     "fresh",
     "grant",
     "hookimpl",

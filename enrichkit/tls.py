@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import ssl
+from collections.abc import Callable
 from typing import Protocol
 
 from .errors import FatalError
 from .secrets import redact
 
-__all__ = ["TlsFiles", "tls_context"]
+__all__ = ["RenewedContext", "TlsFiles", "file_stamp", "tls_context"]
 
 _MESSAGE = (
     "A certificate of {config} cannot be used on this worker: {reason}. tls_ca, tls_cert and tls_key must be paths of "
@@ -72,3 +74,57 @@ tls_ca, tls_cert and tls_key must be paths of PEM files there.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def file_stamp(*paths: str | None) -> tuple[object, ...]:
+    """
+    Return what differs when one of the files at *paths* was changed or replaced since; None stands for no file.
+
+    A file that is not there, or cannot be looked at, differs from one that is. Kubernetes replaces a file by another
+    link to a folder, which this sees, too.
+    """
+    return tuple(None if path is None else _stamp_of(path) for path in paths)
+
+
+def _stamp_of(path: str) -> tuple[int, int, int] | str:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return type(error).__name__
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+class RenewedContext:
+    """
+    The TLS context for the next connection: a new one after a change of the files of its config.
+
+    Files that are being replaced may not fit each other for a moment, or be there in part. Then the context before is
+    used, and the files are read again for the next connection.
+
+    Args:
+        make: Makes a context; raises `FatalError`, which is raised here for the first one only.
+        config: The config that names the files.
+
+    Calling it returns the context. Raises `FatalError` where there is none yet.
+    """
+
+    def __init__(self, make: Callable[[], ssl.SSLContext], config: TlsFiles) -> None:
+        self._make = make
+        self._paths = (config.tls_ca, config.tls_cert, config.tls_key)
+        self._context: ssl.SSLContext | None = None
+        self._read: tuple[object, ...] = ()
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there are files that may be renewed."""
+        return any(self._paths)
+
+    def __call__(self) -> ssl.SSLContext:
+        stamp = file_stamp(*self._paths)
+        if self._context is None or stamp != self._read:
+            try:
+                self._context, self._read = self._make(), stamp
+            except FatalError:
+                if self._context is None:
+                    raise
+        return self._context

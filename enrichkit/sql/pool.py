@@ -8,11 +8,13 @@ makes at most `capacity` calls at a time, so no queue of callers is needed: a li
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from ..errors import ConfigError, ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
 from ..secrets import Secret, fresh, refuse, reveal, revealed
+from ..tls import RenewedContext
 from .session import Session
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class Pool(Generic[SessionT]):
         address: Address of the server.
         loop: Event loop on which the pool was made.
         secrets: Secrets that no message may hold.
+        context: Returns the TLS context for the next connection.
     """
 
     product: ClassVar[str]
@@ -65,9 +68,14 @@ class Pool(Generic[SessionT]):
         self._busy: set[SessionT] = set()
         self._closed = False
         self.secrets: tuple[str | None, ...] = (self.address.password,)
+        self.context = RenewedContext(self.new_context, config)
 
     def __repr__(self) -> str:
         return f"<Pool {self.address}: {len(self._busy)} busy, {len(self._idle)} idle, {self._size} at most>"
+
+    def new_context(self) -> ssl.SSLContext:
+        """Return a TLS context from the files of the config as they are now; raises `FatalError`."""
+        raise NotImplementedError
 
     async def connect(self, timeout: float) -> SessionT:
         """Return a new session for a call that has *timeout* seconds left."""
@@ -218,8 +226,9 @@ class Pool(Generic[SessionT]):
         try:
             session = await self._connected(timeout)
         except FatalError as error:
-            # A password that was right is being replaced: the keys wait for the next one, as in an outage.
-            if self._ever_logged_in and isinstance(self.config.password, Secret):
+            # What was right is being replaced, password or certificate: the keys wait for it, as in an outage.
+            renewable = isinstance(self.config.password, Secret) or self.context.has_files
+            if self._ever_logged_in and renewable:
                 raise UnavailableError(f"{error} Logins have worked before.", sent=False) from None
             raise
         self._refused, self._logins_work, self._ever_logged_in = None, True, True

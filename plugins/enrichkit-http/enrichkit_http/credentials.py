@@ -32,27 +32,32 @@ __all__ = ["Credentials", "Renewed"]
 
 
 class Credentials:
-    """The secrets of a source, as its client was made with them. No `repr` shows them."""
+    """
+    The secrets of a source, as its client was made with them. No `repr` shows them.
+
+    Attributes:
+        secrets: The references to them.
+    """
 
     def __init__(self, config: HttpConfig) -> None:
-        self._secrets = secrets_of((config.headers, config.bearer, config.params, config.form, config.proxy_auth))
-        self._expiring = any(secret.ttl is not None for secret in self._secrets)
+        self.secrets = secrets_of((config.headers, config.bearer, config.params, config.form, config.proxy_auth))
+        self._expiring = any(secret.ttl is not None for secret in self.secrets)
         self._used: dict[Secret, str | None] = {}
 
     def __repr__(self) -> str:
         return "<Credentials: ***>"
 
     def __bool__(self) -> bool:
-        return bool(self._secrets)
+        return bool(self.secrets)
 
     def due(self) -> bool:
         """Return whether one of them is to be asked for again."""
-        return self._expiring and not all(map(fresh, self._secrets))
+        return self._expiring and not all(map(fresh, self.secrets))
 
     async def read(self) -> None:
         """Ask for those that are due, on another thread, so that `note` does not wait for them. Raises `FatalError`."""
         try:
-            for secret in self._secrets:
+            for secret in self.secrets:
                 await revealed(secret)
         except ConfigError as error:
             raise FatalError(str(error)) from None
@@ -60,7 +65,7 @@ class Credentials:
     def note(self) -> None:
         """Note what they are now, as a client is made with them. Raises `FatalError`."""
         try:
-            self._used = {secret: secret.resolve() for secret in self._secrets}
+            self._used = {secret: secret.resolve() for secret in self.secrets}
         except ConfigError as error:
             raise FatalError(str(error)) from None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from enrichkit.errors import ConnectorError, ContractError, FatalError, PermanentError, TransientError, UnavailableError
+from enrichkit.plugin import file_stamp
 
 from .addresses import named_address
 from .client import IDLE_TIMEOUT, AmbiguousLengthError, Reply, make_client, own_headers, receive
@@ -45,6 +46,8 @@ LIFETIME = 300.0
 FORBIDDEN_MAX = 20
 # Seconds after which it is tried again, when a file or a secret of the config could not be read.
 RENEW_AGAIN = 5.0
+# Seconds between two looks at whether a file of the config has changed.
+LOOK = 1.0
 
 
 class Sender:
@@ -91,6 +94,11 @@ class Sender:
         self._after_refusal = asyncio.Lock()
         self._sealed: Sealed | None = None
         self._expires = self._pause = 0.0
+        named = (secret.name for secret in self.credentials.secrets if secret.kind == "file")
+        self._tls_files = tuple(filter(None, (config.tls_ca, config.tls_cert, config.tls_key)))
+        self._files = (*self._tls_files, *map(str, named))
+        self._looked = 0.0
+        self._read: tuple[object, ...] = ()
         self._limit = (0.0, timedelta())
         self.limited: type[UnavailableError] = UnavailableError
         self.allows: Callable[..., None] | None = None
@@ -129,15 +137,23 @@ class Sender:
                 if self._renewing is None and monotonic() > self._pause:
                     renewal = self._renew()
                     self._renewing = asyncio.get_running_loop().create_task(renewal, name="enrichkit-http-renewal")
-            elif monotonic() > self._expires:
+            elif monotonic() > self._expires or (self._files and self._files_changed()):
                 self._renew_or_pause()
         return self._client
 
     def _renew_or_pause(self) -> None:
         try:
             self._renew_client()
-        except FatalError:  # a secret is being replaced; the client still works with the last one
-            self._expires = monotonic() + RENEW_AGAIN
+        except FatalError:  # a secret or a file is being replaced; the client still works with the last one
+            self._expires = self._looked = monotonic() + RENEW_AGAIN
+
+    def _files_changed(self) -> bool:
+        """Return whether a file of the config may hold something else than what the client was made with."""
+        now = monotonic()
+        if now < self._looked + LOOK:
+            return False
+        self._looked = now
+        return file_stamp(*self._files) != self._read
 
     async def _renew(self) -> None:
         """Make a new client when a function or command has given its secret; the old one is used until then."""
@@ -201,12 +217,19 @@ class Sender:
             self.replace_client(client)
             raise
         except self._client_error as error:
-            translated, unsent = client_error(error, self._origin, timeout)
-            raise self.checked_for_repeat(translated, executed=not unsent) from None
+            raise self._translated(error, timeout) from None
         finally:
             permits.release()
             if unread is not None:
                 await unread.__aexit__(None, None, None)
+
+    def _translated(self, error: PyreqwestError, timeout: float) -> ConnectorError:
+        """Return the error of a request that had *timeout* seconds."""
+        translated, unsent = client_error(error, self._origin, timeout)
+        if self._last_answer and self._tls_files and isinstance(translated, FatalError):
+            # A certificate that was right is being replaced: the keys wait for it, as in an outage.
+            translated = UnavailableError(f"{translated} Connections have worked before.", sent=False)
+        return self.checked_for_repeat(translated, executed=not unsent)
 
     async def _once_more(
         self, error: PyreqwestError, asking: Asking, timeout: float, deadline: float
@@ -332,6 +355,7 @@ class Sender:
             self._renew_client()
 
     def _renew_client(self) -> None:
+        self._read = file_stamp(*self._files)
         self.credentials.note()
         self._sealed = sealed(self._config)
         self._client, self._unpooled = make_client(self._config, self._permits.capacity), None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from enrichkit.sql import Pool, Session, tls_context
@@ -113,7 +112,7 @@ class MariadbPool(Pool[MariadbSession]):
                 port=address.port,
                 user=address.user,
                 password=password.encode(),  # asyncmy would send a str as Latin-1
-                ssl=self._context if self.config.encrypted else None,
+                ssl=self.context() if self.config.encrypted else None,
                 autocommit=True,
                 program_name="enrichkit",
             )
@@ -125,10 +124,6 @@ class MariadbPool(Pool[MariadbSession]):
                 raise
             return session
 
-    @cached_property
-    def _context(self) -> ssl.SSLContext:
-        context = tls_context(self.config, *self.secrets)
-        if self.config.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+    def new_context(self) -> ssl.SSLContext:
+        """Return a TLS context from the files as they are now."""
+        return tls_context(self.config, *self.secrets, verify=not self.config.insecure)

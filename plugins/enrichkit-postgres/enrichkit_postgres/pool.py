@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from enrichkit.errors import UnavailableError
@@ -212,14 +211,13 @@ class PostgresPool(Pool[PostgresSession]):
         mode = self.config.sslmode
         if mode in ("allow", "prefer"):
             return mode
-        return False if mode == "disable" else self._context
+        return False if mode == "disable" else self.context()
 
-    @cached_property
-    def _context(self) -> ssl.SSLContext:
-        context = tls_context(self.config, *self.secrets)
-        context.check_hostname = self.config.sslmode == "verify-full"
-        if self.config.sslmode == "require":
-            context.verify_mode = ssl.CERT_NONE
+    def new_context(self) -> ssl.SSLContext:
+        """Return a TLS context from the files as they are now."""
+        context = tls_context(self.config, *self.secrets, verify=self.config.sslmode != "require")
+        if self.config.sslmode == "verify-ca":
+            context.check_hostname = False
         return context
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from enrichkit.errors import ConfigError, ConnectorError, FatalError, TransientError, UnavailableError
-from enrichkit.plugin import Secret, refuse, revealed, tls_context
+from enrichkit.plugin import RenewedContext, Secret, refuse, revealed, tls_context
 
 from .commands import pack
 from .config import Address, RedisConfig, parse_url
@@ -49,7 +49,10 @@ class Dialler:
         self.name = "Redis" if config.master is None else f"The Redis master {config.master!r}"
         self._config = config
         self._sentinels = Sentinels(config, self._greeted) if config.sentinel else None
-        self._context: ssl.SSLContext | None = None
+        verify, message = not config.insecure, _BAD_FILE
+        self._context = RenewedContext(
+            lambda: tls_context(config, self.endpoint.password, verify=verify, message=message), config
+        )
         self._ever_logged_in = False
 
     async def login(self) -> tuple[str | None, str | None]:
@@ -66,13 +69,13 @@ class Dialler:
     def refused(self, error: ConnectorError, login: tuple[str | None, str | None]) -> tuple[ConnectorError, bool]:
         """Return what *error*, met with *login*, means, and whether another password may be tried at once."""
         password = self._config.password
-        if not isinstance(error, FatalError) or not isinstance(password, Secret) or isinstance(error, SentinelError):
+        if not isinstance(error, FatalError) or isinstance(error, SentinelError):
             return error, False
-        if refuse(password, login[1]):
+        if isinstance(password, Secret) and refuse(password, login[1]):
             return error, True
-        # A password that was right is being replaced: the keys wait for the next one, as in an outage.
-        waits = UnavailableError(f"{error} Logins have worked before.", sent=False) if self._ever_logged_in else error
-        return waits, False
+        # A password or certificate that was right is being replaced: the keys wait for the next one, as in an outage.
+        replaced = self._ever_logged_in and (isinstance(password, Secret) or self._context.has_files)
+        return (UnavailableError(f"{error} Logins have worked before.", sent=False) if replaced else error), False
 
     async def dial(self, address: Address | None, login: tuple[str | None, str | None]) -> Connection:
         """
@@ -133,11 +136,7 @@ class Dialler:
         return [*commands, ("CLIENT", "SETNAME", NAME), ("ECHO", NAME)]
 
     def _tls(self) -> ssl.SSLContext | None:
-        if self.endpoint.tls and self._context is None:
-            self._context = tls_context(
-                self._config, self.endpoint.password, verify=not self._config.insecure, message=_BAD_FILE
-            )
-        return self._context
+        return self._context() if self.endpoint.tls else None
 
 
 def _connect_error(error: OSError, source: str, timeout: float) -> ConnectorError:

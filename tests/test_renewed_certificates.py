@@ -1,0 +1,266 @@
+"""Certificates that are renewed in place while a job runs: new connections take the new ones, and no row is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import ssl
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import pytest
+import redis
+from enrichkit_http import HttpConfig
+from enrichkit_postgres import PostgresConfig
+from enrichkit_redis import RedisConfig
+
+from enrichkit.errors import FatalError
+from enrichkit.tls import RenewedContext, file_stamp, tls_context
+
+from .faults import INT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from enrichkit import ConnectorConfig
+
+    from .certificates import Authority
+    from .sparkless import Row, Worker
+
+pytestmark = pytest.mark.service
+
+KEYS = 400
+SSL_REQUEST = struct.pack("!ii", 8, 80877103)
+"""With it a client of PostgreSQL asks for TLS, in plain text."""
+
+
+class Front:
+    """
+    TLS in front of a server; it asks for a certificate of the client.
+
+    Attributes:
+        context: That of the connections from now on.
+        refused: Handshakes that failed, on either side.
+        shown: The authorities of the certificates that clients have shown, in order.
+    """
+
+    def __init__(self, target: tuple[str, int], *, greeting: bool) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.refused = 0
+        self.shown: list[str] = []
+        self._target, self._greeting = target, greeting
+        self._open: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def break_all(self) -> None:
+        """Close all connections."""
+        for sock in list(self._open):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+        self.break_all()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, plain: socket.socket) -> None:
+        with contextlib.suppress(OSError), socket.create_connection(self._target) as server:
+            if self._greeting:
+                assert plain.recv(8) == SSL_REQUEST
+                plain.sendall(b"S")
+            try:
+                client = self.context.wrap_socket(plain, server_side=True)
+            except (ssl.SSLError, ConnectionError):
+                self.refused += 1
+                plain.close()
+                return
+            issuer: Any = (client.getpeercert() or {}).get("issuer", ())
+            self.shown += [value for ((_, value),) in issuer]
+            self._open |= {client, server}
+            back = threading.Thread(target=self._pump, args=(server, client), daemon=True)
+            back.start()
+            self._pump(client, server)
+            back.join()
+            self._open -= {client, server}
+            client.close()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        for sock in (source, sink):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+class Files:
+    """The files of a client, which an authority renews in place."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ca, self.cert, self.key = (str(folder / name) for name in ("ca.pem", "cert.pem", "key.pem"))
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return {"tls_ca": self.ca, "tls_cert": self.cert, "tls_key": self.key}
+
+    def renew(self, authority: Authority, *, pause: float = 0.0) -> None:
+        """Replace the files one after the other, *pause* seconds apart, while they do not fit each other."""
+        cert, key = authority.issue("me")
+        for new, file in ((authority.file, self.ca), (cert, self.cert), (key, self.key)):
+            shutil.copy(new, file)
+            time.sleep(pause)
+
+
+def context_of(shows: Authority, *trusts: Authority) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*shows.issue("server"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    for authority in trusts:
+        context.load_verify_locations(authority.file)
+    return context
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.fixture(params=["redis", "postgres", "http"])
+def source(
+    request: pytest.FixtureRequest, files: Files
+) -> Iterator[tuple[Front, Callable[[], ConnectorConfig], list[Any]]]:
+    """A front, a function that makes the config of the source behind it, and the values of the keys."""
+    if request.param == "redis":
+        server, url = request.getfixturevalue("redis_server"), request.getfixturevalue("redis_url")
+        with redis.Redis.from_url(url) as client:
+            client.mset({f"k{n}": n for n in range(KEYS)})
+        front = Front((server.host, server.port), greeting=False)
+        at = f"rediss://127.0.0.1:{front.port}/{url.rpartition('/')[2]}"
+        yield front, lambda: RedisConfig(url=at, key="k{}", **files.fields), list(range(KEYS))
+    elif request.param == "postgres":
+        server, dsn = request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_dsn")
+        database = dsn.rpartition("/")[2]
+        server.execute(f"CREATE TABLE t AS SELECT n AS id, n AS score FROM generate_series(0, {KEYS}) n", database)
+        front = Front((server.host, server.port), greeting=True)
+        at = f"postgresql://postgres@127.0.0.1:{front.port}/{database}?sslmode=verify-full"
+        yield front, lambda: PostgresConfig(dsn=at, table="t", **files.fields), list(range(KEYS))
+    else:
+        service = request.getfixturevalue("http_service")
+        host, _, port = service.url.rpartition("//")[2].partition(":")
+        front = Front((host, int(port)), greeting=False)
+        at = f"https://127.0.0.1:{front.port}/{{}}"
+        values = [crc32(str(n).encode()) % 1000 for n in range(KEYS)]
+        yield front, lambda: HttpConfig(url=at, value="score", **files.fields), values
+    front.close()
+
+
+def looked_up(worker: Worker, config: ConnectorConfig, keys: list[int], **options: Any) -> list[Row]:
+    return worker.outcomes(config, INT, keys, timeout=5.0, max_fallback_ratio=0.0, **options)
+
+
+def during(step: Callable[[], None], run: Callable[[], list[Row]]) -> list[Row]:
+    """Run *step* beside *run*, after a moment, and return what *run* returned."""
+    thread = threading.Timer(0.3, step)
+    thread.start()
+    rows = run()
+    thread.join()
+    return rows
+
+
+def test_certificates_that_are_refused_are_read_again(
+    source: tuple[Front, Callable[[], ConnectorConfig], list[Any]],
+    files: Files,
+    authority: Callable[[str], Authority],
+    worker: Worker,
+) -> None:
+    """The server gets others first, and breaks all connections; the files follow when connections were refused."""
+    front, config, values = source
+    old, new = authority("old"), authority("new")
+    front.context = context_of(old, old)
+    files.renew(old)
+    assert [row["status"] for row in looked_up(worker, config(), [0])] == ["ok"]
+
+    def renew() -> None:
+        front.context = context_of(new, new)
+        front.break_all()
+        until = time.monotonic() + 60
+        while not front.refused and time.monotonic() < until:
+            time.sleep(0.02)
+        files.renew(new, pause=0.1)
+
+    rows = during(renew, lambda: looked_up(worker, config(), list(range(KEYS)), rate=100.0, batch_size=1))
+    assert [row["value"] for row in rows] == values
+    assert front.refused >= 1
+    assert {"old", "new"} == set(front.shown)
+
+
+def test_certificates_that_change_in_time_are_taken_without_a_refusal(
+    source: tuple[Front, Callable[[], ConnectorConfig], list[Any]],
+    files: Files,
+    authority: Callable[[str], Authority],
+    worker: Worker,
+) -> None:
+    front, config, values = source
+    old, new = authority("old"), authority("new")
+    front.context = context_of(old, old, new)
+    files.renew(old)
+    looked_up(worker, config(), [0])
+
+    def renew() -> None:
+        cert, key = new.issue("me")
+        shutil.copy(cert, files.cert)
+        shutil.copy(key, files.key)
+        time.sleep(1.5)
+        front.break_all()
+
+    rows = during(renew, lambda: looked_up(worker, config(), list(range(KEYS)), rate=100.0, batch_size=1))
+    assert [row["value"] for row in rows] == values
+    assert (front.refused, front.shown[-1]) == (0, "new")
+
+
+def test_a_context_is_made_anew_when_a_file_changes(files: Files, authority: Callable[[str], Authority]) -> None:
+    from types import SimpleNamespace
+
+    made: list[ssl.SSLContext] = []
+    config: Any = SimpleNamespace(**files.fields)
+
+    def make() -> ssl.SSLContext:
+        made.append(tls_context(config))
+        return made[-1]
+
+    renewed = RenewedContext(make, config)
+    with pytest.raises(FatalError, match="cannot be used on this worker: No such file or directory"):
+        renewed()
+    files.renew(authority("old"))
+    assert renewed() is renewed() is made[0]
+    shutil.copy(authority("new").issue("me")[0], files.cert)  # its key is still that of before
+    assert renewed() is made[0]
+    files.renew(authority("new"))
+    assert renewed() is renewed() is made[1]
+    assert len(made) == 2
+    assert RenewedContext(make, SimpleNamespace(tls_ca=None, tls_cert=None, tls_key=None)).has_files is False
+
+
+def test_a_stamp_tells_a_file_from_its_successor(tmp_path: Path) -> None:
+    first, second, link = tmp_path / "first", tmp_path / "second", tmp_path / "link"
+    assert file_stamp(None, str(first)) == (None, "FileNotFoundError")
+    first.write_text("one")
+    second.write_text("two")
+    link.symlink_to(first)
+    before = file_stamp(str(link))
+    assert before == file_stamp(str(link))
+    link.unlink()
+    link.symlink_to(second)
+    assert before != file_stamp(str(link))
