@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, ConnectorError
+from ..errors import ConfigError, ConnectorError, FatalError, PermanentError
 from ..functions import make_connector
 from ..interface import Connector, check_key_parts
 from ..observe.active import address
@@ -304,7 +304,10 @@ def _ask_type(name: str, connector: Connector[Any]) -> str:
         reason = without_secrets(str(described), connector.config)
         if not isinstance(described, ConnectorError | ConfigError):
             reason = f"{type(described).__name__}: {reason}."
-        raise ConfigError(f"The type of the values of {name!r} could not be asked: {reason} {how}") from None
+        if isinstance(described, FatalError | PermanentError | ConfigError):
+            how = ""  # the source, or the config, is wrong: the lookups would end likewise
+        text = f"The type of the values of {name!r} could not be asked: {reason} {how}"
+        raise ConfigError(text.rstrip()) from None
     raise ConfigError(f"The type of the values of {name!r} is not known: the source cannot tell it. {how}")
 
 

@@ -58,7 +58,7 @@ FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 
-# A domain is replaced by its base type, with the typmod of the domain.
+# A domain is replaced by its base type, with the typmod of the domain; so is that of the elements of an array.
 _TYPES = """
 WITH RECURSIVE step (n, oid, typmod) AS (
     SELECT u.n, u.oid, u.typmod
@@ -66,8 +66,16 @@ WITH RECURSIVE step (n, oid, typmod) AS (
     UNION ALL
     SELECT s.n, t.typbasetype, CASE WHEN s.typmod < 0 THEN t.typtypmod ELSE s.typmod END
     FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.oid WHERE t.typtype = 'd'
+), part (n, oid, typmod) AS (
+    SELECT s.n, e.oid, s.typmod
+    FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.oid
+    JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
+    UNION ALL
+    SELECT p.n, e.typbasetype, CASE WHEN p.typmod < 0 THEN e.typtypmod ELSE p.typmod END
+    FROM part p JOIN pg_catalog.pg_type e ON e.oid = p.oid WHERE e.typtype = 'd'
 )
-SELECT t.typname::text, t.typnamespace = 'pg_catalog'::regnamespace, t.typtype::text, t.typcategory::text, s.typmod,
+SELECT t.typname::text, t.typnamespace = 'pg_catalog'::regnamespace, t.typtype::text, t.typcategory::text,
+    coalesce(p.typmod, s.typmod),
     -- format_type alone would write char(n) as "character", which is char(1) and cuts the keys.
     CASE WHEN t.typarray = 0 THEN NULL WHEN t.typnamespace = 'pg_catalog'::regnamespace
         THEN 'pg_catalog.' || pg_catalog.quote_ident(t.typname) || '[]'
@@ -75,9 +83,11 @@ SELECT t.typname::text, t.typnamespace = 'pg_catalog'::regnamespace, t.typtype::
     (SELECT n.nspname::text FROM pg_catalog.pg_operator o JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
         WHERE o.oprname = '=' AND o.oprleft = t.oid AND o.oprright = t.oid LIMIT 1),
     CASE WHEN e.typnamespace = 'pg_catalog'::regnamespace THEN e.typname::text WHEN e.oid IS NOT NULL THEN '' END,
-    e.oid
+    e.oid,
+    CASE WHEN p.oid <> t.typelem AND e.typnamespace = 'pg_catalog'::regnamespace
+        THEN 'pg_catalog.' || pg_catalog.quote_ident(e.typname) || '[]' END
 FROM step s JOIN pg_catalog.pg_type t ON t.oid = s.oid
-LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
+LEFT JOIN (part p JOIN pg_catalog.pg_type e ON e.oid = p.oid AND e.typtype <> 'd') ON p.n = s.n
 WHERE t.typtype <> 'd' ORDER BY s.n
 """
 

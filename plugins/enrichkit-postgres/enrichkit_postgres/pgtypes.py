@@ -40,6 +40,7 @@ class PgType:
         element: For an array of a builtin type the name of the elements' type; `""` for an array of other types; None
             for a type that is no array.
         element_oid: Oid of the elements' type; None for a type that is no array.
+        base_array: For an array of a domain the SQL of the array of its base type; None for all others.
     """
 
     name: str
@@ -51,6 +52,7 @@ class PgType:
     equality: str | None
     element: str | None
     element_oid: int | None = None
+    base_array: str | None = None
 
 
 # Values -----------------------------------------------------------------------------------------------------------
@@ -115,6 +117,8 @@ def value_column(type_: PgType, column: str) -> ValueColumn:
             else ValueColumn("string", f"{column}::pg_catalog.text", is_text=True)
         )
     ddl = _decimal(type_.typmod) if name == "numeric" else _DDL[name]
+    if type_.base_array is not None:  # of the domain itself the driver would not know the elements
+        column = f"{column}::{type_.base_array}"
     if is_array:
         ddl = f"array<{ddl}>"
     elif name in ("json", "jsonb"):

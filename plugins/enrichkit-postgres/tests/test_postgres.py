@@ -295,7 +295,11 @@ COLUMNS = [  # declaration, literal, Spark type, Python value
     ("mood[]", "'{sad}'", "array<string>", ["sad"]),
     ("price", "1.25", "decimal(8,2)", Decimal("1.25")),
     ("posint", "5", "int", 5),
-    ("posint[]", "'{5}'", "array<string>", ["5"]),
+    ("posint[]", "'{5,NULL}'", "array<int>", [5, None]),
+    ("price[]", "'{1.25}'", "array<decimal(8,2)>", [Decimal("1.25")]),
+    ("posints", "'{5}'", "array<int>", [5]),
+    ("day[]", "'{2020-01-01}'", "array<date>", [dt.date(2020, 1, 1)]),
+    ("mood_of_day[]", "'{sad}'", "array<string>", ["sad"]),
     ("citext", "'Bob'", "string", "Bob"),
     ("city", "ROW('Rome', 3)", "string", "(Rome,3)"),
 ]
@@ -306,7 +310,8 @@ def zoo(sql, dsn):
     """The DSN of a database with a table `zoo` of one column per type; row 1 holds values, row 2 nulls."""
     sql("CREATE EXTENSION citext; CREATE TYPE mood AS ENUM ('happy', 'sad'); CREATE TYPE city AS (name text, size int)")
     sql("CREATE DOMAIN cheap AS numeric(8,2); CREATE DOMAIN price AS cheap CHECK (VALUE > 0)")
-    sql("CREATE DOMAIN posint AS int CHECK (VALUE > 0)")
+    sql("CREATE DOMAIN posint AS int CHECK (VALUE > 0); CREATE DOMAIN posints AS posint[]")
+    sql("CREATE DOMAIN day AS date; CREATE DOMAIN mood_of_day AS mood")
     sql(f"CREATE TABLE zoo (id int, {', '.join(f'c{i} {column[0]}' for i, column in enumerate(COLUMNS))})")
     sql(f"INSERT INTO zoo VALUES (1, {', '.join(column[1] for column in COLUMNS)})")
     sql("INSERT INTO zoo (id) VALUES (2)")
@@ -322,6 +327,17 @@ def test_every_type_is_described_and_read(zoo):
         assert (declaration, expected, type(expected)) == (declaration, actual, type(actual))
     assert answers[1]["c19"].tzinfo is not None
     assert dict.fromkeys(answers[1]) == answers[2]
+
+
+def test_a_number_with_more_digits_than_a_decimal_has_is_read_as_the_page_says(sql, dsn):
+    tail, large = "0.1234567890123456789", "1234567890123456789012345"
+    sql(f"CREATE TABLE n (id int, v numeric); INSERT INTO n VALUES (1, {tail}), (2, {large}), (3, 1.5)")
+    cast = "SELECT id, round(v, 18) AS cut, v::float8 AS double, v::text AS digits FROM n WHERE id = ANY($1)"
+    assert describe(dsn, query=cast) == "cut decimal(38,18), double double, digits string"
+    found = lookup(dsn, [1, 2, 3], query=cast)
+    assert found[1] == {"cut": Decimal("0.123456789012345679"), "double": float(tail), "digits": tail}
+    assert (found[2]["double"], found[2]["digits"]) == (float(large), large)
+    assert found[3] == {"cut": Decimal("1.5"), "double": 1.5, "digits": "1.5"}
 
 
 def test_a_query_reads_every_type_as_its_table_does(zoo):
