@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from enrichkit.errors import ConfigError
 from enrichkit.plugin import Secret  # noqa: TC001 - `enrichkit lint` resolves these type hints
 from enrichkit.sql import SqlServerConfig
 
 from .address import Address, parse_dsn
+from .settings import Settings, setting_pairs
 
 __all__ = ["PostgresConfig"]
 
@@ -52,6 +55,10 @@ class PostgresConfig(SqlServerConfig):
         password: A literal or, better, a `Secret`. None: from the DSN, `PGPASSWORD` or `~/.pgpass` on the worker.
         pgbouncer: True behind PgBouncer in transaction mode. The connector then uses no prepared statements, and makes
             its settings in each transaction, which costs three more round trips per call.
+        settings: Settings of PostgreSQL for each session, as a mapping of names to a text or a `Secret`: what the
+            policies of row security or functions of the database read, such as `{"app.tenant": "acme"}`, a `role`, or
+            a `search_path` for views and queries that name no schema (`public` else). Settings that change what is
+            read, such as `DateStyle`, are refused.
         tls_ca: Path, on the worker, of the certificates to trust; None: those of the system.
         tls_cert: Path, on the worker, of a client certificate.
         tls_key: Path, on the worker, of the private key of the client; None: the key is in *tls_cert*.
@@ -64,7 +71,7 @@ class PostgresConfig(SqlServerConfig):
 
     >>> PostgresConfig(dsn="postgresql://app:S3cret@localhost/shop", table="users", columns=("name", "tier"))
     PostgresConfig(returns=None, table='users', key='id', columns=('name', 'tier'), max_bytes=67108864, expires=None, \
-writable=False, query=None, pgbouncer=False, tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
+writable=False, query=None, pgbouncer=False, settings=(), tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
     """
 
     dsn: str = field(default="postgresql://localhost:5432/postgres", repr=False)
@@ -72,6 +79,7 @@ writable=False, query=None, pgbouncer=False, tls_ca=None, tls_cert=None, tls_key
     query: str | None = None
     password: str | Secret | None = field(default=None, repr=False)
     pgbouncer: bool = False
+    settings: Mapping[str, str | Secret] | Iterable[tuple[str, str | Secret]] = ()
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -81,12 +89,13 @@ writable=False, query=None, pgbouncer=False, tls_ca=None, tls_cert=None, tls_key
         super().__post_init__()
         if not isinstance(self.pgbouncer, bool):
             raise ConfigError(f"PostgresConfig.pgbouncer is {self.pgbouncer!r}; it must be True or False.")
+        object.__setattr__(self, "settings", setting_pairs(self.settings))  # the config is frozen
         self.check_query(self.query, mark="$", takes="one array of keys", condition="{} = ANY({})", examples=_EXAMPLES)
         if (lasting := _LASTING(self.query or "")) is not None:
             raise ConfigError(
                 f"PostgresConfig.query calls {lasting[1]}(), whose effect would stay in the connection, for later "
-                "calls too. Leave it out: give a setting to the role (ALTER ROLE ... SET) or to a function (CREATE "
-                "FUNCTION ... SET), and take a lock with pg_advisory_xact_lock()."
+                "calls too. Leave it out: name a setting in PostgresConfig.settings, and take a lock with "
+                "pg_advisory_xact_lock()."
             )
         if self.table is not None:
             self.schema_and_table()
@@ -120,6 +129,11 @@ writable=False, query=None, pgbouncer=False, tls_ca=None, tls_cert=None, tls_key
                 "To read the catalog, say so in query=."
             )
         return schema, table
+
+    @property
+    def setting_pairs(self) -> Settings:
+        """The settings as pairs, also when the user wrote a mapping."""
+        return cast("Settings", self.settings)
 
     @property
     def address(self) -> Address:

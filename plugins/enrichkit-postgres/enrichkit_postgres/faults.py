@@ -36,6 +36,13 @@ POOLER = "08P01"
 """SQLSTATE of all errors of PgBouncer, also of transient ones: no server available, too many clients."""
 _OF_SETTINGS = ("unsupported startup parameter", "no such ", "password authentication failed", "SSL required")
 
+_UNQUALIFIED = (
+    "The search_path of enrichkit's sessions is 'public, pg_temp', whatever that of the role is: write the schema in "
+    "query, view or function, or name another in PostgresConfig.settings, as in settings={'search_path': 'app'}."
+)
+_NAMES = ("42P01", "42883", "42704", "3F000")
+"""States whose texts name an object that is not there, and so no key, wherever they are raised."""
+
 _ADVICE = {
     "28": "Check the user of PostgresConfig.dsn and set the password, for example password=Secret.env('PGPASSWORD').",
     "28000": "Check the user of PostgresConfig.dsn, and what pg_hba.conf of the server asks of it: a password, TLS, or "
@@ -48,6 +55,11 @@ _ADVICE = {
     "Select convert_to(column, getdatabaseencoding()) in a view, to read or to look up the bytes.",
     "22021": "A stored text is not valid in UTF-8. Select convert_to(column, getdatabaseencoding()) in a view, to read "
     "or to look up the bytes.",
+    "42P01": _UNQUALIFIED,
+    "42883": _UNQUALIFIED,
+    "3F": _UNQUALIFIED,
+    "42704": "A setting that the database reads is named in PostgresConfig.settings, as in "
+    "settings={'app.tenant': 'acme'}; for a type or another object: " + _UNQUALIFIED,
     "25006": "The session is read-only; the query must be a SELECT that writes nothing.",
     "53300": "Lower capacity, which counts per worker process, or raise max_connections of the server.",
     "57014": "The statement ran longer than the lookup may take: give the key an index, or raise the option timeout.",
@@ -82,7 +94,7 @@ def translate(error: Exception, driver: ModuleType, where: str, *secrets: str | 
 def _server_error(error: Any, state: str, where: str, secrets: Sequence[str | None]) -> ConnectorError:
     """Return the error for an error that the server reported with the SQLSTATE *state*."""
     kind = _class_of(state, str(error.args[0]) if error.args else "")
-    shown = kind is not PermanentError and error.context is None
+    shown = kind is not PermanentError and (error.context is None or state in _NAMES)
     text = f"{redact(str(error.args[0]), *secrets).rstrip('.')}, " if shown and error.args else ""
     advice = "" if state == POOLER and issubclass(kind, TransientError) else _advice(state)
     message = f"PostgreSQL at {where} says: {text}{type(error).__name__}, SQLSTATE {state}. {advice}"

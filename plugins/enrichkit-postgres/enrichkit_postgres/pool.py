@@ -17,9 +17,10 @@ from enrichkit.sql import Pool, Session, tls_context
 
 from .connection import connection_class
 from .faults import translate
+from .settings import SETTINGS, local_settings, milliseconds, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from types import ModuleType
 
     from enrichkit.errors import ConnectorError
@@ -35,17 +36,6 @@ CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and authentication together
 COMMAND_TIMEOUT = 10.0
 DISPOSE = 0.5  # seconds, to cancel a statement and to close the connection
 
-# Fixed, so that no setting of the role, the database or a DSN changes the meaning of a name, a date or a statement.
-SETTINGS = {
-    "search_path": "public, pg_temp",  # without a mention, pg_temp would be searched first
-    "default_transaction_read_only": "on",
-    "idle_in_transaction_session_timeout": "10s",
-    "DateStyle": "ISO, MDY",
-    "IntervalStyle": "iso_8601",
-    "TimeZone": "UTC",
-    "jit": "off",  # compiling takes longer than a lookup
-}
-
 # The default of the role or the database may be another isolation, under which two writers of a row fail.
 WRITING = "ISOLATION LEVEL READ COMMITTED READ WRITE"
 
@@ -56,13 +46,15 @@ class PostgresSession(Session):
 
     Attributes:
         limit: The `statement_timeout` of the session, in seconds.
+        settings: Those of the config, with their values; a transaction makes them anew.
     """
 
-    __slots__ = ("limit",)
+    __slots__ = ("limit", "settings")
 
-    def __init__(self, connection: Any, limit: float) -> None:
+    def __init__(self, connection: Any, limit: float, settings: Mapping[str, str]) -> None:
         super().__init__(connection, connection._transport)  # asyncpg has no public way to the transport
         self.limit = limit
+        self.settings = settings
 
     @property
     def closed(self) -> bool:
@@ -81,10 +73,12 @@ class PostgresSession(Session):
         So the connection survives the timeout, and the server does no work without a reader.
         """
         if transaction:
-            await self.connection.execute(f"BEGIN {transaction}; {_local_settings(timeout)}", timeout=timeout)
+            await self.connection.execute(
+                f"BEGIN {transaction}; {local_settings(timeout, self.settings)}", timeout=timeout
+            )
         elif not 0.7 * timeout <= self.limit <= timeout:
             # The calls of a run have almost the same timeout, so this round trip is rare.
-            await self.connection.execute(f"SET statement_timeout = {_milliseconds(timeout)}", timeout=timeout)
+            await self.connection.execute(f"SET statement_timeout = {milliseconds(timeout)}", timeout=timeout)
             self.limit = 0.9 * timeout
 
 
@@ -186,15 +180,18 @@ class PostgresPool(Pool[PostgresSession]):
     async def _connect(self, host: str, port: int, attributes: str, timeout: float) -> PostgresSession:
         address, config = self.address, self.config
         limit = min(timeout, 86_400.0)
+        given, password = await settings_of(config), self.password()
+        hidden = (given[name] for name, value in config.setting_pairs if not isinstance(value, str))
+        self.secrets = (*self.secrets[:2], *hidden)
         settings = {"application_name": address.application_name}
         if not config.pgbouncer:  # PgBouncer refuses settings that it does not know
-            settings |= SETTINGS | {"statement_timeout": str(_milliseconds(limit))}
+            settings |= SETTINGS | {"statement_timeout": str(milliseconds(limit))} | given
         connection = await self._driver.connect(
             host=host,
             port=port,
             user=address.user,
             database=address.database,
-            password=self.password(),
+            password=password,
             ssl=self._tls(),
             target_session_attrs=attributes,
             server_settings=settings,
@@ -204,7 +201,7 @@ class PostgresPool(Pool[PostgresSession]):
             timeout=min(CONNECT_TIMEOUT, limit),
             command_timeout=COMMAND_TIMEOUT,  # for statements without a timeout of their own
         )
-        return PostgresSession(connection, 0.9 * limit)
+        return PostgresSession(connection, 0.9 * limit, given)
 
     def _tls(self) -> ssl.SSLContext | str | bool:
         """Return the driver's argument for TLS; never None, because the driver would then read the environment."""
@@ -219,14 +216,3 @@ class PostgresPool(Pool[PostgresSession]):
         if self.config.sslmode == "verify-ca":
             context.check_hostname = False
         return context
-
-
-def _milliseconds(timeout: float) -> int:
-    return max(1, int(0.9 * min(timeout, 86_400.0) * 1000))
-
-
-def _local_settings(timeout: float) -> str:
-    settings = SETTINGS | {"statement_timeout": str(_milliseconds(timeout))}
-    del settings["default_transaction_read_only"]  # BEGIN says it
-    quoted = {name: "public, pg_temp" if name == "search_path" else f"'{value}'" for name, value in settings.items()}
-    return "; ".join(f"SET LOCAL {name} = {value}" for name, value in quoted.items())

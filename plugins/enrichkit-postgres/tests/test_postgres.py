@@ -802,6 +802,69 @@ def test_the_search_path_of_a_role_does_not_change_what_a_name_means(sql, users)
     sql(f"ALTER DATABASE {name} RESET search_path")
 
 
+# Settings ---------------------------------------------------------------------------------------------------------
+
+POLICY = """
+    CREATE TABLE guarded (id int PRIMARY KEY, tenant text, name text);
+    INSERT INTO guarded SELECT n, 't' || n % 2, 'n' || n FROM generate_series(1, 20) n;
+    ALTER TABLE guarded ENABLE ROW LEVEL SECURITY;
+    CREATE POLICY own ON guarded USING (tenant = current_setting('app.tenant'));
+    GRANT SELECT ON guarded TO tenants;
+    CREATE SCHEMA own; CREATE TABLE own.words (id int, word text); INSERT INTO own.words VALUES (1, 'one');
+    CREATE FUNCTION word_of(number int) RETURNS text LANGUAGE plpgsql AS
+        'BEGIN RETURN (SELECT word FROM words WHERE id = number); END';
+    CREATE VIEW spoken AS SELECT n AS id, word_of(n) AS word FROM generate_series(1, 3) n;
+"""
+
+
+@pytest.fixture
+def policy(sql, dsn):
+    """The DSN of a role that sees the rows of a tenant only, and that of the superuser."""
+    sql("DROP ROLE IF EXISTS tenants; CREATE ROLE tenants LOGIN")
+    sql(POLICY)
+    yield dsn.replace("postgres@", "tenants@"), dsn
+    sql("DROP OWNED BY tenants; DROP ROLE tenants")
+
+
+@pytest.mark.parametrize("pgbouncer", [False, True])
+@pytest.mark.parametrize("value", ["t1", Secret.env("ENRICHKIT_TEST_TENANT")])
+def test_a_setting_chooses_the_rows_of_a_policy(policy, monkeypatch, pgbouncer, value):
+    monkeypatch.setenv("ENRICHKIT_TEST_TENANT", "t1")
+    found = lookup(policy[0], [1, 2, 3], table="guarded", settings={"app.tenant": value}, pgbouncer=pgbouncer)
+    assert found == {n: {"tenant": "t1", "name": f"n{n}"} for n in (1, 3)}
+
+
+@pytest.mark.parametrize("pgbouncer", [False, True])
+def test_a_setting_is_text_whatever_it_holds(policy, pgbouncer):
+    odd = "o'clock \\ \"; DROP TABLE guarded --"
+    settings = {"app.odd": odd, "Search_Path": "own, public"}
+    query = (
+        "SELECT id, current_setting('app.odd') AS odd, current_setting('search_path') AS path FROM words "
+        "WHERE id = ANY($1)"
+    )
+    found = lookup(policy[1], [1], query=query, settings=settings, pgbouncer=pgbouncer)
+    assert found == {1: {"odd": odd, "path": "own, public, pg_temp"}}
+
+
+def test_a_role_and_a_search_path_may_be_settings(policy):
+    query = "SELECT id, word || ' ' || current_user FROM words WHERE id = ANY($1)"
+    settings = {"search_path": "own", "role": "postgres"}
+    assert lookup(policy[1], [1], query=query, settings=settings) == {1: "one postgres"}
+    assert lookup(policy[1], [1], table="spoken", settings={"search_path": "own"}) == {1: "one"}
+
+
+def test_what_was_not_found_is_named_with_the_search_path(policy):
+    with pytest.raises(FatalError) as caught:
+        lookup(policy[1], [1], table="spoken")
+    assert str(caught.value).partition("says: ")[2] == (
+        'relation "words" does not exist, UndefinedTableError, SQLSTATE 42P01. The search_path of enrichkit\'s '
+        "sessions is 'public, pg_temp', whatever that of the role is: write the schema in query, view or function, or "
+        "name another in PostgresConfig.settings, as in settings={'search_path': 'app'}."
+    )
+    with pytest.raises(FatalError, match=r'unrecognized configuration parameter "app\.tenant".* is named in'):
+        lookup(policy[0], [1], table="guarded")
+
+
 # Queries ----------------------------------------------------------------------------------------------------------
 
 

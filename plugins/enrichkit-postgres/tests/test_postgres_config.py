@@ -92,6 +92,38 @@ def test_a_table_is_a_name_or_a_schema_and_a_name(table, expected):
     ("config", "expected"),
     [
         (
+            {"table": "t", "settings": "app.tenant=acme"},
+            (
+                "PostgresConfig.settings is 'app.tenant=acme'; it must be a mapping. Write settings={'app.tenant': "
+                "'acme'}."
+            ),
+        ),
+        (
+            {"table": "t", "settings": {"app.tenant; RESET ALL": "x"}},
+            (
+                "PostgresConfig.settings has the name 'app.tenant; RESET ALL'; it must be the name of a setting of "
+                "PostgreSQL. Write settings={'app.tenant': 'acme'}."
+            ),
+        ),
+        (
+            {"table": "t", "settings": {"datestyle": "German"}},
+            (
+                "PostgresConfig.settings names 'datestyle', which enrichkit sets itself: another value would change "
+                "what is read, or how a session ends. Leave it out."
+            ),
+        ),
+        (
+            {"table": "t", "settings": {"app.tenant": 7}},
+            (
+                "PostgresConfig.settings gives 'app.tenant' a value of the type int; it must be text without NUL, or a "
+                "Secret. Write settings={'app.tenant': 'acme'}."
+            ),
+        ),
+        (
+            {"table": "t", "settings": (("app.tenant", "a"), ("APP.tenant", "b"))},
+            "PostgresConfig.settings names 'app.tenant' twice. Leave one out.",
+        ),
+        (
             {"table": ".users"},
             (
                 "PostgresConfig.table holds an empty name; it must be the name of a schema. Write the name as the "
@@ -142,8 +174,8 @@ def test_a_table_is_a_name_or_a_schema_and_a_name(table, expected):
                 {"query": f"SELECT id, {call} FROM t WHERE id = ANY($1)"},
                 (
                     f"PostgresConfig.query calls {name}(), whose effect would stay in the connection, for later calls "
-                    "too. Leave it out: give a setting to the role (ALTER ROLE ... SET) or to a function (CREATE "
-                    "FUNCTION ... SET), and take a lock with pg_advisory_xact_lock()."
+                    "too. Leave it out: name a setting in PostgresConfig.settings, and take a lock with "
+                    "pg_advisory_xact_lock()."
                 ),
             )
             for name, call in (

@@ -20,6 +20,10 @@ NOT_LET_IN = (
 READ_ONLY = "The session is read-only; the query must be a SELECT that writes nothing."
 ONE_SELECT = "PostgresConfig.query must be one SELECT statement, without a semicolon inside."
 FEWER = "Lower capacity, which counts per worker process, or raise max_connections of the server."
+UNQUALIFIED = (
+    "The search_path of enrichkit's sessions is 'public, pg_temp', whatever that of the role is: write the schema in "
+    "query, view or function, or name another in PostgresConfig.settings, as in settings={'search_path': 'app'}."
+)
 SLOW = "The statement ran longer than the lookup may take: give the key an index, or raise the option timeout."
 
 
@@ -52,7 +56,9 @@ OF_ITSELF = {
         "Grant SELECT on it to this user, and INSERT and UPDATE if PostgresConfig.writable is True.",
     ),
     "42601": ("PostgresSyntaxError", FatalError, ONE_SELECT),
-    "42P01": ("UndefinedTableError", FatalError, ""),
+    "42P01": ("UndefinedTableError", FatalError, UNQUALIFIED),
+    "42883": ("UndefinedFunctionError", FatalError, UNQUALIFIED),
+    "3F000": ("InvalidSchemaNameError", FatalError, UNQUALIFIED),
     "42P05": ("DuplicatePreparedStatementError", FatalError, PGBOUNCER),
     "53200": ("OutOfMemoryError", TransientError, ""),
     "53300": ("TooManyConnectionsError", UnavailableError, FEWER),
