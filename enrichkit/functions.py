@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -20,9 +21,11 @@ __all__ = ["is_async", "make_connector", "name_of", "place", "raised", "signatur
 FRAMES_MAX = 5
 """Most frames of a user's code that a message names: the innermost ones of a deep recursion."""
 
-# Code in these folders is Python's own, or that of an installed package.
-_FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-_NOT_USERS = tuple(os.path.join(folder, "") for folder in (*_FOLDERS, os.path.dirname(__file__)))
+# Folders of installed packages have these names; other code in the folders of Python is Python's own.
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]").search
+_FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+_PYTHONS = tuple(os.path.join(folder, "") for folder in _FOLDERS)
+_OURS = os.path.join(os.path.dirname(__file__), "")
 
 
 def is_async(function: Callable[[Any], Any]) -> bool:
@@ -65,7 +68,8 @@ def raised(error: BaseException, *, show_text: bool = False) -> str:
     Return the class of *error*, and the places in the user's code at which it was raised, with their source lines.
 
     A place is a file, a line and a function. Places in enrichkit, in Python itself and in installed packages are left
-    out, and so is a source line whose file is not on this machine.
+    out, and so is a source line whose file is not on this machine. Where nothing else is left, the places in
+    installed packages are shown: the code of a job may be shipped as one.
 
     Args:
         error: An exception that a function or a connector raised.
@@ -74,7 +78,8 @@ def raised(error: BaseException, *, show_text: bool = False) -> str:
     text = type(error).__qualname__
     if show_text and str(error):
         text += f": {redact(str(error))}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    every = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    frames = [frame for frame in every if not _INSTALLED(frame.filename)] or every
     places = [f"{place(frame)}: {redact(frame.line)}" if frame.line else place(frame) for frame in frames[-FRAMES_MAX:]]
     return f"{text} at {'; '.join(places)}" if places else text
 
@@ -96,5 +101,7 @@ def place(frame: traceback.FrameSummary) -> str:
     return f"{os.path.basename(frame.filename)}, line {frame.lineno}, in {frame.name}"
 
 
-def _is_users(path: str) -> bool:
-    return not path.startswith(_NOT_USERS) and "-packages" not in path and not path.startswith("<frozen")
+def _is_ours(path: str) -> bool:
+    """Return whether the code at *path* is that of Python or of enrichkit."""
+    pythons = path.startswith("<frozen") or (path.startswith(_PYTHONS) and not _INSTALLED(path))
+    return pythons or path.startswith(_OURS)

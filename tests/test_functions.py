@@ -45,6 +45,30 @@ def test_libraries_are_left_out() -> None:
     assert raised(error) == f"JSONDecodeError at test_functions.py, line {PLACE}, in error_of: function(*arguments)"
 
 
+@pytest.mark.parametrize(
+    ("folder", "shown"),
+    [
+        ("etl-packages", True),
+        ("python3.11/site-packages/shop", False),
+        ("usr/lib/python3/dist-packages", False),
+        ("job", True),
+    ],
+)
+def test_only_the_folders_of_installed_packages_are_left_out(tmp_path: Path, folder: str, shown: bool) -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def score(key):\n    return 1 / key\n", str(tmp_path / folder / "job.py"), "exec"), names)
+    assert ("; job.py, line 2, in score" in raised(error_of(names["score"], 0))) is shown
+
+
+def test_a_job_that_is_shipped_as_a_package_has_its_place(tmp_path: Path) -> None:
+    source = "def score(key):\n    return 1 / key\n\ndef call(key):\n    try:\n        score(key)\n"
+    source += "    except ZeroDivisionError as error:\n        return error\n"
+    names: dict[str, Any] = {}
+    exec(compile(source, str(tmp_path / "site-packages" / "shop" / "job.py"), "exec"), names)
+    text = raised(names["call"](0))
+    assert text == "ZeroDivisionError at job.py, line 6, in call; job.py, line 2, in score"
+
+
 def test_an_error_without_a_place_of_the_user_is_told_by_its_class() -> None:
     assert raised(ValueError("of a key")) == "ValueError"
 
