@@ -38,8 +38,8 @@ def test_a_type_that_the_source_was_asked_for(
                      97 connections from all clients
           config     PostgresConfig(returns=None, table='places', key=('country',
                      'city'), columns=(), max_bytes=67108864, expires=None,
-                     writable=False, query=None, pgbouncer=False, tls_ca=None,
-                     tls_cert=None, tls_key=None, insecure=False)
+                     writable=False, query=None, pgbouncer=False, settings=(),
+                     tls_ca=None, tls_cert=None, tls_key=None, insecure=False)
           value      a struct, from the source, which was asked:
                        name  string
                        area  decimal(10, 2)
