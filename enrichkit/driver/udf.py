@@ -84,10 +84,10 @@ def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> 
     """
     Return the column for the pandas carrier.
 
-    A key travels as an array of one element, a timestamp as text, and the value inside a struct. In a plain pandas
-    Series an integer key beside a null would become a float, so that 2^53 + 1 would become the key of another user; a
-    timestamp would lose its instant in the hour that the session's time zone has twice; and a null struct would come
-    back as a struct of nulls.
+    A key travels as an array of one element, a text as its bytes, a timestamp as text, and the value inside a struct.
+    In a plain pandas Series an integer key beside a null would become a float, so that 2^53 + 1 would become the key of
+    another user; a text that is not UTF-8, which Spark allows, would fail the task; a timestamp would lose its instant
+    in the hour that the session's time zone has twice; and a null struct would come back as a struct of nulls.
     """
     import pandas as pd
     from pyspark.sql import functions as F
@@ -99,9 +99,17 @@ def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> 
     envelope = StructType([StructField("value", result_type)])
     # Only Spark's analyser knows the type of a column; its optimiser then drops the branch that does not apply. Each
     # branch names the column once: Spark evaluates a column, perhaps an enrichment, as often as an expression names it.
-    keys = [F.when(F.typeof(c) != "timestamp", F.array_compact(F.array(c))) for c in columns]
+    texts = [F.when(_is_text(c), c.cast("string").cast("binary")) for c in columns]
     instants = [F.when(F.typeof(c) == "timestamp", F.transform(F.array(c), _instant)[0]) for c in columns]
-    return _apply(F.pandas_udf(run, envelope), plan, [*keys, *instants])["value"]  # type: ignore[attr-defined]  # absent from its stubs
+    others = (~_is_text(c) & (F.typeof(c) != "timestamp") for c in columns)
+    keys = [F.when(other, F.array_compact(F.array(c))) for other, c in zip(others, columns, strict=True)]
+    return _apply(F.pandas_udf(run, envelope), plan, [*keys, *texts, *instants])["value"]  # type: ignore[attr-defined]  # absent from its stubs
+
+
+def _is_text(column: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.startswith(F.typeof(column), F.lit("string"))  # "string collate UNICODE" among them
 
 
 def _instant(timestamp: Column) -> Column:

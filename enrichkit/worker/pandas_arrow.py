@@ -25,18 +25,22 @@ def keys_of(columns: Sequence[pd.Series]) -> list[pa.Array[Any]]:
 
     Args:
         columns: First, for each key column, a Series of arrays, which keep the exact type of the keys: an array holds
-            one key, or nothing for a null. Then, for each key column, a Series of instants as text; all of them are
-            null when the keys are not timestamps.
+            one key, or nothing for a null. Then, for each key column, a Series of texts as bytes, and then a Series of
+            instants as text; all of them are null when the keys are not texts, or not timestamps.
 
     Raises:
         ConfigError: A map column is no key.
         TaskFailedError: On a worker: a timestamp lies outside the years 1 to 9999, which are the years of Python.
     """
-    half = len(columns) // 2
-    return [_key_array(*pair) for pair in zip(columns[:half], columns[half:], strict=True)]
+    third = len(columns) // 3
+    parts = (columns[:third], columns[third : 2 * third], columns[2 * third :])
+    return [_key_array(*part) for part in zip(*parts, strict=True)]
 
 
-def _key_array(column: pd.Series, instants: pd.Series) -> pa.Array[Any]:
+def _key_array(column: pd.Series, texts: pd.Series, instants: pd.Series) -> pa.Array[Any]:
+    if texts.notna().any():
+        # As a view, because a text of Spark may hold bytes that are not UTF-8; the connector says what it makes of it.
+        return pa.array(texts, pa.binary(), from_pandas=True).view(pa.string())
     if instants.notna().any():
         return _parse_timestamps(instants)
     parts = column.tolist()

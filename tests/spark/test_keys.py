@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from enrichkit_http import HttpConfig
 from pyspark.sql import functions as F
 
 from enrichkit import Cache, Call, Connector, ConnectorConfig, enrich
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
+
+    from enrichkit.local import HttpService
 
 pytestmark = pytest.mark.spark
 
@@ -143,6 +147,23 @@ def test_nan_is_a_null_key_and_minus_zero_is_zero(spark: SparkSession, carrier: 
     assert {0: None, 1: "0.0", 2: "0.0", 3: "inf", 4: None} == {
         row.n: row.echo for row in frame.select("n", echo).collect()
     }
+
+
+def test_a_key_that_is_not_utf8_arrives_with_its_bytes(
+    spark: SparkSession, http_service: HttpService, carrier: str
+) -> None:
+    """Spark's strings may hold any bytes: none is replaced, and no two keys become one. A connector may refuse them."""
+    frame = spark.sql(
+        "select * from values (0, X'61'), (1, X'FF'), (2, X'C3'), (3, X'E28483'), (4, X'61FF') as v(n, b)"
+    )
+    key = F.col("b").cast("string")
+    found = {row.n: row.echo for row in frame.select("n", enrich(EchoConfig(), key, carrier=carrier)).collect()}
+    assert found == {0: "'a'", 1: r"'\udcff'", 2: r"'\udcc3'", 3: "'\u2103'", 4: r"'a\udcff'"}
+    service = HttpConfig(url=f"{http_service.url}/{uuid.uuid4().int}/{{}}", value="key", returns="string")
+    column = enrich(service, key, carrier=carrier, details=True, max_fallback_ratio=1.0)
+    rows = {row.n: (row.v.value, row.v.status) for row in frame.select("n", column.alias("v")).collect()}
+    bad = (None, "rejected")
+    assert rows == {0: ("a", "ok"), 1: bad, 2: bad, 3: ("\u2103", "ok"), 4: bad}
 
 
 def test_a_composite_key_arrives_as_a_tuple_of_its_parts(spark: SparkSession, carrier: str) -> None:
