@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 import signal
 import subprocess
@@ -156,6 +157,12 @@ class TestValuesOfManyTypes(SampleContract):
             }
             for n, key in enumerate(("a'b", "\N{SNOWMAN}", "c"))
         }
+
+    @pytest.fixture
+    def unreadable(self, server: SampleServer, known: dict[Any, Any]) -> Sequence[Any]:
+        keys = ["cut", "two at once"]
+        server.values |= {json.dumps(key): ('{"at": ' if key == "cut" else "{}{}", float("inf")) for key in keys}
+        return keys
 
 
 @pytest.mark.parametrize(

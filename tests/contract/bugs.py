@@ -21,7 +21,7 @@ import pytest
 
 from enrichkit import Call, ConfigError, Failure, FatalError, Keys, PermanentError, TransientError
 
-from .sample import Line, SampleConfig, SampleConnector, SampleContract, server
+from .sample import DAMAGED, Line, SampleConfig, SampleConnector, SampleContract, server
 
 if TYPE_CHECKING:
     from enrichkit.testing.contract.source import Source
@@ -210,7 +210,8 @@ class Misread(SampleConnector):
 @caught_by("the_order_of_the_keys_means_nothing")
 class InOrder(Misread):
     def misread(self, keys: Sequence[Any], found: dict[Any, Any], call: Call) -> Any:
-        return dict(zip(keys, found.values(), strict=True)) if len(found) == len(keys) else found
+        good = len(found) == len(keys) and not any(isinstance(answer, Failure) for answer in found.values())
+        return dict(zip(keys, found.values(), strict=True)) if good else found
 
 
 @caught_by("a_missing_key_is_absent")
@@ -306,6 +307,19 @@ class NeedsAKey(Misread):
 class OneOfMany(Misread):
     def misread(self, keys: Sequence[Any], found: dict[Any, Any], call: Call) -> Any:
         return {key: value[0] for key, value in found.items()} if call.many else found
+
+
+@caught_by("a_value_that_cannot_be_read_is_an_error")
+class ReplacesWhatItCannotRead(SampleConnector):
+    def readable(self, value: Any) -> Any:
+        return "\N{REPLACEMENT CHARACTER}" if value == DAMAGED else value
+
+
+@caught_by("bad_keys_in_any_number_harm_no_other")
+class StopsAtTheThirdBadKey(Misread):
+    def misread(self, keys: Sequence[Any], found: dict[Any, Any], call: Call) -> Any:
+        bad = [key for key, answer in found.items() if isinstance(answer, Failure)]
+        return {key: found[key] for key in bad} if len(bad) >= 3 else found
 
 
 @caught_by("a_hostile_key_is_data")

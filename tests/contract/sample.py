@@ -20,6 +20,8 @@ import pytest
 from enrichkit import Call, ConfigError, Connector, ConnectorConfig, Failure, FatalError, PermanentError, TransientError
 from enrichkit.testing import ConnectorContract
 
+DAMAGED = {"damaged": True}
+"""Stands for a value that the server cannot read."""
 KNOWN = {key: f"what is held for {key}" for key in ("plain", "o'clock", "\N{SNOWMAN} man", "a/b", "100%")}
 
 
@@ -150,8 +152,15 @@ class SampleConnector(Connector[SampleConfig]):
         refused = {key: Failure(PermanentError("no text"), rejected=True) for key in keys if not sendable(key)}
         sent = {json.dumps(wire(key)): key for key in keys if key not in refused}
         pairs = await self.request({"do": "get", "keys": [wire(key) for key in sent.values()]}, call.timeout)
-        answers = {sent[json.dumps(key)]: [value] if call.many else value for key, value in pairs}
+        found = {sent[json.dumps(key)]: self.readable(value) for key, value in pairs}
+        answers = {
+            key: [value] if call.many and not isinstance(value, Failure) else value for key, value in found.items()
+        }
         return answers | refused
+
+    def readable(self, value: Any) -> Any:
+        """Return *value*, or a failure for what the server could not read itself."""
+        return Failure(PermanentError("damaged")) if value == DAMAGED else value
 
     async def describe(self) -> str | None:
         return self.config.returns or "string"
@@ -244,6 +253,12 @@ class SampleContract(ConnectorContract):
     def known(self, server: SampleServer) -> dict[Any, Any]:
         server.fill(KNOWN)
         return KNOWN
+
+    @pytest.fixture
+    def unreadable(self, server: SampleServer, known: dict[Any, Any]) -> Sequence[Any]:
+        keys = [f"damaged {n}" for n in range(5)]
+        server.fill({**known, **dict.fromkeys(keys, DAMAGED)})
+        return keys
 
     @pytest.fixture
     def missing_key(self) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .answers import AnswerChecks
+from .bad_keys import BadKeyChecks
 from .calls import CallChecks
 from .config import ConfigChecks
 from .faults import FaultChecks
@@ -29,6 +30,7 @@ class ConnectorContract(
     SecretChecks,
     AnswerChecks,
     HostileKeyChecks,
+    BadKeyChecks,
     CallChecks,
     LifecycleChecks,
     FaultChecks,
@@ -38,8 +40,9 @@ class ConnectorContract(
     """
     Tests of everything that the engine expects of a connector. A connector that passes gives each row its own value.
 
-    A plugin's test class inherits this class and defines three fixtures, and a fourth one if its source is a server.
-    The docstring of each fixture says what the fixture must return:
+    A plugin's test class inherits this class and defines three fixtures, a fourth one if its source is a server, and a
+    fifth one, `unreadable`, if it can hold a value that cannot be read. The docstring of each fixture says what the
+    fixture must return:
 
     ```python
     class TestAcmeContract(ConnectorContract):
@@ -60,6 +63,11 @@ class ConnectorContract(
         @pytest.fixture
         def address(self, acme):
             return "127.0.0.1", acme.port
+
+        @pytest.fixture
+        def unreadable(self, acme):
+            acme.fill_bytes("bytes", b"\\xff")  # which are no text
+            return ["bytes"]
     ```
 
     `pyproject.toml` has `addopts = "-p enrichkit.testing.fixtures"` under `[tool.pytest.ini_options]`, which provides

@@ -15,7 +15,7 @@ from ..proxy import fault_proxy
 from .source import Network, Source, with_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ...interface import Connector, Key
     from ..proxy import FaultProxy
@@ -59,6 +59,17 @@ class Fixtures:
     def address(self) -> tuple[str, int] | None:
         """Host and port of the server, as in the config of `connector`; None if the source is not a server."""
         return None
+
+    @pytest.fixture
+    def unreadable(self, known: dict[Key, Any]) -> Sequence[Key]:
+        """
+        Keys that the source holds, and whose values a user cannot get as they are. The fixture stores them.
+
+        For example: bytes that are no text in the encoding of the column, an infinite date, a number with more digits
+        than the Spark type has, a row of a view that divides by zero, a document that says that it failed. Empty if the
+        source cannot hold such a value.
+        """
+        return ()
 
     def connector_at(self, connector: Connector[Any], address: tuple[str, int], host: str, port: int) -> Connector[Any]:
         """

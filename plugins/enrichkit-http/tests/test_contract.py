@@ -18,12 +18,13 @@ from enrichkit.testing import ConnectorContract
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.service
 
 TEXTS = ("plain", "o'clock", 'a"b', "\N{SNOWMAN} man", "a/b?c", "100%", "a b")
 HELD = {key: {"name": f"name of {key}", "tier": n} for n, key in enumerate(TEXTS)}
+BAD = {"bad": "refused", "half": "cut", "worse": "refused", "no text": "bytes"}
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +35,8 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
     def launch(port: int) -> subprocess.Popen[bytes]:
         command: list[str | Path] = [sys.executable, "-m", "hypercorn", "--bind", f"127.0.0.1:{port}"]
-        return start(
-            [*command, "--workers", "0", f"{application}:app"], log=log, env={**os.environ, "HELD": json.dumps(HELD)}
-        )
+        environment = {**os.environ, "HELD": json.dumps(HELD | BAD)}
+        return start([*command, "--workers", "0", f"{application}:app"], log=log, env=environment)
 
     def ready(process: subprocess.Popen[bytes], port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
@@ -56,6 +56,10 @@ class Held(ConnectorContract):
     @pytest.fixture
     def known(self) -> dict[Any, Any]:
         return HELD
+
+    @pytest.fixture
+    def unreadable(self) -> Sequence[Any]:
+        return list(BAD)
 
     @pytest.fixture
     def missing_key(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ from enrichkit import local
 from enrichkit.testing import ConnectorContract
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.service
 
@@ -25,7 +26,12 @@ def server(request: pytest.FixtureRequest) -> Iterator[local.PostgresServer]:
         server.execute(
             "CREATE TABLE names (id text PRIMARY KEY, name text); CREATE TABLE users (id int PRIMARY KEY, name text, "
             "tier int); CREATE TABLE stays (tenant text, id bigint, name text, PRIMARY KEY (tenant, id));"
-            "INSERT INTO users SELECT i, 'name' || i, i FROM generate_series(1, 5) AS i"
+            "INSERT INTO users SELECT i, 'name' || i, i FROM generate_series(1, 5) AS i;"
+            "CREATE TABLE days (id int PRIMARY KEY, day date, tier int);"
+            "INSERT INTO days VALUES (1, '2020-02-29', 1), (2, '9999-12-31', 2), (3, NULL, 3), (4, 'infinity', 4), "
+            "(5, '-infinity', 5), (6, '10000-01-01', 6);"
+            "CREATE VIEW inverse AS SELECT id, day, 60 / (id % 7) AS part FROM days;"
+            "INSERT INTO days VALUES (7, '2020-01-01', 0), (14, '2020-01-01', 0), (70, '2020-01-01', 0)"
         )
         for n, (key, name) in enumerate(NAMES.items()):
             server.execute(f"INSERT INTO names VALUES ($q${key}$q$, $q${name}$q$)")
@@ -62,6 +68,27 @@ class TestSeveralColumnsByQuery(OneTable):
     @pytest.fixture
     def known(self) -> dict[Any, Any]:
         return {n: {"tier": n, "name": f"name{n}"} for n in range(1, 6)}
+
+    @pytest.fixture
+    def missing_key(self) -> Any:
+        return -1
+
+
+class TestBadRows(OneTable):
+    """A view that divides by zero in some rows, and has dates in others that Spark does not hold."""
+
+    @pytest.fixture
+    def connector(self, server: local.PostgresServer) -> PostgresConnector:
+        return PostgresConnector(PostgresConfig(dsn=server.dsn, table="inverse"))
+
+    @pytest.fixture
+    def known(self) -> dict[Any, Any]:
+        days = {1: date(2020, 2, 29), 2: date(9999, 12, 31), 3: None}
+        return {n: {"day": day, "part": 60 // n} for n, day in days.items()}
+
+    @pytest.fixture
+    def unreadable(self) -> Sequence[Any]:
+        return [4, 5, 6, 7, 14, 70]
 
     @pytest.fixture
     def missing_key(self) -> Any:

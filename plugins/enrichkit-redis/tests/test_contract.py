@@ -15,7 +15,7 @@ from enrichkit.local.redis_cluster import redis_cluster
 from enrichkit.testing import ConnectorContract, fault_proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from enrichkit.local.redis_cluster import RedisCluster
     from enrichkit.testing import FaultProxy
@@ -48,6 +48,14 @@ class TestStrings(OneServer):
         for key, value in TEXTS.items():
             client.set(f"user:{key}", value)
         return TEXTS
+
+    @pytest.fixture
+    def unreadable(self, client: redis.Redis) -> Sequence[Any]:
+        client.rpush("user:a list", "x")
+        client.hset("user:a hash", "x", "y")
+        client.set("user:no text", b"\xff")
+        client.set("user:half", "\N{SNOWMAN}".encode()[:2])
+        return ["a list", "a hash", "no text", "half"]
 
 
 class TestHashes(OneServer):

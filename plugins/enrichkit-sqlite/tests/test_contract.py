@@ -12,6 +12,7 @@ from enrichkit_sqlite import SqliteConfig, SqliteConnector
 from enrichkit.testing import ConnectorContract
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 TEXTS = {"plain": "1", "o'clock": "two", "\N{SNOWMAN} man": "drei", "": "", '"q"': "five"}
@@ -49,6 +50,12 @@ class TestATextForAText(OneFile):
             list(TEXTS.items()),
         )
         return TEXTS
+
+    @pytest.fixture
+    def unreadable(self, path: str, known: dict[Any, Any]) -> Sequence[Any]:
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("INSERT INTO users VALUES ('no text', CAST(x'ff' AS TEXT)), ('a blob', x'00'), ('half', x'c3')")
+        return ["no text", "a blob", "half"]
 
 
 class TestAStructForTwoColumns(OneFile):
