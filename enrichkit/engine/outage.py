@@ -257,9 +257,12 @@ class Outage:
     def describe(self, now: float) -> str:
         """Return for how long the source has been away, since when, and what the last call got."""
         assert self.since is not None
+        calls = f"The last of {self.probes} calls that asked whether it is back" if self.probes else "The last call"
+        asked = getattr(self.last, "retry_after", None) or 0.0
+        pause = f" It asked to be left alone for {asked:.3g} s." if asked > 0 else ""
         return (
             f"the source has been away for {now - self.since:.0f} s, since {self._clock} UTC. "
-            f"The last of {self.probes} calls that asked whether it is back got: {_sentence(self.last)}"
+            f"{calls} got: {_sentence(self.last)}{pause}"
         )
 
     def _tell_others(self) -> str:

@@ -406,6 +406,19 @@ async def test_a_key_whose_first_call_hangs_as_a_probe_tells_what_the_last_call_
     assert row.error == "TimeoutError: no answer within 0.5 s; last: UnavailableError: refused"
 
 
+async def test_a_pause_beyond_stall_timeout_is_in_the_message(lab: Lab) -> None:
+    busy = Step(error=UnavailableError("The service answered 429.", retry_after=45.0))
+    _, task = lab.start(otherwise=busy, timeout=3.0, stall_timeout=12.0)
+    task.admit("a", "b")
+    with pytest.raises(SourceStalledError) as caught:
+        await task.end()
+    assert lab.now < 14.0
+    assert re.search(
+        r"The last call got: The service answered 429\. It asked to be left alone for 45 s\. 2 rows wait\.",
+        str(caught.value),
+    )
+
+
 async def test_a_named_fallback_serves_rows_for_longer_than_stall_timeout(lab: Lab) -> None:
     _, task = lab.start(
         otherwise=Step(error=REFUSED), capacity=1, timeout=1.0, on_timeout=default("instead"), max_fallback_ratio=1.0,
