@@ -383,10 +383,10 @@ class Engine:
     def _end(self, run: Run, call: InFlight, answers: Any, failure: BaseException | None) -> None:
         """Note how *call* ended, and give its keys their outcomes."""
         del self.calls[call]
-        if self._metered:
-            self._count_cost(run, call)
         ending: Ending | None = None
         try:
+            if self._metered:
+                self._count_cost(run, call)
             if failure is not None or call.cancelled_at is not None:
                 failure = self._translated(run, call, failure)
             elif run.first_answers is not None:

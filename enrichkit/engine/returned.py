@@ -53,6 +53,8 @@ def wait_for_node(run: Run, lacking: Sequence[tuple[Lookup, UnavailableError]]) 
 
     Raises nothing; fails the run when a node has been away for `stall_timeout`.
     """
+    if run.closed:
+        return
     now = run.engine.now()
     by_node: dict[tuple[str | None, float | None], list[Lookup]] = {}
     for lookup, error in lacking:
@@ -125,7 +127,7 @@ def give_up(run: Run, since: float, now: float) -> bool:
     """
     if run.options.policy("on_error") == "fail" or run.gave_up == since:
         return False
-    run.gave_up, run.began = since, now
+    run.gave_up, run.patient_since = since, now
     for group, search in run.pending.take_urgent():
         for lookup in group:
             if lookup.error is not None and not (lookup.settled or run.closed):

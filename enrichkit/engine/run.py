@@ -174,6 +174,8 @@ class Run:
         healthy: Calls that the source had answered with more than an error, in all, when the last of them failed.
         raised_at: Places at which the connector raised an exception that is no `ConnectorError`, as they were logged.
         began: Loop time since which the engine serves the run.
+        patient_since: Loop time since which the run may wait for a source that is away: `began`, until it has given
+            the keys of an outage up and waits anew.
         emitted_rows: Rows that have left.
         emitted_bytes: Bytes of values that have left.
         unindexed: Whether there are bundles that the table does not lead to, as nobody will look for their keys.
@@ -259,7 +261,7 @@ class Run:
         self.taken_bytes = 0
         self.held_back = False
         self.patient = options.on_timeout is None or options.on_timeout == "fail"
-        self.began = engine.now()
+        self.began = self.patient_since = engine.now()
         self.emitted_rows = 0
         self.emitted_bytes = 0
         self.unindexed = False

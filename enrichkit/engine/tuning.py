@@ -49,7 +49,6 @@ class Tuner:
         "_limit",
         "_measuring_from",
         "_most",
-        "_recent",
         "_samples",
         "_steep",
         "allowed",
@@ -61,7 +60,6 @@ class Tuner:
         self.allowed = int(self._limit)
         self._idle: float | None = None  # latency of the source without a queue
         self._idle_at = 0.0
-        self._recent = 0.0  # latency of the last window
         self._samples: list[float] = []
         self._began = 0.0
         self._busiest = 0
@@ -100,7 +98,6 @@ class Tuner:
     def _window(self, now: float) -> None:
         """Move the limit by the latency of a window."""
         latency, self._samples = median(self._samples), []
-        self._recent = latency
         if self._idle is None or latency < self._idle:
             self._idle, self._idle_at = latency, now
         gradient = min(1.0, max(self.GRADIENT_MIN, self.TOLERANCE * self._idle / max(latency, 1e-9)))

@@ -54,6 +54,7 @@ def stood_still(engine: Engine, since: float, until: float) -> None:
     gap = until - since
     for run in list(engine.runs):
         run.began = min(until, run.began + gap)
+        run.patient_since = min(until, run.patient_since + gap)
         run.deadlines.stand_still(since, until)
     for call in engine.calls:
         call.started = min(until, call.started + gap)
@@ -168,7 +169,7 @@ def _fail_on_outage(engine: Engine, now: float) -> None:
         return
     for run in list(engine.runs):
         waiting = run.stats.rows - run.emitted_rows
-        if run.patient and waiting and now - max(outage.since, run.began) > run.options.stall_timeout:
+        if run.patient and waiting and now - max(outage.since, run.patient_since) > run.options.stall_timeout:
             if give_up(run, outage.since, now):
                 continue
             run.fail(
@@ -199,6 +200,6 @@ def _fail_on_limits(engine: Engine, now: float) -> None:
     fatal = engine.job.fatal()
     for run in list(engine.runs):
         if run.pending:
-            error = fatal or engine.job.stalled(now, run.began, run.options.stall_timeout)
+            error = fatal or engine.job.stalled(now, run.patient_since, run.options.stall_timeout)
             if error is not None:
                 run.fail(error)

@@ -56,9 +56,12 @@ class WriteBack:
         self._bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._told = False
+        self._closed = False
 
     def put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        """Have *values* written under *keys*, those that are no misses and no nulls."""
+        """Have *values* written under *keys*, those that are no misses and no nulls; nothing after `close`."""
+        if self._closed:
+            return
         found = {key: value for key, value in zip(keys, values, strict=True) if value is not MISS and value is not None}
         size = sizes_of(found) + sizes_of(found.values())
         if self._bytes + size > BYTES_MAX:
@@ -78,6 +81,7 @@ class WriteBack:
 
     def close(self) -> None:
         """Write nothing more."""
+        self._closed = True
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()

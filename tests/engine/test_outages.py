@@ -1038,6 +1038,7 @@ async def test_a_miss_that_is_asked_for_once_more_outlives_the_end_of_patience(l
     outcomes = {row.key: (row.status, row.attempts) for row in task.left}
     assert outcomes["missed"] == ("ok", 2)
     assert [outcomes[n][0] for n in range(3)] == ["error"] * 3
+    assert task.run.stats.away == pytest.approx(14.0, abs=1.5), "from its begin, although the patience began anew"
 
 
 async def test_a_source_that_is_still_away_after_twice_the_patience_fails_the_task(lab: Lab) -> None:

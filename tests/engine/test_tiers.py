@@ -291,6 +291,20 @@ async def test_a_write_that_fails_is_counted_and_logged_once(lab: Lab, caplog: p
     ]
 
 
+async def test_nothing_is_written_after_the_end_of_a_task(lab: Lab) -> None:
+    near = Store(otherwise=Step(missing=True))
+    tier = lab.tier(lab.engine(near), writes=True)
+    task = lab.task(lab.engine(lab.server()), tiers=[tier])
+    task.admit("a")
+    await task.end()
+    assert tier.writer is not None
+    stored, written = dict(near.stored), tier.writer.written
+    tier.writer.put(["late"], ["v"])
+    await lab.settle()
+    await tier.writer.drain()
+    assert (near.stored, tier.writer.written) == (stored, written)
+
+
 async def test_a_slow_write_delays_no_row(lab: Lab) -> None:
     class Slow(Store):
         async def store_many(self, values: Mapping[Any, Any], ttl: float | None) -> None:
