@@ -67,7 +67,7 @@ def lint(path: Path, *, secrets: bool = True) -> tuple[int, list[Finding]]:
         document = tomllib.loads(text)
     except OSError as error:
         return 0, [Finding(str(path), None, None, None, f"The file cannot be read: {error.strerror}. Name another.")]
-    except (ValueError, RecursionError) as error:  # of a number of 5,000 digits, too, and of 5,000 brackets
+    except (ValueError, RecursionError) as error:  # also for 5,000 digits, or 5,000 open brackets
         place = re.search(r"at line (\d+)", str(error))
         message = f"This is not TOML: {error}. Write tables such as [sources.users] with type = 'redis'."
         return 0, [Finding(str(path), int(place[1]) if place else None, None, None, message)]

@@ -32,7 +32,7 @@ _OF_THE_PROCESS = frozenset(
     ("__module__", "__dict__", "__weakref__", "__doc__", "__firstlineno__", "__slotnames__", "__static_attributes__")
 )
 _PLAIN = (str, bytes, int, float, complex, type(None), type(...), Secret)
-"""What has no parts. A `Secret` counts as its reference: the secret itself changes no answer."""
+"""Types without parts. Of a `Secret` only the reference is compared: another password does not change an answer."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 

@@ -44,7 +44,7 @@ LAG_FAIL_TIMEOUTS = 3.0
 FROZEN = 4.0
 SLICES_PER_WINDOW = 8
 SLICES_PER_WINDOW_BYTES = 16
-ROW_BYTES_DECAY = 0.9  # per part: wide rows keep the next slices small for a while, and one of them not for ever
+ROW_BYTES_DECAY = 0.9  # of the estimate, with each part: after one wide row the slices become larger again
 
 NOTHING = Part(Outcomes([], 0), None, 0, 0)
 """Yielded when no part is ready, so that the caller can flush what it holds, or yield an empty batch."""

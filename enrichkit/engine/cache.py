@@ -24,7 +24,7 @@ __all__ = [
 
 
 class _Mark:
-    """Stands for a value that there is not. It is false, so that `all` finds out quickly that a list has none."""
+    """Marks a place in a list that has no value. It is false, so that `all` finds out quickly that a list has none."""
 
     __slots__ = ("_name",)
 
@@ -51,9 +51,9 @@ LEAST_COUNTERS, MOST_COUNTERS = 255, 2**24
 BYTES_PER_COUNTER = 128
 """A small answer takes about 200 bytes, a larger one has several counters."""
 FEW = 64
-"""Fewer keys have no batch of their own."""
+"""Fewer keys than this join the batch that is open."""
 JOINED = 500
-"""They join one for this part of their time to live."""
+"""The part of the time to live for which a batch is open."""
 JITTER_PARTS = 8
 """Parts of many answers that expire at times of their own."""
 
@@ -66,7 +66,7 @@ class Stage:
 
     Attributes:
         origin: The origin of rows that it answers, as details show it.
-        active: Whether it is asked; False: it only watches.
+        active: Whether it is asked for keys; False: it only sees the keys of each slice, see `watch`.
         get_many: Return for each key its value, `MISS`, or `ABSENT`.
         put_many: Store values, some of which may be `MISS`; *late* ones replace none, which may be newer.
         watch: See the keys of a slice while it is not active.
@@ -110,7 +110,7 @@ class AnswerCache(Stage):
         max_bytes: Most bytes of everything that the cache holds.
         missing_ttl: The same for a miss; None: as long as a value; 0: not at all.
         jitter: Largest share of its time by which an answer expires earlier.
-        stale_if_error: Seconds after that for which `stale` returns a value.
+        stale_if_error: Seconds after its expiry for which `stale` still returns a value.
         refresh_ahead: The multiple of a call's time, see above; 0: no early refresh.
         seed: For the draws; tests give one.
 
@@ -278,7 +278,7 @@ class AnswerCache(Stage):
         """Remove the answers to the keys of *batch*, or keep their values as stale ones."""
         keys, batch.keys = batch.keys, []
         if self._renewed:
-            # A key that was given anew belongs to a later batch.
+            # A key that has been stored again since expires with its later batch.
             keys = [key for key in keys if self._renewed.get(key, batch) is batch]
             for key in keys:
                 self._renewed.pop(key, None)

@@ -4,8 +4,8 @@ Which answers leave a cache that is full: those that are asked for least, as far
 This is TinyLFU (Einziger, Friedman and Manes: TinyLFU: A Highly Efficient Cache Admission Policy, ACM Transactions on
 Storage 13, 2017) for whole groups of keys. Answers that came together are a batch. New batches wait in line, in a
 twentieth of the cache. When there is no room, the oldest of them competes with the batches of the main part whose turn
-it is: of the keys of all, those that were asked for less often leave, as many as are new. The survivors go to the end
-of the main part. So a scan of keys that never come again pushes out nothing that is asked for.
+it is: of all keys in these batches, the least often asked for leave, as many as the new batch has. The others go to the
+end of the main part. So a scan of keys that never come again pushes out nothing that is asked for.
 
 How often a key was asked for is known to a sketch, an array of small counters in which the hash of a key has its place.
 Two keys may have the same place, and then both seem to be asked for more often. After each `AGE` looks per answer all

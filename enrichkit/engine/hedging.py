@@ -26,7 +26,7 @@ __all__ = ["Hedges", "answered_twice", "hedge"]
 
 TICK_MIN = 0.001
 LOOKS = 4
-"""Looks at the calls in each delay."""
+"""How often in each delay the sweeper looks for slow calls."""
 
 
 class Hedges:

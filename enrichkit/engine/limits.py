@@ -85,7 +85,7 @@ class Breaker:
 
     K = 2.0
     PERIOD = 30.0
-    FLOOR = 20  # requests; fewer say nothing
+    FLOOR = 20  # requests; with fewer the breaker holds no call back
     PROBABILITY_MAX = 0.9
     HOLD = 0.05
     RECOVERED = 3

@@ -63,7 +63,7 @@ class Pending:
         return bool(self._urgent or self._fresh)
 
     def groups(self, limit: int) -> int:
-        """Return how many groups of at most *limit* lookups wait. Retries and halves are never merged."""
+        """Return how many groups of at most *limit* lookups wait; a retry, or a part of a failed call, is one alone."""
         return len(self._urgent) - (-self.keys // limit)
 
     def add(self, lookups: Sequence[Lookup]) -> None:

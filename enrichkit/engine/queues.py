@@ -60,7 +60,7 @@ class OrderedQueue(Generic[T]):
         while self._tickets and self._tickets[0].done:
             ticket = self._tickets.popleft()
             leaving += ticket.parts
-            del ticket.parts, ticket.entry  # they refer to the ticket: only the garbage collector would free them
+            del ticket.parts, ticket.entry  # they refer to the ticket: without the cycle all are freed at once
         return leaving
 
     def head(self) -> T | None:
@@ -132,7 +132,7 @@ class UnorderedQueue(Generic[T]):
                 leaving.append(part)
                 if last:
                     self._size -= 1
-                    del ticket.entry  # the entry refers to the ticket: only the garbage collector would free them
+                    del ticket.entry  # it refers to the ticket: without the cycle both are freed at once
             if segment.pending or len(self._segments) == 1:
                 return leaving
             self._segments.popleft()

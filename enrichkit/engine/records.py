@@ -123,7 +123,7 @@ class Lookup:
         return self.state is IN_FLIGHT and self.call is call
 
     def sent(self, call: InFlight) -> None:
-        """Note that *call* was made with the key: its place in the queue becomes a call."""
+        """Note that *call* was made with the key, which has thereby left the queue."""
         self.state = IN_FLIGHT
         self.attempts += 1
         self.call = call
@@ -340,7 +340,7 @@ class InFlight:
         lookups: Else, key to the lookup that waits for its answer; a later lookup may replace one that timed out.
         attempt: How often the first key has been asked for, this call included.
         running: Not ended yet.
-        accepts: Calls that the source had answered in time, in all, when this call left.
+        accepts: The number of calls that the source had answered in time when this call left, as the breaker counts it.
         late: Nobody has to wait for the call: all its lookups have their outcome, or `attempt_timeout` has passed.
         late_since: Loop time since which it is late; not set before.
         overdue: `attempt_timeout` has passed, and the keys were queued again where that is allowed.

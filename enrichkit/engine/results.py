@@ -159,7 +159,7 @@ def _can_be_hashed(keys: Iterable[Any]) -> bool:
 
 
 def _trouble(answers: Mapping[Any, Any], keys: int) -> TransientError | None:
-    """Return an error of *answers* to a number of *keys* when they all are transient failures; else None."""
+    """Return one of the errors in *answers* where each of the *keys* has a transient failure; else None."""
     found: TransientError | None = None
     if len(answers) < keys:
         return None  # a miss is an answer

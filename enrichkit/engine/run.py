@@ -470,7 +470,7 @@ class Run:
     def _start_call(self, call: InFlight) -> None:
         """Start the clocks of *call* as if they had run while the tiers were asked."""
         records = _by_spent(call.record)
-        if len(records) > 1 and call.bundles:  # only the first record is emptied with the call
+        if len(records) > 1 and call.bundles:  # the end of the call empties only its first record
             call.separate()
             records = _by_spent(call.record)
         for record in records:

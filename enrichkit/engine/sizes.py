@@ -19,7 +19,7 @@ _PLAIN_TEXT = frozenset((bytes, str))
 FLAT = frozenset((bytes, str, float))
 """Types whose values are one object, and no object that others share."""
 SHARED_INTS = range(-5, 257)
-"""Of these CPython has one object each."""
+"""The whole numbers of which CPython keeps one object each, so that they take no bytes of their own."""
 NAMES = 1_000
 """Most names of fields that are known; a struct has fewer."""
 

@@ -39,7 +39,7 @@ class Scope:
 
     @property
     def mark(self) -> str:
-        """What the names of the files of the scope begin with; it tells them from those of other scopes."""
+        """The prefix of the names of this scope's files; no other scope has the same prefix."""
         return hashlib.sha256(self.name.encode()).hexdigest()[:20]
 
 

@@ -164,7 +164,7 @@ class Service:
         return wait
 
     def batched_answer(self, kind: str, document: dict[str, Any]) -> tuple[int, Any]:
-        """Answer one request of a batch: no limit of a minute holds for it."""
+        """Answer one request of a batch; the limits per minute do not apply to it."""
         try:
             texts = texts_of(document)
             answer, used = service_answer(self, kind, document, texts)

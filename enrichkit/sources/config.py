@@ -126,7 +126,7 @@ def _read_tables(path: Path) -> dict[str, Any]:
     """Return the tables of the sources in the TOML file, by name."""
     try:
         sources = tomllib.loads(path.read_text(encoding="utf-8")).get("sources", {})
-    except (ValueError, RecursionError) as error:  # of a number of 5,000 digits, too, and of 5,000 brackets
+    except (ValueError, RecursionError) as error:  # also for 5,000 digits, or 5,000 open brackets
         raise ConfigError(
             f"{path} is not TOML: {error}. Write tables such as [sources.users] with type = 'redis'."
         ) from error

@@ -11,7 +11,7 @@ from .meter import Meter
 
 __all__ = ["Session"]
 
-LIFETIME = 300.0  # +/- 20 %; a new connection follows a failover and a changed DNS entry
+LIFETIME = 300.0  # seconds, +/- 20 %; a new connection reaches the new server after a failover or a change of DNS
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 

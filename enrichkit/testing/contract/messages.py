@@ -45,7 +45,7 @@ def raised(error: BaseException) -> str:
 
 def told(right: Mapping[Key, Any], got: Mapping[Key, Any]) -> str:
     """
-    Return what is wrong with the answers *got*, where *right* would be right, as the end of a sentence "it returned".
+    Return how the answers *got* differ from the *right* ones, as words that complete the sentence "it returned ...".
 
     >>> told({"a": 1, "b": 2}, {"b": 1})
     "nothing for the key 'a', whose value is 1, and 1 for the key 'b', whose value is 2"

@@ -40,9 +40,9 @@ class RedisConnector(Connector[RedisConfig]):
     Measured on loopback with uvloop and Redis 6.2 on 2 cores, alternating with redis-py 8.1, whose `MGET` of 1,000
     keys, 4 in flight, takes 2.1 us CPU per key with its own parser and 0.5 us with hiredis. The connector takes 0.22 us
     per key from Arrow to Arrow, with 1,000 text keys a call and 4 calls in flight; 0.20 us with 2,000 keys, 0.24 us
-    with 8 calls in flight, 0.28 us with 500 keys and 8 calls. A whole number takes the same. A miss takes 0.3 us more,
-    and so does another key column. A hash takes 2.6 us, and 0.84 us where its fields are named. A call takes about
-    60 us in addition to its keys.
+    with 8 calls in flight, 0.28 us with 500 keys and 8 calls. Keys that are whole numbers take the same. A miss takes
+    0.3 us more, and so does another key column. A hash takes 2.6 us, and 0.84 us where its fields are named. A call
+    takes about 60 us in addition to its keys.
     """
 
     name: ClassVar[str] = "redis"
