@@ -163,6 +163,9 @@ def source(name: str, second: int, rows: int, expected: int) -> SourceView:
             "geo": [{"reason": "PermanentError: WRONGTYPE Operation against a key of the wrong kind", "count": 73}],
         }[name],  # type: ignore[typeddict-item]
         "retries": [{"reason": "503 Service Unavailable", "count": 1176}] if name == "orders" else [],
+        "held_back": [{"reason": "outage", "seconds": 50.0}, {"reason": "rate", "seconds": 12.5}]
+        if name == "orders"
+        else [],
         "slow": [
             {"key": f"{random.Random(name + str(rank)).getrandbits(48):012x}", "seconds": 2.4 / rank, "source": name}
             for rank in range(1, 6)

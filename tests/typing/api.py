@@ -76,11 +76,13 @@ from enrichkit.plugin import (
     Grant,
     Key,
     LeaseStore,
+    RenewedContext,
     TaskInfo,
     Value,
     did_you_mean,
     draw,
     fields_of,
+    file_stamp,
     fresh,
     grant,
     objects_of,
@@ -364,6 +366,8 @@ def a_connector_of_a_sql_database(config: SqlServerConfig) -> None:
     check_stored(Source(lite, "it"), {1: {"name": "a"}}, {1: "a"}, {"name": "text"})
     assert_type(same_value(1, 1.0), bool)
     assert_type(tls_context(config, "S3cret"), SSLContext)
+    assert_type(RenewedContext(lambda: tls_context(config), config)(), SSLContext)
+    assert_type(file_stamp("/ca.pem", None), tuple[object, ...])
     LiteConfig(key=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     LitePool(lite, 4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Source(ConnectorConfig(), "it")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
