@@ -159,7 +159,7 @@ class State:
                     self._note_repeated(task)
                 if before is None or before.state in ("running", "lost"):
                     self.tasks[task.facts["id"]] = task
-                    if task.failed:
+                    if task.failed or task.state == "stopped":
                         self._note_in_vain(task)
                     if self.ended is not None and task.state != "running":
                         self.ended(task)
@@ -228,7 +228,7 @@ class State:
             other.state = "lost" if other.state == "running" else "failed" if other.state == "ok" else other.state
 
     def _note_in_vain(self, task: Task) -> None:
-        """Note that *task* has failed: an earlier attempt that had ended well is the one that Spark keeps."""
+        """Note that *task* gives no rows: an earlier attempt that had ended well is the one that Spark keeps."""
         for other in self._before_it(task):
             if other.repeated:
                 other.state, other.repeated = "ok", False

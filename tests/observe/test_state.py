@@ -217,6 +217,10 @@ def test_a_second_copy_of_a_task_that_is_stopped_leaves_the_first_one_good() -> 
     assert state.total(failed=True).calls == 14
     push(state, report(0, attempt=2, calls=5, state="failed"))
     assert state.total(failed=True).calls == 9
+    push(state, report(0, attempt=3, calls=2))
+    assert state.total(failed=True).calls == 19
+    push(state, report(0, attempt=3, calls=2, state="stopped"))
+    assert state.total(failed=True).calls == 9
 
 
 def test_the_sentence_is_of_the_tasks_of_now() -> None:
