@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import sqlite3
-import time
 import tracemalloc
 from contextlib import closing
 from decimal import Decimal
@@ -27,8 +26,10 @@ from enrichkit.engine.preload import Table
 from enrichkit.errors import TaskFailedError
 from enrichkit.worker import entry
 
+from .test_local import wait_until
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from .sparkless import Worker
@@ -58,13 +59,6 @@ def commands(client: redis.Redis) -> dict[str, int]:
     """Return how often the server has executed each command."""
     stats: dict[str, Any] = client.info("commandstats")  # type: ignore[assignment]  # not of an asynchronous client
     return {name.removeprefix("cmdstat_"): each["calls"] for name, each in stats.items()}
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.01)
 
 
 # Redis

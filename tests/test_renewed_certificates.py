@@ -22,6 +22,7 @@ from enrichkit.errors import FatalError
 from enrichkit.tls import RenewedContext, file_stamp, tls_context
 
 from .faults import INT
+from .test_local import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from enrichkit import ConnectorConfig
 
     from .certificates import Authority
-    from .sparkless import Row, Worker
+    from .sparkless import Worker
+
+    Source = tuple["Front", Callable[[], ConnectorConfig], list[Any]]
 
 pytestmark = pytest.mark.service
 
@@ -115,10 +118,10 @@ class Files:
     def fields(self) -> dict[str, str]:
         return {"tls_ca": self.ca, "tls_cert": self.cert, "tls_key": self.key}
 
-    def renew(self, authority: Authority, *, pause: float = 0.0) -> None:
+    def renew(self, authority: Authority, *, trusts: Authority | None = None, pause: float = 0.0) -> None:
         """Replace the files one after the other, *pause* seconds apart, while they do not fit each other."""
         cert, key = authority.issue("me")
-        for new, file in ((authority.file, self.ca), (cert, self.cert), (key, self.key)):
+        for new, file in (((trusts or authority).file, self.ca), (cert, self.cert), (key, self.key)):
             shutil.copy(new, file)
             time.sleep(pause)
 
@@ -138,9 +141,7 @@ def files(tmp_path: Path) -> Files:
 
 
 @pytest.fixture(params=["redis", "postgres", "http"])
-def source(
-    request: pytest.FixtureRequest, files: Files
-) -> Iterator[tuple[Front, Callable[[], ConnectorConfig], list[Any]]]:
+def source(request: pytest.FixtureRequest, files: Files) -> Iterator[Source]:
     """A front, a function that makes the config of the source behind it, and the values of the keys."""
     if request.param == "redis":
         server, url = request.getfixturevalue("redis_server"), request.getfixturevalue("redis_url")
@@ -166,67 +167,69 @@ def source(
     front.close()
 
 
-def looked_up(worker: Worker, config: ConnectorConfig, keys: list[int], **options: Any) -> list[Row]:
-    return worker.outcomes(config, INT, keys, timeout=5.0, max_fallback_ratio=0.0, **options)
+@pytest.fixture
+def authorities(authority: Callable[[str], Authority]) -> tuple[Authority, Authority]:
+    """The one whose certificates are replaced, and the one of the new certificates."""
+    return authority("old"), authority("new")
 
 
-def during(step: Callable[[], None], run: Callable[[], list[Row]]) -> list[Row]:
-    """Run *step* beside *run*, after a moment, and return what *run* returned."""
-    thread = threading.Timer(0.3, step)
-    thread.start()
-    rows = run()
-    thread.join()
-    return rows
+@pytest.fixture
+def look_up_while(source: Source, worker: Worker) -> Callable[[Callable[[], None]], None]:
+    """`look_up_while(step)`: after a first lookup has worked, all keys get their values while *step* runs."""
+    _, config, values = source
+
+    def look_up(keys: list[int]) -> list[Any]:
+        rows = worker.outcomes(config(), INT, keys, timeout=5.0, max_fallback_ratio=0.0, rate=100.0, batch_size=1)
+        return [row["value"] for row in rows]
+
+    def run(step: Callable[[], None]) -> None:
+        assert look_up([0]) == values[:1]
+        thread = threading.Timer(0.3, step)
+        thread.start()
+        assert look_up(list(range(KEYS))) == values
+        thread.join()
+
+    return run
 
 
 def test_certificates_that_are_refused_are_read_again(
-    source: tuple[Front, Callable[[], ConnectorConfig], list[Any]],
+    source: Source,
     files: Files,
-    authority: Callable[[str], Authority],
-    worker: Worker,
+    authorities: tuple[Authority, Authority],
+    look_up_while: Callable[[Callable[[], None]], None],
 ) -> None:
     """The server gets others first, and breaks all connections; the files follow when connections were refused."""
-    front, config, values = source
-    old, new = authority("old"), authority("new")
+    front, (old, new) = source[0], authorities
     front.context = context_of(old, old)
     files.renew(old)
-    assert [row["status"] for row in looked_up(worker, config(), [0])] == ["ok"]
 
     def renew() -> None:
         front.context = context_of(new, new)
         front.break_all()
-        until = time.monotonic() + 60
-        while not front.refused and time.monotonic() < until:
-            time.sleep(0.02)
+        wait_until(lambda: front.refused > 0)
         files.renew(new, pause=0.1)
 
-    rows = during(renew, lambda: looked_up(worker, config(), list(range(KEYS)), rate=100.0, batch_size=1))
-    assert [row["value"] for row in rows] == values
+    look_up_while(renew)
     assert front.refused >= 1
     assert {"old", "new"} == set(front.shown)
 
 
 def test_certificates_that_change_in_time_are_taken_without_a_refusal(
-    source: tuple[Front, Callable[[], ConnectorConfig], list[Any]],
+    source: Source,
     files: Files,
-    authority: Callable[[str], Authority],
-    worker: Worker,
+    authorities: tuple[Authority, Authority],
+    look_up_while: Callable[[Callable[[], None]], None],
 ) -> None:
-    front, config, values = source
-    old, new = authority("old"), authority("new")
+    front, (old, new) = source[0], authorities
     front.context = context_of(old, old, new)
     files.renew(old)
-    looked_up(worker, config(), [0])
 
     def renew() -> None:
-        cert, key = new.issue("me")
-        shutil.copy(cert, files.cert)
-        shutil.copy(key, files.key)
+        files.renew(new, trusts=old)
         time.sleep(1.5)
         front.break_all()
 
-    rows = during(renew, lambda: looked_up(worker, config(), list(range(KEYS)), rate=100.0, batch_size=1))
-    assert [row["value"] for row in rows] == values
+    look_up_while(renew)
     assert (front.refused, front.shown[-1]) == (0, "new")
 
 

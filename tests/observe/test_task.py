@@ -31,6 +31,7 @@ from enrichkit.plan import Plan
 from enrichkit.worker.entry import arrow_batches
 
 from ..pace import at_pace
+from ..test_local import wait_until
 from .test_state import report as report_of
 
 if TYPE_CHECKING:
@@ -277,13 +278,6 @@ def told_of(address: Address, caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in caplog.messages if text.startswith(f"The monitor at 127.0.0.1:{address.port} ")]
 
 
-def wait_for(condition: Any) -> None:
-    until = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 @pytest.mark.usefixtures("impatient")
 def test_a_monitor_that_stands_still_for_a_while_misses_nothing(
     http_service: HttpService, receiver: Receiver, caplog: pytest.LogCaptureFixture
@@ -292,9 +286,9 @@ def test_a_monitor_that_stands_still_for_a_while_misses_nothing(
     plan = plan_of(http_service, receiver.address)
     for _ in range(3):
         assert run(plan, [f"u{n}" for n in range(30)]) == 30
-    wait_for(lambda: told_of(receiver.address, caplog))
+    wait_until(lambda: told_of(receiver.address, caplog))
     receiver.answers.set()
-    wait_for(lambda: [task.state for task in receiver.state.of()] == ["ok"] * 3)
+    wait_until(lambda: [task.state for task in receiver.state.of()] == ["ok"] * 3)
     assert (receiver.stats.calls, http_service.stats().calls) == (90, 90)
     assert len(told_of(receiver.address, caplog)) == 1
 
@@ -304,7 +298,7 @@ def test_a_report_that_the_monitor_does_not_take_costs_no_other(caplog: pytest.L
     own = {**REPORT, "state": "ok"}
     process = sender(receiver.address)
     process.put([{**own, "id": f"{n}", "error": "much-too-large" if n == 2 else None} for n in range(5)])
-    wait_for(lambda: len(receiver.state.of()) == 4)
+    wait_until(lambda: len(receiver.state.of()) == 4)
     process.put_last([{**own, "id": "later"}], 60)
     assert [task.facts["id"] for task in receiver.state.of()] == ["0", "1", "3", "4", "later"]
     [text] = told_of(receiver.address, caplog)
@@ -337,7 +331,7 @@ def test_what_has_ended_takes_the_place_of_what_runs() -> None:
         process = sender(address)
         process.put([{"id": f"{n}", "state": "running"} for n in range(3_000)])
         process.put([{"id": f"last-{n}", "state": "ok"} for n in range(1_500)])
-        wait_for(lambda: sum(report["state"] == "ok" for report in process._reports.values()) == 1_500)
+        wait_until(lambda: sum(report["state"] == "ok" for report in process._reports.values()) == 1_500)
         assert len(process._reports) <= 2_600, "those that were under way came back"
 
 
