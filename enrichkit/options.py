@@ -238,7 +238,9 @@ class Options:
             refuses, from 1 to `max_capacity`.
         max_capacity: Most calls in flight per worker process with `capacity="auto"`; 1 to 10,000. None: the connector's
             default capacity.
-        batch_size: Keys per call; 1 to the connector's maximum. None: the connector's default.
+        batch_size: Most keys per call; 1 to the connector's maximum. None: the connector's default. A call has fewer
+            keys where answers are so large that those to all calls in flight would fill more than half of
+            `window_bytes`.
         window: Rows admitted and not yet emitted, per task; 1 to 100,000,000.
             None: 20,000, or 4 x `capacity` x `batch_size` if that is more; for a source with neighbours, such as
             PostgreSQL, 10 x instead of 4 x.

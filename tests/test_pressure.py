@@ -44,7 +44,7 @@ class Wide(Connector[WideConfig]):
     config_class = WideConfig
     capacity = 16
     batch_size = 1
-    max_batch_size = 10
+    max_batch_size = 1000
 
     async def fetch_many(self, keys: Sequence[Any], call: Call) -> Mapping[Any, Any]:
         if self.config.empty:
@@ -58,6 +58,7 @@ def value_of(key: int) -> str:
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "calls of ten keys": {"batch_size": 10, "capacity": 2},
+    "calls of a thousand keys": {"batch_size": 1000, "capacity": 4},
     "details": {"details": True},
     "fallback": {"on_missing": WideConfig()},
 }
@@ -67,7 +68,7 @@ FRAMES: dict[str, dict[str, Any]] = {
     "frame of lists": {},
     "frame of matches": {"explode": True},
 }
-QUICK = ("column", "unordered frame")
+QUICK = ("column", "unordered frame", "calls of a thousand keys")
 SLOW = tuple(case for case in (*OPTIONS, *FRAMES) if case not in QUICK)
 
 

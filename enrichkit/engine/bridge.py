@@ -25,6 +25,7 @@ from .overlap import OverlapCheck
 from .queues import Window
 from .records import Part
 from .run import FEW
+from .sizes import RowBytes
 
 if TYPE_CHECKING:
     from ..observe.task import ObservedTask
@@ -43,8 +44,6 @@ LAG_FAIL = 30.0
 LAG_FAIL_TIMEOUTS = 3.0
 FROZEN = 4.0
 SLICES_PER_WINDOW = 8
-SLICES_PER_WINDOW_BYTES = 16
-ROW_BYTES_DECAY = 0.9  # of the estimate, with each part: after one wide row the slices become larger again
 
 NOTHING = Part(Outcomes([], 0), None, 0, 0)
 """Yielded when no part is ready, so that the caller can flush what it holds, or yield an empty batch."""
@@ -75,13 +74,15 @@ class Bridge:
     Args:
         loop: The loop thread of this process.
         window: Most rows admitted and not yet emitted.
-        start: Rows of the window at first: two rounds of calls.
+        start: Rows of two rounds of calls.
         source: Name of the source in messages.
         options: Flow control.
         make_run: Makes the run from the function that takes its parts; called on the loop thread.
         intersects: See `OverlapCheck`; for ordered runs.
         consumer: What takes the rows; None where nothing can be known of it.
         observed: Who hears of the run; None: nobody.
+        first: Rows of the window at first; None: *start*.
+        row_bytes: What earlier tasks have found out of the width of the rows; None: nothing.
     """
 
     def __init__(
@@ -95,9 +96,11 @@ class Bridge:
         intersects: Callable[[Any, Sequence[Any]], bool] | None = None,
         consumer: Consumer | None = None,
         observed: ObservedTask | None = None,
+        first: int | None = None,
+        row_bytes: RowBytes | None = None,
     ) -> None:
         self._loop = loop
-        self._window = Window(window, start)
+        self._window = Window(window, start if first is None else first)
         self._start = start
         self._source = source
         self._options = options
@@ -106,7 +109,7 @@ class Bridge:
         self._ready: queue.SimpleQueue[list[Part] | BaseException] = queue.SimpleQueue()
         self._emit = self._ready.put
         self.wake_at: float | None = None
-        self._row_bytes = 1.0  # bytes of values per row, in the last parts
+        self._row_bytes = RowBytes() if row_bytes is None else row_bytes
         self._warned = False
         self._overlap = OverlapCheck(intersects)
         self._consumer = consumer
@@ -127,13 +130,12 @@ class Bridge:
 
         The rows of a larger slice share more keys and cost less; the rows of a smaller one leave earlier. The window
         grows only when rows leave, so in a small window a slow row in a large first slice would hold all others up.
-        With values as wide as those of the last parts, a slice fills at most a sixteenth of `window_bytes`, because the
-        oldest slice passes that limit whatever it holds.
+        It has fewer where the values are wide, see `RowBytes`.
         """
         window = self._window
         few = max(1, window.size // SLICES_PER_WINDOW)
         rows = few if window.size < window.limit else max(few, min(2 * self._start, window.size // 2))
-        return max(1, min(rows, int(self._options.window_bytes / SLICES_PER_WINDOW_BYTES / self._row_bytes)))
+        return min(rows, self._row_bytes.most_rows(self._options.window_bytes))
 
     def process(self, slices: Iterable[Outcomes | Mark]) -> Iterator[Part]:
         """
@@ -279,7 +281,7 @@ class Bridge:
             if part.outcomes.key_array is not None:
                 self._overlap.leave()
             if part.rows:
-                self._row_bytes = max(1.0, ROW_BYTES_DECAY * self._row_bytes, part.bytes / part.rows)
+                self._row_bytes.saw(part.bytes, part.rows)
             yield part
             if self._first_rows is not None and part.rows:
                 self._first_rows.leave()

@@ -27,6 +27,7 @@ from .limits import Gate, RetryBudget
 from .pacing import CallMeter
 from .results import ANSWERED, AWAY, FAULTY, TROUBLED, Ending, conclude, with_said
 from .returned import came_back
+from .sizes import AnswerBytes
 from .tuning import Tuner
 from .watchdog import stood_still, sweep
 
@@ -113,6 +114,7 @@ class Engine:
         )
         self._metered = connector.reports or self._average is not None or self.account is not None
         self._meters: dict[InFlight, CallMeter] = {}
+        self._answer_bytes = AnswerBytes()
         self.runs: deque[Run] = deque()
         self.calls: dict[InFlight, Run] = {}
         self.silent = self.cancelled = False
@@ -187,7 +189,7 @@ class Engine:
 
     def wake(self) -> None:
         """Let slots look for groups: parked slots first, new ones while there are fewer than `capacity`."""
-        groups = sum(run.pending.groups(self.batch_size) for run in self.runs)
+        groups = sum(run.pending.groups(self._most_keys(run)) for run in self.runs)
         while groups > 0 and self._parked:
             future = self._parked.popleft()
             if not future.done():
@@ -335,7 +337,7 @@ class Engine:
             if len(runs) > 1:
                 runs.rotate(-1)
             try:
-                call = run.take(self.batch_size, task, self._key_columns)
+                call = run.take(self._most_keys(run), task, self._key_columns)
             except Exception as error:  # noqa: BLE001  # keys that left `pending` for no call would wait for ever
                 run.broken(error)
                 return self._next(task)
@@ -345,6 +347,11 @@ class Engine:
                     self.gate.sent(call)
                 return call, run
         return None
+
+    def _most_keys(self, run: Run) -> int:
+        """Return how many keys the next call of *run* may have."""
+        size = self.batch_size
+        return size if size == 1 else self._answer_bytes.most_keys(size, run.options.window_bytes, self.allowed)
 
     def _held_back(self) -> bool:
         """Whether the gate holds calls back now; if so, the slots are woken when it may let one leave."""
@@ -384,6 +391,7 @@ class Engine:
         """Note how *call* ended, and give its keys their outcomes."""
         del self.calls[call]
         ending: Ending | None = None
+        settled = run.settled_bytes
         try:
             if self._metered:
                 self._count_cost(run, call)
@@ -398,6 +406,9 @@ class Engine:
                 ending = conclude(run, call, answers, failure)
         except Exception as error:  # noqa: BLE001  # a defect of a decoder or of ours must fail the task, not hang it
             run.broken(error)
+        came = run.settled_bytes - settled
+        if self.batch_size > 1 and ending is ANSWERED and self._answer_bytes.saw(came, len(call.keys)):
+            self.wake()  # the keys that wait are more calls than before
         if self.gate.may_hold or self.tuner is not None or self.hedges is not None:
             self._note(run, call, ending)
         if call.late or ending is None:

@@ -36,6 +36,7 @@ class Pending:
     Args:
         neighbours: Whether keys that are neighbours in their order go together; the keys of each bundle are in order.
         mixed: Whether keys of a slice may come after those of later slices, as from a tier.
+        alone: Whether each key has a call of its own, so that all entries are lookups.
 
     Attributes:
         neighbours: As given.
@@ -45,15 +46,27 @@ class Pending:
         clocked: Number of keys among them whose clock runs all the same, and that have no outcome.
     """
 
-    __slots__ = ("_fresh", "_later", "_mixed", "_reached", "_urgent", "clocked", "fresh_first", "keys", "neighbours")
+    __slots__ = (
+        "_alone",
+        "_fresh",
+        "_later",
+        "_mixed",
+        "_reached",
+        "_urgent",
+        "clocked",
+        "fresh_first",
+        "keys",
+        "neighbours",
+    )
 
-    def __init__(self, *, neighbours: bool = False, mixed: bool = False) -> None:
+    def __init__(self, *, neighbours: bool = False, mixed: bool = False, alone: bool = False) -> None:
         # Keys that have had no slot. Lookups stand before bundles, because bundles are separated from the head on.
         self._fresh: deque[Lookup | Bundle] = deque()
         self._later: deque[Lookup | Bundle] = deque()  # keys of the next round; empty whenever `_fresh` is
         self._urgent: deque[tuple[list[Lookup], Search | None]] = deque()
         self.neighbours = neighbours
         self._mixed = mixed or neighbours
+        self._alone = alone
         self._reached: Any = None  # the highest key that this round has taken
         self.keys = 0
         self.clocked = 0
@@ -91,7 +104,7 @@ class Pending:
     def take(self, limit: int, only: Part | Outcomes | None) -> tuple[Group, Search | None]:
         """Remove and return the next group of at most *limit* keys, of the slice *only* or of any; empty if none."""
         fresh = self._fresh
-        if limit == 1 and only is None and fresh and not (self._urgent or self.clocked or fresh[0].state is SETTLED):
+        if self._alone and only is None and fresh and not (self._urgent or self.clocked or fresh[0].state is SETTLED):
             self.keys -= 1  # the fast path: a further call for it would take 2 % of a whole lookup
             return [fresh.popleft()], None
         if self._urgent:

@@ -250,7 +250,8 @@ class Run:
         self.misses_null = self.misses_alike and self.policies.replacement(MISSING) == (None, None)
         self.rng = random.Random(seed)  # noqa: S311  # jitter needs no cryptography
         self.deadlines = Deadlines(options.timeout)
-        self.pending = Pending(neighbours=neighbours, mixed=bool(self.tiers) or self.behind_tiers)
+        mixed, alone = bool(self.tiers) or self.behind_tiers, engine.batch_size == 1
+        self.pending = Pending(neighbours=neighbours, mixed=mixed, alone=alone)
         self.queue: OrderedQueue[Part | Outcomes] | UnorderedQueue[Part | Outcomes]
         self.queue = OrderedQueue() if ordered else UnorderedQueue()
         self.table: dict[Any, Lookup | Bundle] = {}

@@ -1,4 +1,8 @@
-"""How many bytes keys and values take: about, and quickly; or exactly, as `tracemalloc` counts them."""
+"""
+How many bytes keys and values take: about, and quickly; or exactly, as `tracemalloc` counts them.
+
+And what follows from it: how many keys a call has, and how many rows a slice, so that their values fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Iterable
 from sys import getsizeof
 from typing import Any
 
-__all__ = ["SMALL", "TEXT_BYTES", "Sizes", "size_of", "sizes_of"]
+__all__ = ["SMALL", "TEXT_BYTES", "AnswerBytes", "RowBytes", "Sizes", "first_keys", "size_of", "sizes_of"]
 
 SMALL = frozenset((int, float, bool, type(None)))
 """Types whose values take a few bytes."""
@@ -22,6 +26,8 @@ SHARED_INTS = range(-5, 257)
 """The whole numbers of which CPython keeps one object each, so that they take no bytes of their own."""
 NAMES = 1_000
 """Most names of fields that are known; a struct has fewer."""
+DECAY = 0.9
+"""Of an estimate, with each call or part: after one wide value calls and slices become larger again."""
 
 
 def sizes_of(values: Iterable[Any]) -> int:
@@ -43,6 +49,76 @@ def size_of(value: Any) -> int:
     elif isinstance(value, list | tuple):
         total += sum(map(size_of, value))
     return total
+
+
+class AnswerBytes:
+    """
+    How many keys a call may have, so that the answers to all calls in flight fit into half of `window_bytes`.
+
+    The other half is for the answers that have come and that Spark has not taken. Lives on the loop thread.
+
+    Attributes:
+        each: About how many bytes the answer to a key takes, by the last calls; None: no call has ended yet.
+    """
+
+    FIRST_KEYS = 10
+    """Most keys of a call while no answer has come, where a call could have more than `FEW_KEYS`."""
+    FEW_KEYS = 100
+    """Keys of a call at most, up to which the first calls are whole: such a source may bill by the call."""
+    PARTS = 2
+    """Parts of `window_bytes`, one of which is for calls in flight."""
+
+    __slots__ = ("each",)
+
+    def __init__(self) -> None:
+        self.each: float | None = None
+
+    def most_keys(self, batch_size: int, window_bytes: int, calls: int) -> int:
+        """Return how many keys each of *calls* may have, *batch_size* at most and 1 at least."""
+        if self.each is None:
+            return first_keys(batch_size)
+        return max(1, min(batch_size, int(window_bytes / self.PARTS / calls / self.each)))
+
+    def saw(self, size: int, keys: int) -> bool:
+        """Learn that the answers to *keys* keys of a call took *size* bytes; return whether calls may shrink."""
+        was = self.each
+        self.each = max(1.0, DECAY * (was or 0.0), size / keys)
+        return was is None or self.each > was
+
+
+def first_keys(batch_size: int) -> int:
+    """Return how many keys a call of at most *batch_size* may have while no answer has come."""
+    return AnswerBytes.FIRST_KEYS if batch_size > AnswerBytes.FEW_KEYS else batch_size
+
+
+class RowBytes:
+    """
+    How many rows a slice may have, so that its values fill at most a sixteenth of `window_bytes`.
+
+    The oldest slice passes that limit whatever it holds, because the rows behind it cannot leave before. Lives on the
+    thread that Spark calls; the tasks of an enrichment in one process share it.
+
+    Attributes:
+        each: About how many bytes of values a row has, by the last parts; None: no row has left yet.
+    """
+
+    FIRST_ROWS = 10
+    """Most rows of a slice while no row has left."""
+    PARTS = 16
+    """Parts of `window_bytes`, one of which a slice may fill."""
+
+    __slots__ = ("each",)
+
+    def __init__(self) -> None:
+        self.each: float | None = None
+
+    def most_rows(self, window_bytes: int) -> int:
+        """Return how many rows the next slice may have, 1 at least."""
+        return self.FIRST_ROWS if self.each is None else max(1, int(window_bytes / self.PARTS / self.each))
+
+    def saw(self, size: int, rows: int) -> None:
+        """Learn that *rows* rows, one or more, left with *size* bytes of values."""
+        self.each = max(1.0, DECAY * (self.each or 0.0), size / rows)
 
 
 class Sizes:

@@ -18,6 +18,7 @@ from ..engine.preload import Table
 from ..engine.refresh import BackgroundRun, Refresher, background_options
 from ..engine.reuse import Reuse
 from ..engine.run import HARD_LIMIT_EXTRA, Run
+from ..engine.sizes import RowBytes, first_keys
 from ..engine.tiers import Tier, TierRun
 from ..engine.write_back import WriteBack
 from ..functions import make_connector
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 __all__ = ["KeySlice", "begin", "key_slices", "keys_of"]
 
 RunT = TypeVar("RunT", bound=Run)
+
+_row_bytes: dict[str, RowBytes] = {}
+"""What the tasks of this process have found out of the width of their rows, by enrichment."""
 
 
 def begin(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool = True) -> Bridge:
@@ -109,10 +113,12 @@ def keys_of(
 
 def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) -> Bridge:
     loop, secrets, info = loop_thread(), _secrets_digest(plan), _task_info()
+    start = 2 * plan.capacity * plan.batch_size
+    row_bytes = _row_bytes.setdefault(plan.cache_key, RowBytes())
     return Bridge(
         loop,
         plan.window,
-        2 * plan.capacity * plan.batch_size,
+        start,
         plan.source,
         plan.options,
         _run_maker(
@@ -128,6 +134,9 @@ def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) 
         intersects if ordered else None,
         spark_socket(plan.cache_key),
         ObservedTask(plan, info),
+        # Two rounds of calls that are small, because nothing is known of the answers.
+        first=2 * plan.capacity * first_keys(plan.batch_size) if row_bytes.each is None else start,
+        row_bytes=row_bytes,
     )
 
 

@@ -285,6 +285,7 @@ class RunWatch:
         for other in others:
             if other.number == self.number:
                 self._asked_beside(flight, other)
+        self._bytes_allow(flight)
         for key in flight.keys:
             waiting = self.current.get(key)
             if waiting is None or flight.started < waiting.admitted:
@@ -297,6 +298,17 @@ class RunWatch:
             assert times - waiting.returned <= self.asks, f"key {key!r} is asked for the {times}th time"
             if waiting.first is None:
                 self._start(waiting)
+
+    def _bytes_allow(self, flight: Flight) -> None:
+        """A first call starts: above `window_bytes` it is for the oldest slice, and no rows wait for Spark."""
+        run, now = self.run, self.watch.now
+        first = all(key in self.current and not self.current[key].flights for key in flight.keys)
+        if run.settled_bytes - run.taken_bytes <= self.options.window_bytes or not first or flight.started < now:
+            return
+        self.watch.flags.add("above the bytes")
+        assert run.taken_bytes >= run.emitted_bytes, "keys are asked for while rows that have left wait for Spark"
+        oldest = set(self.slices[0].outcomes.keys)
+        assert not oldest.isdisjoint(flight.keys), "keys are asked for whose rows must wait for others"
 
     def _asked_beside(self, flight: Flight, other: Flight) -> None:
         """A call starts while another one that holds a key of it is under way: only after `attempt_timeout`."""

@@ -60,6 +60,7 @@ FLAGS = {
     "tier down": 0.02,
     "written back": 0.02,
     "preload": 0.05,
+    "above the bytes": 0.02,
 }
 """What a story may hold, and the share of the seeds that must, or the simulation no longer tests what it is for."""
 VIRTUAL_LIMIT = 50_000.0  # seconds; no story lasts nearly as long unless something hangs

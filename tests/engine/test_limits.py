@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enrichkit.engine.limits import Breaker, Rate, RetryBudget
+from enrichkit.engine.sizes import AnswerBytes
 from enrichkit.errors import PermanentError, SourceStalledError, TransientError
 from enrichkit.options import Retry
 from enrichkit.testing.scripted import ScriptedConnector, Step
@@ -470,3 +471,51 @@ async def test_a_source_is_not_throttled_because_its_values_are_large(lab: Lab) 
         task.admit(*range(start, start + 4))
     await task.end()
     assert lab.now <= 400 * 0.01 + 0.1
+
+
+async def test_calls_of_large_answers_have_fewer_keys(lab: Lab) -> None:
+    """The answers of the four calls in flight fit into half of `window_bytes`: seven of about 1,000 bytes each."""
+    server, task = lab.start(
+        otherwise=Step(after=0.1, value="x" * 1000), capacity=4, batch_size=50, window_bytes=8 * 7 * 1060
+    )
+    for start in range(0, 1000, 5):
+        task.admit(*range(start, start + 5))
+    await task.end()
+    sizes = [len(seen.keys) for seen in server.calls]
+    assert max(sizes[:4]) == 50, "of the first answers nothing is known"
+    assert {*sizes[4:-4]} == {7}
+    assert server.peak == 4, "smaller calls have all the slots"
+    assert task.keys == [*range(1000)]
+    assert task.values == ["x" * 1000] * 1000
+
+
+async def test_the_first_calls_to_a_source_of_large_batches_are_small(lab: Lab) -> None:
+    server, task = lab.start(otherwise=Step(after=0.1), capacity=2, batch_size=1000)
+    for start in range(0, 5000, 500):
+        task.admit(*range(start, start + 500))
+    await task.end()
+    assert [len(seen.keys) for seen in server.calls] == [10, 10, 1000, 1000, 1000, 1000, 980]
+
+
+async def test_one_large_answer_does_not_make_calls_small_for_ever(lab: Lab) -> None:
+    server, task = lab.start(
+        {0: Step(value="x" * 100_000)}, otherwise=Step(after=0.1), capacity=1, batch_size=10, window_bytes=40_000
+    )
+    for start in range(0, 600, 10):
+        task.admit(*range(start, start + 10))
+    await task.end()
+    sizes = [len(seen.keys) for seen in server.calls]
+    assert sizes[1] == 1
+    assert sizes[-2] == 10
+
+
+def test_a_call_has_a_key_however_large_the_answers_are() -> None:
+    answers = AnswerBytes()
+    assert answers.saw(10**9, 1)
+    assert answers.most_keys(1000, 2**20, 16) == 1
+
+
+def test_a_call_without_a_value_says_that_answers_are_small() -> None:
+    answers = AnswerBytes()
+    assert answers.saw(0, 100)
+    assert answers.most_keys(1000, 2**20, 16) == 1000

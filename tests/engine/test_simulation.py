@@ -220,6 +220,10 @@ def window_without_bound(patch: Patch) -> None:
     patch.setattr(Window, "admits", lambda window, rows: True)
 
 
+def bytes_without_bound(patch: Patch) -> None:
+    patch.setattr(Run, "only_slice", lambda run: None)
+
+
 def errors_in_the_cache(patch: Patch) -> None:
     original = AnswerCache.get_many
 
@@ -329,6 +333,7 @@ PLANTED = [
     any_slice_may_leave,
     barriers_that_do_not_hold,
     window_without_bound,
+    bytes_without_bound,
     errors_in_the_cache,
     outcomes_that_change,
     apart_slices_that_nobody_finds_in_calls,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from enrichkit.engine.sizes import RowBytes
 from enrichkit.errors import FatalError, LookupFailedError, PermanentError
 from enrichkit.outcome import Outcomes
 from enrichkit.testing.scripted import ScriptedConnector, Step
@@ -83,22 +84,23 @@ def test_slices_are_an_eighth_of_the_window_and_up_to_half_of_a_full_one_for_fou
     assert task.bridge.slice_rows == in_the_end
 
 
-def test_slices_of_wide_values_hold_an_eighth_of_window_bytes(spark_thread: SparkThread) -> None:
-    """One of them is kept in memory whole: `window_bytes` holds back those behind it."""
+def test_slices_of_wide_values_hold_a_sixteenth_of_window_bytes(spark_thread: SparkThread) -> None:
+    """One of them is kept in memory whole: `window_bytes` holds back those behind it. The first ones are small."""
     wide = ScriptedConnector(otherwise=Step(value="x" * 1000))
     task = spark_thread(wide, window=800, start=800, window_bytes=40_000)
     sizes = []
 
     def source() -> Iterator[Outcomes]:
-        for start in range(0, 4000, 100):
+        for start in range(0, 40_000, 100):
             size = min(100, task.bridge.slice_rows)
             sizes.append(size)
             yield from slices(range(start, start + size))
 
     for _ in task.process(source()):
         pass
-    assert sizes[0] == 100
-    assert max(sizes[-10:]) <= 5
+    assert sizes[0] == RowBytes.FIRST_ROWS
+    assert max(sizes) <= RowBytes.FIRST_ROWS
+    assert max(sizes[-10:]) == 2
 
 
 def test_one_wide_value_does_not_make_the_slices_small_for_ever(spark_thread: SparkThread) -> None:
