@@ -356,6 +356,27 @@ def test_a_failed_connect_is_that_of_all_callers_that_wait_for_one(error: Except
     asyncio.run(run())
 
 
+def test_a_server_without_a_free_connection_has_none_for_any_caller_that_waits() -> None:
+    """Else the engine would take a refusal for lack of room for an outage."""
+
+    async def run() -> None:
+        acme = AcmePool(AcmeConfig(), 8)
+        acme.down = UnavailableError("too many connections", busy=True)
+        faults = await asyncio.gather(*(fault(acme, hold) for _ in range(3)))
+        text = "Acme at there:1 had no free connection a moment ago."
+        assert ["too many connections", text, text] == [str(each) for each in faults]
+        assert [(UnavailableError, True, False)] * 3 == [
+            (type(each), getattr(each, "busy", None), getattr(each, "sent", None)) for each in faults
+        ]
+        acme.down = ConnectionRefusedError()
+        faults = await asyncio.gather(*(fault(acme, hold) for _ in range(2)))
+        assert [("ConnectionRefusedError", False), (MOMENT_AGO, False)] == [
+            (str(each), getattr(each, "busy", None)) for each in faults
+        ]
+
+    asyncio.run(run())
+
+
 def test_the_caller_after_a_failed_connect_connects_at_once() -> None:
     async def run() -> None:
         acme = AcmePool(AcmeConfig(), 1)

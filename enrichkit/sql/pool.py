@@ -63,6 +63,7 @@ class Pool(Generic[SessionT]):
         self._logins_work = False  # a login has succeeded, and no connection or login has failed since
         self._ever_logged_in = False
         self._failures = 0  # connects that found the server unavailable
+        self._full = False  # the last of them found it without a free connection
         self._refused: tuple[str | None, float, str] | None = None  # password, end of the pause, and what was said
         self._idle: list[SessionT] = []
         self._busy: set[SessionT] = set()
@@ -222,7 +223,8 @@ class Pool(Generic[SessionT]):
         """Return a new session for a caller that has waited since there were *failures*."""
         server = f"{self.product} at {self.address}"
         if self._failures > failures:  # one failure is that of all callers that wait then: they would meet it, too
-            raise UnavailableError(f"{server} could not be reached a moment ago.", sent=False)
+            found = "had no free connection" if self._full else "could not be reached"
+            raise UnavailableError(f"{server} {found} a moment ago.", sent=False, busy=self._full)
         try:
             session = await self._connected(timeout)
         except FatalError as error:
@@ -257,7 +259,8 @@ class Pool(Generic[SessionT]):
                 self._refused = (password, self.loop.time() + REFUSED, str(translated))
             elif isinstance(translated, UnavailableError) or isinstance(error, TimeoutError):
                 self._failures += 1
-                translated = UnavailableError(str(translated), sent=False)
+                self._full = isinstance(translated, UnavailableError) and translated.busy
+                translated = UnavailableError(str(translated), sent=False, busy=self._full)
             raise translated from None
 
     def _check_not_refused(self, password: str | None) -> None:

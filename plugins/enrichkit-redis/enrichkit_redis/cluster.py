@@ -193,7 +193,7 @@ class Cluster:
         else:
             if not self._map:
                 if isinstance(failure, UnavailableError):  # no node answers, and no key was sent
-                    raise UnavailableError(str(failure), sent=False)
+                    raise UnavailableError(str(failure), sent=False, busy=failure.busy)
                 raise failure
         # Also after a failure, when the old map stays in use: nodes that are alive can still answer.
         self._loaded = asyncio.get_running_loop().time()

@@ -334,5 +334,6 @@ class Pool:
         if not isinstance(error, UnavailableError):
             return TransientError(str(error), retry_after=wait if wait > 0 else None)
         if self._node:
-            return UnavailableError(str(error), retry_after=max(wait, 0.0), node=self._source, sent=False)
-        return UnavailableError(str(error), sent=False)
+            wait = max(wait, 0.0)
+            return UnavailableError(str(error), retry_after=wait, node=self._source, sent=False, busy=error.busy)
+        return UnavailableError(str(error), sent=False, busy=error.busy)

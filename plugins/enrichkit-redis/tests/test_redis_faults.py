@@ -366,6 +366,36 @@ def test_a_failed_connect_is_that_of_all_who_wait_and_the_next_caller_tries_at_o
     run(main())
 
 
+@pytest.mark.parametrize("kind", ["server", "node", "cluster"])
+def test_a_server_that_is_full_is_full_for_all_who_wait_and_after_them(server, client, connected, run, kind):
+    """Else the engine would take a refusal for lack of room for an outage."""
+    url = f"redis://127.0.0.1:{server.port}"
+    text = f"Redis at 127.0.0.1:{server.port} has its maximum number of clients (ERR)."
+
+    async def main() -> None:
+        node = pool.Pool(pool.Dialler(RedisConfig(url=url)), ("127.0.0.1", server.port), 8, node=True)
+        async with connected(url, cluster=kind == "cluster") as connector:
+            for _ in range(2):
+                errors = await asyncio.gather(
+                    *(
+                        node.ask(pack(("GET", "1")), 1) if kind == "node" else connector.fetch_many(["1"], CALL)
+                        for _ in range(8)
+                    ),
+                    return_exceptions=True,
+                )
+                assert {(UnavailableError, text, False, True)} == {
+                    (type(error), str(error), error.sent, error.busy) for error in errors
+                }
+        node.close()
+
+    client.ping()
+    client.config_set("maxclients", 1)
+    try:
+        run(main())
+    finally:
+        client.config_set("maxclients", 10_000)
+
+
 def test_a_caller_that_comes_while_another_tries_gets_the_failure_of_that_attempt(proxy, connected, run, monkeypatch):
     monkeypatch.setattr(pool, "CONNECT_TIMEOUT", 0.5)
 
