@@ -151,7 +151,8 @@ class UnavailableError(TransientError):
         sent: Whether the keys may have reached the source. False proves that the key is not the reason; else a key that
             fails alone, while no other key is asked for, is not waited for longer than its `timeout`.
         busy: Whether the source has refused the call because it has as many as it takes: HTTP 429, no free connection.
-            While it answers others, fewer calls are in flight.
+            While it answers others, fewer calls are in flight. With *sent* False, it has no free connection: engines of
+            the process that are idle, and whose connector has the same class, close theirs.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import redis
@@ -12,11 +12,13 @@ from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
 
 from enrichkit import local
+from enrichkit.engine import loop
+from enrichkit.testing.bench import wait_until
 
 from .faults import INT, assert_good
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .sparkless import Worker
 
@@ -25,18 +27,32 @@ pytestmark = pytest.mark.service
 KEYS = list(range(4000))
 ROOM = 3
 """Connections that the server still takes; a default job wants four."""
+EACH = pytest.mark.parametrize(
+    "crowded", ["redis", "postgres", pytest.param("mariadb", marks=pytest.mark.apt)], indirect=True
+)
+
+
+class Crowded(NamedTuple):
+    """The config of a source, and a function that asks its server for the ids of the connections of the config."""
+
+    config: Any
+    connections: Callable[[], set[Any]]
 
 
 @pytest.fixture
-def crowded(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The config of a source that holds each of `KEYS` with itself, on a server with little room."""
+def crowded(request: pytest.FixtureRequest) -> Iterator[Crowded]:
+    """A source that holds each of `KEYS` with itself, on a server with little room."""
     user = f"reader_{uuid.uuid4().hex[:8]}"
     if request.param == "redis":
         with redis.Redis.from_url(request.getfixturevalue("redis_url")) as client:
             client.mset({f"k{n}": n for n in KEYS})
             client.config_set("maxclients", client.info("clients")["connected_clients"] + ROOM)
+            others = {each["id"] for each in client.client_list()}
             try:
-                yield RedisConfig(url=request.getfixturevalue("redis_url"), key="k{}")
+                yield Crowded(
+                    RedisConfig(url=request.getfixturevalue("redis_url"), key="k{}"),
+                    lambda: {each["id"] for each in client.client_list()} - others,
+                )
             finally:
                 client.config_set("maxclients", 10_000)
     elif request.param == "postgres":
@@ -46,7 +62,10 @@ def crowded(request: pytest.FixtureRequest) -> Iterator[Any]:
             f"CREATE ROLE {user} LOGIN CONNECTION LIMIT {ROOM}; GRANT SELECT ON t TO {user}",
             dsn.rpartition("/")[2],
         )
-        yield PostgresConfig(dsn=dsn.replace("postgres@", f"{user}@"), table="t")
+        yield Crowded(
+            PostgresConfig(dsn=dsn.replace("postgres@", f"{user}@"), table="t"),
+            lambda: {*server.execute(f"SELECT pid FROM pg_stat_activity WHERE usename = '{user}'").split()},
+        )
     else:
         from enrichkit_mariadb import MariadbConfig
 
@@ -58,17 +77,40 @@ def crowded(request: pytest.FixtureRequest) -> Iterator[Any]:
             )
             server.execute(f"CREATE USER {user}@'%' WITH MAX_USER_CONNECTIONS {ROOM}", name)
             server.execute(f"GRANT SELECT ON {name}.t TO {user}@'%'", name)
-            yield MariadbConfig(url=f"mariadb://{user}@{server.host}:{server.port}/{name}", table="t", tls=False)
+            yield Crowded(
+                MariadbConfig(url=f"mariadb://{user}@{server.host}:{server.port}/{name}", table="t", tls=False),
+                lambda: {
+                    *server.execute(f"SELECT id FROM information_schema.processlist WHERE user = '{user}'").split()
+                },
+            )
 
 
-@pytest.mark.parametrize(
-    "crowded", ["redis", "postgres", pytest.param("mariadb", marks=pytest.mark.apt)], indirect=True
-)
-def test_a_server_with_room_for_three_of_four_connections_costs_no_row(crowded: Any, worker: Worker) -> None:
-    rows = worker.outcomes(crowded, INT, KEYS, batch_size=10, max_fallback_ratio=0.0)
+@EACH
+def test_a_server_with_room_for_three_of_four_connections_costs_no_row(crowded: Crowded, worker: Worker) -> None:
+    rows = worker.outcomes(crowded.config, INT, KEYS, batch_size=10, max_fallback_ratio=0.0)
     assert_good(rows, KEYS)
     assert {row["attempts"] for row in rows} == {1}
     assert worker.run.stats.outages == 0
+
+
+@EACH
+def test_connections_that_an_earlier_job_has_left_idle_make_room_for_the_next_one(
+    crowded: Crowded, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job with another `batch_size` has connections of its own; idle ones close only after an hour here."""
+    config, connections = crowded
+    monkeypatch.setattr(loop, "IDLE_AFTER", 3600.0)
+    assert_good(worker.outcomes(config, INT, KEYS, batch_size=10, capacity=ROOM), KEYS)
+    idle, first = connections(), worker.run.engine
+    assert len(idle) == ROOM
+    assert wait_until(lambda: first.idle_since is not None, 60)
+    rows = worker.outcomes(config, INT, KEYS, batch_size=20, capacity=ROOM, max_fallback_ratio=0.0)
+    assert_good(rows, KEYS)
+    assert {row["attempts"] for row in rows} == {1}
+    assert list(worker.thread.engines.values()) == [worker.run.engine]
+    assert worker.run.engine is not first
+    assert wait_until(lambda: connections().isdisjoint(idle), 60)
+    assert 0 < len(connections()) <= ROOM
 
 
 def test_a_service_that_refuses_what_is_beyond_its_rate_costs_no_row(

@@ -17,7 +17,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConnectorError, FatalError, TransientError
+from ..errors import ConnectorError, FatalError, TransientError, UnavailableError
 from ..functions import raised
 from .deadlines import TICKS_PER_TIMEOUT, Sweeper
 from .fast_paths import answered_one
@@ -493,6 +493,8 @@ class Engine:
                 await self.connector.open()
             except BaseException as error:
                 await self._close_connector()  # what a failed open left behind
+                if isinstance(error, UnavailableError) and error.busy:
+                    self.gate.no_connection(self.now())
                 if isinstance(error, TransientError):
                     self._open_failures, self._open_failure = self._open_failures + 1, error
                 if isinstance(error, Exception) and not isinstance(error, ConnectorError):

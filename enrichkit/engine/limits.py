@@ -17,7 +17,7 @@ from .outage import Outage
 from .quota import Quota
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ..errors import TransientError
     from .account import Account
@@ -29,6 +29,8 @@ __all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "Rate", "RetryBudget", "asked_p
 
 RETRY_AFTER_MAX = 60.0
 """Longest Retry-After that is honoured, in seconds; botocore clamps likewise."""
+TOGETHER = 0.01
+"""Seconds in which refusals are one: a second look for idle engines would find none."""
 
 
 def asked_pause(retry_after: float | None) -> float | None:
@@ -168,6 +170,7 @@ class Gate:
         allowance: How many calls may be in flight, where the source refuses some.
         breaker: The breaker.
         accepted: Count a call that the source answered in time.
+        make_room: Close idle engines with connectors of the same class; called when a server had no free connection.
         may_hold: Whether `delay` has to be asked before a call; False while nothing holds calls back.
     """
 
@@ -178,9 +181,11 @@ class Gate:
         "_paused_until",
         "_quotas",
         "_rate",
+        "_room_at",
         "accepted",
         "allowance",
         "breaker",
+        "make_room",
         "may_hold",
         "outage",
     )
@@ -197,6 +202,7 @@ class Gate:
         self.outage = Outage(name, capacity, rng)
         self.allowance = Allowance(capacity)
         self.breaker = Breaker(rng)
+        self.make_room: Callable[[], None] = _no_engines
         self.accepted = self.breaker.accepted  # an attribute, because a method around it costs 1 % of a lookup
         self.may_hold = rate is not None or limit is not None or account is not None
         self._rate = rate
@@ -205,6 +211,7 @@ class Gate:
         self._quotas: dict[str, Quota] = {}
         self._mean: dict[str, float] = {"requests": 1.0}  # what a call takes, by unit
         self._paused_until = 0.0
+        self._room_at = 0.0  # when the next refusal has idle engines make room
 
     def delay(self, now: float, in_flight: int) -> float:
         """Return 0 when a call may leave now beside *in_flight* others, else the seconds after which to ask again."""
@@ -313,13 +320,22 @@ class Gate:
         Pause where *error*, which *call* got, says that the source asks for it; *in_flight* other calls go on.
 
         A node of several asks for its own keys alone. So does a source that refuses a call while it answers others.
+        Where the call got no connection because the server has no free one, idle engines give theirs up.
         """
+        if isinstance(error, UnavailableError) and error.busy and not error.sent:
+            self.no_connection(now)
         if isinstance(error, UnavailableError) and (
             error.node is not None or self._answers_others(call, error, in_flight)
         ):
             return
         if error.retry_after is not None:
             self.pause(now, error.retry_after)
+
+    def no_connection(self, now: float) -> None:
+        """Note that a server had no free connection; idle engines make room, once for what comes together."""
+        if now >= self._room_at:  # a refusal may be that of many keys, and of all slots
+            self._room_at = now + TOGETHER
+            self.make_room()
 
     def refused(self) -> None:
         """Count a call that failed with a transient error, or became late."""
@@ -330,6 +346,10 @@ class Gate:
 def _busy(error: TransientError) -> bool:
     """Whether *error* says that the source has as many calls as it takes."""
     return isinstance(error, UnavailableError) and error.busy and error.node is None
+
+
+def _no_engines() -> None:
+    """Make no room: no loop thread has told the gate of other engines."""
 
 
 class RetryBudget:

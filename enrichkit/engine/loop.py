@@ -3,7 +3,8 @@ The loop thread of a worker process: Flink's mailbox.
 
 One daemon thread runs one event loop, and only that thread touches the state of engines and runs. Other threads post
 mails, which the loop drains together, so that a burst of mails wakes it once. The thread and its engines outlive
-Spark's tasks. An idle engine closes its connector before Spark ends the idle worker, because no exit hook runs then.
+Spark's tasks. An idle engine closes its connector before Spark ends the idle worker, because no exit hook runs then; or
+as soon as another engine gets no connection.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .names import new_loop
@@ -79,6 +81,7 @@ class LoopThread:
         engine = self.engines.get(key)
         if engine is None:
             self.engines[key] = engine = build()
+            engine.gate.make_room = partial(self._make_room, engine)
         return engine
 
     def cache(self, key: str, build: Callable[[], AnswerCache]) -> AnswerCache:
@@ -150,10 +153,7 @@ class LoopThread:
         now = self._loop.time()
         for key, engine in list(self.engines.items()):
             if engine.idle_since is not None and now - engine.idle_since > IDLE_AFTER and not engine.calls:
-                del self.engines[key]
-                task = self._loop.create_task(engine.close(), name=f"enrichkit-close-{engine.name}")
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._close(key)
         for key, table in list(self.tables.items()):
             if table.ended or (table.idle_since is not None and now - table.idle_since > IDLE_AFTER):
                 self.tables.pop(key).end()
@@ -165,6 +165,24 @@ class LoopThread:
                 if not cache and self._beat - self.caches[key][1] > IDLE_AFTER:
                     del self.caches[key]
         self._loop.call_later(BEAT, self._tick)
+
+    def _close(self, key: str) -> None:
+        engine = self.engines.pop(key)
+        task = asyncio.get_running_loop().create_task(engine.close(), name=f"enrichkit-close-{engine.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _make_room(self, asks: Engine) -> None:
+        """
+        Close the idle engines whose connector is of the class of that of *asks*, which got no connection.
+
+        Another `batch_size` or `capacity`, and another table, have an engine of their own, and its idle connections
+        may be those that fill the server.
+        """
+        for key, engine in list(self.engines.items()):
+            idle = engine.idle_since is not None and not engine.calls and engine is not asks
+            if idle and type(engine.connector) is type(asks.connector):
+                self._close(key)
 
 
 _current: LoopThread | None = None

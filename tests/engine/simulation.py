@@ -209,10 +209,13 @@ class Thread:
     """What the hand-over sees of the loop thread: mails are run by the loop, which runs while the caller waits."""
 
     engine = LoopThread.engine
+    _make_room = LoopThread._make_room
+    _close = LoopThread._close
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.engines: dict[str, Engine] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.near: Near | None = None
         self.loaded: Table | None = None
 

@@ -11,7 +11,7 @@ import pytest
 
 from enrichkit.engine.limits import Breaker, Rate, RetryBudget
 from enrichkit.engine.sizes import AnswerBytes
-from enrichkit.errors import PermanentError, SourceStalledError, TransientError
+from enrichkit.errors import PermanentError, SourceStalledError, TransientError, UnavailableError
 from enrichkit.options import Retry
 from enrichkit.testing.scripted import ScriptedConnector, Step
 
@@ -117,6 +117,55 @@ async def test_a_shorter_pause_does_not_cut_a_longer_one(lab: Lab) -> None:
     task.admit_each("a", "b", "c")
     await task.end()
     assert server.calls[2].started == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("how", ["raised", "returned", "of a node", "of open"])
+async def test_a_server_without_a_free_connection_has_idle_engines_make_room_once(lab: Lab, how: str) -> None:
+    """The refusals of two calls with three keys each are one."""
+    full = UnavailableError("full", sent=how == "of open", busy=True, node="a node" if how == "of a node" else None)
+    refusal = Step(failure=full) if how == "returned" else Step(error=full)
+
+    def step(key: Any, times: int) -> Step:
+        return refusal if lab.now == 0.0 and how != "of open" else Step()
+
+    server = lab.server(step, opening=[refusal, Step()] if how == "of open" else ())
+    engine = lab.engine(server, batch_size=3)
+    room: list[float] = []
+    engine.gate.make_room = lambda: room.append(lab.now)
+    task = lab.task(engine, details=True)
+    task.admit(*"abcdef")
+    await task.end()
+    assert [(row.value, row.attempts) for row in task.left] == [(f"v{key}", 1) for key in "abcdef"]
+    assert room == [0.0]
+
+
+async def test_a_server_that_still_has_no_free_connection_has_idle_engines_make_room_again(lab: Lab) -> None:
+    full = Step(error=UnavailableError("full", sent=False, busy=True))
+    server = lab.server({"a": [full, full, full, Step()]})
+    engine = lab.engine(server)
+    room: list[float] = []
+    engine.gate.make_room = lambda: room.append(lab.now)
+    task = lab.task(engine)
+    task.admit("a")
+    await task.end()
+    assert task.values == ["va"]
+    assert room == [seen.started for seen in server.calls[:-1]]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TransientError("later"), UnavailableError("away", sent=False), UnavailableError("429", busy=True)],
+    ids=["transient", "away", "too many calls"],
+)
+async def test_what_is_no_lack_of_connections_has_no_engine_make_room(lab: Lab, error: TransientError) -> None:
+    server = lab.server({"a": [Step(error=error), Step()]})
+    engine = lab.engine(server)
+    room: list[float] = []
+    engine.gate.make_room = lambda: room.append(lab.now)
+    task = lab.task(engine)
+    task.admit("a")
+    await task.end()
+    assert (task.values, room) == (["va"], [])
 
 
 @pytest.mark.parametrize("seconds", [0.5, 2.0])

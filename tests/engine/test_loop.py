@@ -24,11 +24,11 @@ from enrichkit.engine.engine import Engine
 from enrichkit.engine.loop import LoopThread, loop_thread
 from enrichkit.engine.run import Run
 from enrichkit.engine.tiers import Tier, TierRun
-from enrichkit.errors import ConnectorBlockedError, TaskFailedError
+from enrichkit.errors import ConnectorBlockedError, TaskFailedError, UnavailableError
 from enrichkit.options import Options
 from enrichkit.outcome import Outcomes
 from enrichkit.testing.bench import wait_until
-from enrichkit.testing.scripted import ScriptedConnector, Step
+from enrichkit.testing.scripted import Script, ScriptedConnector, Step
 
 from ..pace import at_pace
 
@@ -149,8 +149,8 @@ def test_a_process_has_one_loop_thread() -> None:
 class Watched(ScriptedConnector):
     """Lets a test wait for its close."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, script: Script | None = None) -> None:
+        super().__init__(script)
         self.has_closed = threading.Event()
 
     async def close(self) -> None:
@@ -186,6 +186,50 @@ def test_an_engine_with_a_task_is_not_idle(
     assert server.closed == 0
     parts.close()
     assert server.has_closed.wait(5.0)
+
+
+class OfAnotherKind(Watched):
+    """A connector of another class."""
+
+
+FULL = Step(error=UnavailableError("it has no free connection", sent=False, busy=True))
+
+
+def test_idle_engines_make_room_when_a_server_has_no_free_connection(
+    spark_thread: SparkThread, thread: LoopThread
+) -> None:
+    """The next task has another `batch_size`, so it has an engine of its own."""
+    idle, of_another_kind = [Watched(), Watched()], OfAnotherKind()
+    for server in (*idle, of_another_kind):
+        assert len(list(spark_thread(server).process(iter(one("a"))))) == 1
+    refused = Watched({"b": [FULL, FULL, Step()]})
+    left = list(spark_thread(refused, batch_size=2).process(iter(one("b"))))
+    assert [part.outcomes.values for part in left] == [["vb"]]
+    assert [server.has_closed.wait(60.0) for server in idle] == [True, True]
+    assert [engine.connector for engine in thread.engines.values()] == [of_another_kind, refused]
+    assert [server.closed for server in (*idle, of_another_kind, refused)] == [1, 1, 0, 0]
+
+
+def test_an_engine_with_a_task_makes_no_room_for_another(spark_thread: SparkThread, thread: LoopThread) -> None:
+    server, refused = Watched(), Watched({"c": [FULL, Step()]})
+    parts = spark_thread(server).process(iter(one("a", "b")))
+    next(parts)
+    assert len(list(spark_thread(refused).process(iter(one("c"))))) == 1
+    assert [engine.connector for engine in thread.engines.values()] == [server, refused]
+    assert [part.outcomes.values for part in parts] == [["vb"]]
+    assert (server.opened, server.closed) == (1, 0)
+
+
+def test_an_engine_that_waits_for_a_call_of_nobody_makes_no_room(spark_thread: SparkThread, thread: LoopThread) -> None:
+    """Its connection is in use until the call has ended, which ignores that it was cancelled."""
+    server, refused = Watched({"b": Step(held=True, stubborn=9)}), Watched({"c": [FULL, Step()]})
+    parts = spark_thread(server).process(iter(one("a", "b")))
+    next(parts)
+    parts.close()
+    assert len(list(spark_thread(refused).process(iter(one("c"))))) == 1
+    assert [engine.connector for engine in thread.engines.values()] == [server, refused]
+    assert server.closed == 0
+    thread.post(server.release, "b")
 
 
 def test_a_tier_that_is_asked_late_still_has_its_engine(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
