@@ -1,7 +1,8 @@
-"""The contract kit: integers and texts as keys, one value and several, and keys of two columns."""
+"""The contract kit: integers and texts as keys, one value and several, keys of two columns, and what Spark lacks."""
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from enrichkit_mariadb import MariadbConfig, MariadbConnector
 from enrichkit.testing import ConnectorContract
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from enrichkit import local
 
@@ -69,6 +70,31 @@ class TestTwoColumns(Contract):
     @pytest.fixture
     def missing_key(self) -> tuple[str, int]:
         return "nobody", 7
+
+
+class TestBadRows(Contract):
+    """A byte that cp1251 does not map, which MariaDB would send as `?`, and dates that are no days."""
+
+    @pytest.fixture
+    def connector(self, url: str) -> MariadbConnector:
+        return MariadbConnector(MariadbConfig(url=url, table="people", key="login", columns=("name", "born")))
+
+    @pytest.fixture
+    def known(self, sql: Sql) -> dict[Any, Any]:
+        sql("CREATE TABLE people (login varchar(20) PRIMARY KEY, name varchar(20) CHARACTER SET cp1251, born date)")
+        sql("INSERT INTO people VALUES ('o''clock', 'two?', NULL), ('\u0444', '\u0444', '2020-02-29'), ('x', '', NULL)")
+        born = {"o'clock": ("two?", None), "\u0444": ("\u0444", date(2020, 2, 29)), "x": ("", None)}
+        return {key: {"name": name, "born": day} for key, (name, day) in born.items()}
+
+    @pytest.fixture
+    def unreadable(self, sql: Sql, known: dict[Any, Any]) -> Sequence[Any]:
+        sql("INSERT INTO people VALUES ('no character', _cp1251 X'619862', NULL), ('another', _cp1251 X'98', NULL)")
+        sql("SET sql_mode = 'ALLOW_INVALID_DATES'; INSERT INTO people VALUES ('0', '', 0), ('day', '', '2021-02-31')")
+        return ["no character", "another", "0", "day"]
+
+    @pytest.fixture
+    def missing_key(self) -> str:
+        return "nobody"
 
 
 class TestWritable(Contract):
