@@ -24,7 +24,7 @@ class LlmFault:
     A misbehaviour of the service towards some requests.
 
     Attributes:
-        match: Requests whose text contains this are affected; all requests when it is empty.
+        match: Requests of which a text contains this are affected; all requests when it is empty.
         times: The number of matching requests that are affected; all when None.
         status: Status of the answer, for example 500; 200: the model answers with the text *body*.
         body: Body of the answer, or with the status 200 the text of the model.

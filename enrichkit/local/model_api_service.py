@@ -303,7 +303,7 @@ class ApiProtocol(HttpProtocol):
             service.limited += 1
             more = {"retry-after": f"{math.ceil(wait)}", "retry-after-ms": f"{wait * 1000:.0f}"}
             return 429, _error("Rate limit reached."), {**service.limit_headers(), **more}
-        fault = service.fault_for(texts[0])
+        fault = service.fault_for("\n".join(texts))
         if fault is not None and fault.get("status", 200) != 200:
             return fault["status"], fault.get("body", '{"error": {}}').encode(), dict(fault.get("headers", {}))
         answer = service.counted(answer, texts, used, fault)

@@ -120,9 +120,12 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
 def _column(items: Sequence[_Item], dimensions: int | None) -> pa.Array[Any]:
     """Return the vectors of *items* as an Arrow list of floats; raises `PermanentError` for one that is none."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if any(isinstance(item.embedding, list) for item in items):
         vectors = pa.array([item.embedding for item in items], pa.list_(pa.float32()))
+        if pc.any(pc.is_inf(vectors.flatten())).as_py():  # JSON has no infinity: pyarrow made it of a larger number
+            raise PermanentError("An embedding has a number that a float of 32 bits cannot hold.")
         lengths = {len(item.embedding) for item in items}
     else:
         try:

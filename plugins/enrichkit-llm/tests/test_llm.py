@@ -344,6 +344,14 @@ def test_vectors_of_another_length_are_refused(service: LlmService, asked: Any) 
     assert str(error).startswith("The embeddings have 2 dimensions, and EmbeddingConfig.dimensions is 5.")
 
 
+def test_a_number_that_a_float_of_32_bits_cannot_hold_does_not_become_infinite(service: LlmService, asked: Any) -> None:
+    service.script(LlmFault(status=201, body='{"data": [{"index": 0, "embedding": [0.5, 1e39]}]}'))
+    error, _ = asked(EmbeddingConfig(base_url=service.url, model="m"), "a")
+    assert "PermanentError: An embedding has a number that a float of 32 bits cannot hold." == (
+        f"{type(error).__name__}: {error}"
+    )
+
+
 def test_the_key_and_the_prompt_are_in_no_repr_and_no_error(
     service: LlmService, asked: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
