@@ -171,6 +171,7 @@ class Gate:
         breaker: The breaker.
         accepted: Count a call that the source answered in time.
         make_room: Close idle engines with connectors of the same class; called when a server had no free connection.
+        asked: The loop times at which the source has asked for the last pause, and at which that ends.
         may_hold: Whether `delay` has to be asked before a call; False while nothing holds calls back.
     """
 
@@ -184,6 +185,7 @@ class Gate:
         "_room_at",
         "accepted",
         "allowance",
+        "asked",
         "breaker",
         "make_room",
         "may_hold",
@@ -211,6 +213,7 @@ class Gate:
         self._quotas: dict[str, Quota] = {}
         self._mean: dict[str, float] = {"requests": 1.0}  # what a call takes, by unit
         self._paused_until = 0.0
+        self.asked = (0.0, 0.0)
         self._room_at = 0.0  # when the next refusal has idle engines make room
 
     def delay(self, now: float, in_flight: int) -> float:
@@ -302,6 +305,9 @@ class Gate:
     def pause(self, now: float, seconds: float) -> None:
         """Let no call leave for *seconds*, clamped to 0..60, because the source asked for it."""
         if (pause := asked_pause(seconds)) is not None:
+            self.asked = now, now + pause
+            if self.breaker.held_since is not None:  # the source asks for this time, and does not fail in it
+                self.breaker.held_since += max(0.0, now + pause - max(now, self._paused_until))
             self._paused_until = max(self._paused_until, now + pause)
             self.may_hold = True
 

@@ -23,6 +23,8 @@ __all__ = ["stood_still", "sweep"]
 
 GRACE = 0.1
 """Share of the timeout for which a call may be late before it gives its slot to a key that waits."""
+ANSWER_MAX = 10.0
+"""Seconds that the call after a pause has for its answer, before a task fails whose `stall_timeout` is over."""
 ROOM_EVERY = 0.05
 """Seconds between two late calls that give up their slots; with each, a connection is lost."""
 
@@ -156,6 +158,19 @@ def _start_clocks(engine: Engine, now: float) -> None:
             run.start_clocks(engine.capacity * engine.batch_size, now)
 
 
+def _patience(engine: Engine, run: Run, since: float) -> float:
+    """
+    Return the loop time until which *run* waits for a source that has been away *since* then.
+
+    A source that has asked for a pause of up to `stall_timeout` is asked once more when the pause is over, because a
+    pause of a minute is as long as the `stall_timeout` of a default run.
+    """
+    until, (asked, resumes) = since + run.options.stall_timeout, engine.gate.asked
+    if since <= asked <= until and resumes - asked <= run.options.stall_timeout:
+        return max(until, resumes + min(ANSWER_MAX, run.options.longest_wait or ANSWER_MAX))
+    return until
+
+
 def _fail_on_outage(engine: Engine, now: float) -> None:
     """
     End the patience of the runs that have waited for a source that is away for longer than their `stall_timeout`.
@@ -169,7 +184,7 @@ def _fail_on_outage(engine: Engine, now: float) -> None:
         return
     for run in list(engine.runs):
         waiting = run.stats.rows - run.emitted_rows
-        if run.patient and waiting and now - max(outage.since, run.patient_since) > run.options.stall_timeout:
+        if run.patient and waiting and now > _patience(engine, run, max(outage.since, run.patient_since)):
             if give_up(run, outage.since, now):
                 continue
             run.fail(

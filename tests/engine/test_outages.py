@@ -419,6 +419,27 @@ async def test_a_pause_beyond_stall_timeout_is_in_the_message(lab: Lab) -> None:
     )
 
 
+@pytest.mark.parametrize("took", [0.1, 5.0])
+async def test_a_pause_of_a_whole_stall_timeout_is_waited_for(lab: Lab, took: float) -> None:
+    """GitHub asks for a minute where calls come too fast."""
+    busy = Step(error=UnavailableError("The service answered 429.", retry_after=60.0))
+    server, task = lab.start({"a": [busy, Step(after=took)]}, otherwise=Step(after=took), capacity=1)
+    task.admit("a", "b")
+    await task.end()
+    assert task.values == ["va", "vb"]
+    assert 60.0 <= server.calls[1].started <= 61.0
+    assert len(server.calls) == 3
+
+
+async def test_a_source_that_asks_for_one_pause_after_another_fails_the_task(lab: Lab) -> None:
+    busy = Step(error=UnavailableError("The service answered 429.", retry_after=60.0))
+    server, task = lab.start(otherwise=busy, capacity=1)
+    task.admit("a", "b")
+    with pytest.raises(SourceStalledError, match="has been away for 60 s"):
+        await task.end()
+    assert len(server.calls) == 2
+
+
 async def test_a_named_fallback_serves_rows_for_longer_than_stall_timeout(lab: Lab) -> None:
     _, task = lab.start(
         otherwise=Step(error=REFUSED), capacity=1, timeout=1.0, on_timeout=default("instead"), max_fallback_ratio=1.0,
