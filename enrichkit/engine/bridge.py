@@ -135,7 +135,7 @@ class Bridge:
         window = self._window
         few = max(1, window.size // SLICES_PER_WINDOW)
         rows = few if window.size < window.limit else max(few, min(2 * self._start, window.size // 2))
-        return min(rows, self._row_bytes.most_rows(self._options.window_bytes))
+        return self._row_bytes.most_rows(rows, self._options.window_bytes)
 
     def process(self, slices: Iterable[Outcomes | Mark]) -> Iterator[Part]:
         """

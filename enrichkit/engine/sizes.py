@@ -98,23 +98,27 @@ class RowBytes:
     The oldest slice passes that limit whatever it holds, because the rows behind it cannot leave before. Lives on the
     thread that Spark calls; the tasks of an enrichment in one process share it.
 
+    Args:
+        first: Most rows of a slice while no row has left; None: any number.
+
     Attributes:
         each: About how many bytes of values a row has, by the last parts; None: no row has left yet.
     """
 
-    FIRST_ROWS = 10
-    """Most rows of a slice while no row has left."""
     PARTS = 16
     """Parts of `window_bytes`, one of which a slice may fill."""
 
-    __slots__ = ("each",)
+    __slots__ = ("_first", "each")
 
-    def __init__(self) -> None:
+    def __init__(self, first: int | None = None) -> None:
+        self._first = first
         self.each: float | None = None
 
-    def most_rows(self, window_bytes: int) -> int:
-        """Return how many rows the next slice may have, 1 at least."""
-        return self.FIRST_ROWS if self.each is None else max(1, int(window_bytes / self.PARTS / self.each))
+    def most_rows(self, rows: int, window_bytes: int) -> int:
+        """Return how many rows the next slice may have, *rows* at most and 1 at least."""
+        if self.each is None:
+            return rows if self._first is None else min(rows, self._first)
+        return max(1, min(rows, int(window_bytes / self.PARTS / self.each)))
 
     def saw(self, size: int, rows: int) -> None:
         """Learn that *rows* rows, one or more, left with *size* bytes of values."""

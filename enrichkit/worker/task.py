@@ -113,8 +113,9 @@ def keys_of(
 
 def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) -> Bridge:
     loop, secrets, info = loop_thread(), _secrets_digest(plan), _task_info()
-    start = 2 * plan.capacity * plan.batch_size
-    row_bytes = _row_bytes.setdefault(plan.cache_key, RowBytes())
+    start, few = 2 * plan.capacity * plan.batch_size, first_keys(plan.batch_size)
+    # Small slices would make the first calls of a source smaller than they may be.
+    row_bytes = _row_bytes.setdefault(plan.cache_key, RowBytes(few if few < plan.batch_size else None))
     return Bridge(
         loop,
         plan.window,
@@ -135,7 +136,7 @@ def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) 
         spark_socket(plan.cache_key),
         ObservedTask(plan, info),
         # Two rounds of calls that are small, because nothing is known of the answers.
-        first=2 * plan.capacity * first_keys(plan.batch_size) if row_bytes.each is None else start,
+        first=2 * plan.capacity * few if row_bytes.each is None else start,
         row_bytes=row_bytes,
     )
 

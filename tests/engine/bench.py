@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from enrichkit.engine.records import Part
     from enrichkit.engine.reuse import Reuse
     from enrichkit.engine.run import FirstAnswers
+    from enrichkit.engine.sizes import RowBytes
     from enrichkit.interface import Connector, TaskInfo
 
 POLICIES = ("on_timeout", "on_error", "on_missing")
@@ -365,6 +366,7 @@ class ThreadTask:
         source: str = "scripted",
         intersects: Callable[[Any, Sequence[Any]], bool] | None = None,
         consumer: Consumer | None = None,
+        row_bytes: RowBytes | None = None,
     ) -> None:
         self.loop = loop
         self.key = key
@@ -378,6 +380,7 @@ class ThreadTask:
             lambda emit: run(self.loop.engine(self.key, self.build), emit),
             intersects,
             consumer,
+            row_bytes=row_bytes,
         )
 
     def process(self, slices: Iterable[Outcomes], **instead: Any) -> Generator[Part, None, None]:
@@ -406,6 +409,7 @@ class SparkThread(Protocol):
         start: int | None = None,
         ordered: bool = True,
         consumer: Consumer | None = None,
+        row_bytes: RowBytes | None = None,
         **options: Any,
     ) -> ThreadTask: ...
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from enrichkit.engine.consumer import Consumer
+    from enrichkit.engine.sizes import RowBytes
     from enrichkit.testing.scripted import ScriptedConnector
 
 
@@ -65,6 +66,7 @@ def spark_thread(thread: LoopThread) -> Iterator[SparkThread]:
         start: int | None = None,
         ordered: bool = True,
         consumer: Consumer | None = None,
+        row_bytes: RowBytes | None = None,
         **options: Any,
     ) -> ThreadTask:
         if loop is not None:
@@ -84,6 +86,7 @@ def spark_thread(thread: LoopThread) -> Iterator[SparkThread]:
             window=window,
             start=window if start is None else start,
             consumer=consumer,
+            row_bytes=row_bytes,
         )
 
     yield make

@@ -85,7 +85,7 @@ def test_slices_are_an_eighth_of_the_window_and_up_to_half_of_a_full_one_for_fou
 
 
 def test_slices_of_wide_values_hold_a_sixteenth_of_window_bytes(spark_thread: SparkThread) -> None:
-    """One of them is kept in memory whole: `window_bytes` holds back those behind it. The first ones are small."""
+    """One of them is kept in memory whole: `window_bytes` holds back those behind it."""
     wide = ScriptedConnector(otherwise=Step(value="x" * 1000))
     task = spark_thread(wide, window=800, start=800, window_bytes=40_000)
     sizes = []
@@ -98,9 +98,18 @@ def test_slices_of_wide_values_hold_a_sixteenth_of_window_bytes(spark_thread: Sp
 
     for _ in task.process(source()):
         pass
-    assert sizes[0] == RowBytes.FIRST_ROWS
-    assert max(sizes) <= RowBytes.FIRST_ROWS
+    assert sizes[0] == 100
     assert max(sizes[-10:]) == 2
+
+
+def test_slices_are_small_until_a_row_has_left(spark_thread: SparkThread) -> None:
+    row_bytes = RowBytes(10)
+    task = spark_thread(ScriptedConnector(), window=800, start=800, row_bytes=row_bytes)
+    assert task.bridge.slice_rows == 10
+    for _ in task.process(slices(range(10))):
+        pass
+    assert task.bridge.slice_rows == 400
+    assert spark_thread(ScriptedConnector(), window=800, start=800, row_bytes=row_bytes).bridge.slice_rows == 400
 
 
 def test_one_wide_value_does_not_make_the_slices_small_for_ever(spark_thread: SparkThread) -> None:
