@@ -7,6 +7,7 @@ moments at which nothing can run any more before the clock moves. It keeps its o
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import sys
@@ -302,7 +303,9 @@ class RunWatch:
     def _bytes_allow(self, flight: Flight) -> None:
         """A first call starts: above `window_bytes` it is for the oldest slice, and no rows wait for Spark."""
         run, now = self.run, self.watch.now
-        first = all(key in self.current and not self.current[key].flights for key in flight.keys)
+        call = next(call for call in run.engine.calls if call.task is asyncio.current_task())
+        # A retry, or a key whose late call has failed, goes before all others.
+        first = all(lookup.attempts == 1 and lookup.started == now for lookup in call.lookups.values())
         if run.settled_bytes - run.taken_bytes <= self.options.window_bytes or not first or flight.started < now:
             return
         self.watch.flags.add("above the bytes")

@@ -52,6 +52,7 @@ FLAGS = {
     "apart": 0.1,
     "entered later": 0.05,
     "outage": 0.05,
+    "refused": 0.05,
     "returned": 0.05,
     "reuse": 0.05,
     "journal": 0.1,
@@ -104,6 +105,9 @@ class Source(Connector[ConnectorConfig]):
             self.watch.broken.append(broken)  # the engine takes what a connector raises for a failed lookup
             raise
         try:
+            if self.weather.full is not None and len(self.watch.flights) > self.weather.full:
+                self.watch.flags.add("refused")
+                raise UnavailableError("too many calls", busy=True, retry_after=self.weather.asks_to_wait)
             await self._travel(flight)
             flight.answers = self._answer(keys)
         except BaseException as error:

@@ -11,6 +11,9 @@ from enrichkit.options import Cache, Options, Retry, default
 
 __all__ = ["Kind", "Plan", "RunPlan", "SlicePlan", "TierPlan", "Weather", "draw", "value_of"]
 
+STALL = 60.0
+"""Seconds for which a run waits for a source that is away: the default."""
+
 
 class Kind:
     """What the source does with a key: a pure function of the key, so that a wrong value cannot look right."""
@@ -73,6 +76,8 @@ class Weather:
     stubborn: float
     outage: tuple[float, float]
     absent: bool  # in the outage nobody is answered; else calls fail or hang
+    full: int | None  # calls in flight at which the source refuses a further one; None: it takes all
+    asks_to_wait: float | None  # seconds that it asks for with a refusal
     slow_open: float
     shaky_open: bool
 
@@ -146,9 +151,18 @@ def draw(seed: int) -> Plan:
         stubborn=rng.choice([0.0, 0.3, 1.0]),
         outage=(0.0, 0.0) if calm or rng.random() < 0.8 else (start := unit * rng.uniform(0, 5), start + unit * 3),
         absent=random.Random(f"absent {seed}").random() < 0.7,
+        full=None,
+        asks_to_wait=None,
         slow_open=unit * rng.choice([0.0, 0.0, 0.1, 0.9]),
         shaky_open=not calm and rng.random() < 0.1,
     )
+    bad = random.Random(f"bad day {seed}")
+    if weather.absent and bad.random() < 0.2:  # away for as long as a run waits with default options
+        begin = unit * bad.uniform(0.0, 3.0)
+        weather = replace(weather, outage=(begin, begin + bad.uniform(1.0, STALL - 2.0)))
+    if not calm and bad.random() < 0.2:
+        wait = bad.choice([None, None, 0.1 * unit, unit])
+        weather = replace(weather, full=bad.randint(1, capacity), asks_to_wait=wait)
     universe = [rng.choice([f"k{n}", n, (n, "part")]) for n in range(rng.randint(205, 240))]
     neighbours = random.Random(f"neighbours {seed}").random() < 0.5
     keys_in_columns = random.Random(f"keys in columns {seed}").random() < 0.75
@@ -265,7 +279,7 @@ def _draw_run(
         timeout=timeout,
         attempt_timeout=attempt_timeout,
         max_fallback_ratio=1.0,
-        stall_timeout=86_400.0,
+        stall_timeout=STALL,
         retry=retry,
         cache=cache,
         details=rng.random() < 0.3 or "on_timeout" not in policies,

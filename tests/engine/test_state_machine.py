@@ -58,6 +58,8 @@ CALM = Weather(
     stubborn=0.0,
     outage=(0.0, 0.0),
     absent=False,
+    full=None,
+    asks_to_wait=None,
     slow_open=0.0,
     shaky_open=False,
 )

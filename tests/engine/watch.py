@@ -111,8 +111,9 @@ class Watch:
             errors += [answer.error for answer in flight.answers.values() if isinstance(answer, Failure)]
         for error in errors:
             wish = error.retry_after if isinstance(error, TransientError) else None
-            # The wish of a source that answers others concerns the keys of this call alone.
+            # The wish of a source that answers others, or works for them, concerns the keys of this call alone.
             alone = not isinstance(error, UnavailableError) or self._answered_at < flight.started - EPSILON
+            alone = alone and not (isinstance(error, UnavailableError) and error.busy and self.flights)
             if wish is not None and wish == wish and alone:
                 self.paused_until = max(self.paused_until, self.now + min(max(wish, 0.0), RETRY_AFTER_MAX))
         if flight.error is None:
