@@ -12,6 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
+from enrichkit.observe import server as monitor_server
 from enrichkit.observe.page import self_contained
 
 from ..observe.fake_view import START, WAITING, fake_view, hostile, waiting
@@ -29,8 +30,16 @@ pytestmark = [
     pytest.mark.browser,
 ]
 
+expect.set_options(timeout=30_000)  # how long to wait at most, on a machine that does much else
+
 LIMITED = f"users: {WAITING}"
 ENDED = "The job's program has ended; this is the last state."
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that has time at its end to tell each page of it, however busy the machine is."""
+    monkeypatch.setattr(monitor_server, "STOP_TIMEOUT", 30.0)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +94,7 @@ def page(browser: Browser) -> Iterator[Page]:
 @contextmanager
 def opened(browser: Browser, **options: Any) -> Iterator[Page]:
     page = browser.new_page(timezone_id="UTC", **{"viewport": {"width": 1280, "height": 900}, **options})
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(30_000)
     try:
         yield page
     finally:
@@ -94,6 +103,12 @@ def opened(browser: Browser, **options: Any) -> Iterator[Page]:
 
 def connection(page: Page) -> Any:
     return page.locator("#connection")
+
+
+def open_stream(page: Page, url: str) -> None:
+    """Open the page at *url*, and wait until the server streams to it: it shows a view before, and hears no end."""
+    with page.expect_response(lambda response: response.url.endswith("/events")):
+        page.goto(url)
 
 
 # What it shows
@@ -255,10 +270,10 @@ def test_a_quiet_job_needs_no_polling(page: Page, job: Job) -> None:
 def test_it_shows_the_end_and_comes_back_with_the_server(page: Page, job: Job) -> None:
     watch = Watch(page, allowed=("ERR_CONNECTION_REFUSED",))
     with serving(job) as server:
-        page.goto(server.url)
+        open_stream(page, server.url)
         expect(connection(page)).to_have_text("live")
         job.view = {**fake_view(421), "sentence": "That was the last word."}
-    expect(page.get_by_text(ENDED)).to_be_visible(timeout=2000)
+    expect(page.get_by_text(ENDED)).to_be_visible()
     expect(connection(page)).to_have_text("ended")
     page.get_by_role("heading", name="That was the last word.").wait_for()
     page.wait_for_timeout(1500)
@@ -460,7 +475,10 @@ def test_axe_finds_nothing_that_hinders_people(
     report.write_text(self_contained(fake_view(), "Nightly run"))
     options = {"color_scheme": scheme, "viewport": size, "bypass_csp": True}  # because axe is put into the page
     with serving(job) as server, opened(browser, **options) as page:
-        page.goto(report.as_uri() if shown == "report" else server.url)
+        if shown == "report":
+            page.goto(report.as_uri())
+        else:
+            open_stream(page, server.url)
         page.get_by_role("heading", name=LIMITED).wait_for()
         if shown == "ended":
             server.stop()
