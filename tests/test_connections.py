@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
@@ -14,11 +14,8 @@ from enrichkit_http import HttpConfig
 from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
 
-from enrichkit import describe, enrich, explain
+from enrichkit import describe, enrich, explain, local
 from enrichkit.driver import connections
-
-if TYPE_CHECKING:
-    from enrichkit.local import RedisServer
 
 # `describe` needs a session; only the last test is another one on Spark Connect.
 pytestmark = [pytest.mark.service, pytest.mark.usefixtures("spark")]
@@ -54,13 +51,12 @@ def users(postgres_dsn: str) -> PostgresConfig:
 
 
 @pytest.fixture
-def cache(redis_server: RedisServer) -> Iterator[RedisConfig]:
-    """A Redis that takes few clients."""
-    with redis.Redis.from_url(redis_server.url) as client:
-        before = client.config_get("maxclients")["maxclients"]
-        client.config_set("maxclients", FEW)
-        yield RedisConfig(url=redis_server.url)
-        client.config_set("maxclients", before)
+def cache() -> Iterator[RedisConfig]:
+    """A Redis that takes few clients, and has no others: those of other tests would keep this one out."""
+    with local.redis() as server:
+        with redis.Redis.from_url(server.url) as client:
+            client.config_set("maxclients", FEW)
+        yield RedisConfig(url=server.url)
 
 
 def warnings_of(log: pytest.LogCaptureFixture) -> list[str]:
