@@ -210,10 +210,12 @@ def test_a_task_whose_rows_nobody_takes_is_stopped(http_service: HttpService, re
 
 def test_a_task_that_runs_pushes_once_a_second(http_service: HttpService, receiver: Receiver) -> None:
     http_service.script(latency=0.1)
+    began = time.monotonic()
     run(plan_of(http_service, receiver.address, capacity=2), [f"u{n}" for n in range(60)])
+    seconds = time.monotonic() - began
     states = [json.loads(body)["tasks"][0]["state"] for body in receiver.bodies]
     assert states[-1] == "ok"
-    assert 3 <= states.count("running") <= 5, "at its begin, and once a second for three seconds"
+    assert 3 <= states.count("running") <= seconds + 2, "at its begin, and once a second for three seconds or more"
     flights = [json.loads(body)["tasks"][0]["in_flight"] for body in receiver.bodies]
     assert (max(flights), flights[-1]) == (2, 0)
 
@@ -331,7 +333,12 @@ def test_what_has_ended_takes_the_place_of_what_runs() -> None:
         process = sender(address)
         process.put([{"id": f"{n}", "state": "running"} for n in range(3_000)])
         process.put([{"id": f"last-{n}", "state": "ok"} for n in range(1_500)])
-        wait_until(lambda: sum(report["state"] == "ok" for report in process._reports.values()) == 1_500)
+
+        def ended() -> int:
+            with process._sent:  # its thread takes reports and puts them back
+                return sum(report["state"] == "ok" for report in process._reports.values())
+
+        wait_until(lambda: ended() == 1_500)
         assert len(process._reports) <= 2_600, "those that were under way came back"
 
 
