@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 import uvloop
-from enrichkit_redis import RedisConfig, RedisConnector
+from enrichkit_redis import RedisConfig, RedisConnector, pool
+from enrichkit_redis import cluster as clusters
+from enrichkit_redis import connector as connectors
 
 from enrichkit import local
 from enrichkit.local.redis_cluster import RedisCluster, redis_cluster
@@ -48,6 +50,15 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
     """A cluster of three masters of each kind of server on this machine."""
     with redis_cluster(request.param) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time limits that only a server that hangs uses up, however busy the machine is; a test of one sets its own."""
+    monkeypatch.setattr(pool, "CONNECT_TIMEOUT", 60.0)
+    monkeypatch.setattr(pool, "CHECK_TIMEOUT", 60.0)
+    monkeypatch.setattr(clusters, "LOAD_TIMEOUT", 60.0)
+    monkeypatch.setattr(connectors, "DESCRIBE_TIMEOUT", 60.0)
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
