@@ -14,6 +14,8 @@ from enrichkit.limits import MANY, Ask, Limit, Rate, grant
 from .job import Job, Memory, Metered
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from .bench import Lab
 
 HUNDRED = Rate(100, per="job", store="memory")
@@ -336,6 +338,32 @@ async def test_calls_cost_what_their_answers_report(lab: Lab, per: str, estimate
     allowed = min(600_000.0, 6000 * real)
     assert calls <= 6000
     assert 0.94 * allowed <= spent <= 1.001 * allowed + 20 * real  # and what is in flight
+
+
+class Lengths(Metered):
+    """Every second key costs ten times the tokens of the others, and the estimate is right."""
+
+    def cost(self, keys: Sequence[Any]) -> Mapping[str, float]:
+        self.estimate = 400.0 if keys[0] % 2 else 40.0
+        return super().cost(keys)
+
+    async def fetch_many(self, keys: Sequence[Any], call: Any) -> Mapping[Any, Any]:
+        self.real = 400.0 if keys[0] % 2 else 40.0
+        return await super().fetch_many(keys, call)
+
+
+async def test_calls_of_ten_times_different_costs_use_the_quota(lab: Lab) -> None:
+    """Two workers, limits in requests and tokens, of which the job uses up both about as fast."""
+    most = 6000 * 220.0 * 0.95
+    job = Job(lab, rate=Rate(6000, tokens=most, unit="minute", per="job", store="memory"))
+    servers = [Lengths(0.0, 0.0) for _ in range(2)]
+    for server in servers:
+        job.join(4_000, server=server)
+    await lab.at(64.0)
+    spent = [tokens for server in servers for at, tokens in server.spent if 4.0 <= at < 64.0]
+    requests, tokens = len(spent) / 6000, sum(spent) / most
+    assert 0.95 <= max(requests, tokens)
+    assert max(requests, tokens) <= 1.01
 
 
 async def test_without_an_estimate_a_call_costs_one_request(lab: Lab) -> None:

@@ -82,13 +82,16 @@ def test_a_job_at_the_limits_gets_each_row_right_and_pays_for_no_text_twice(
             assert "does not fit the declared type: It is no JSON document." in row.answer.error
     assert stats.calls <= DISTINCT + stats.faults_used + stats.limited
     assert stats.limited <= 0.005 * stats.calls
-    requests, tokens = used(log, TOKENS)
-    assert 0.95 <= requests <= 1.01
-    assert tokens <= 1.01
+    assert max(used(log, TOKENS)) <= 1.01
 
 
-def test_prompts_of_ten_times_different_lengths_use_the_quota(spark: SparkSession, service: LlmService) -> None:
-    """A service that enforces requests and tokens, of which the job uses up both about as fast."""
+def test_prompts_of_ten_times_different_lengths_keep_to_the_quota(spark: SparkSession, service: LlmService) -> None:
+    """
+    A service that enforces requests and tokens, of which the job uses up both about as fast.
+
+    That it does use them up is a test in virtual time, in `tests/engine/test_job_limits.py`: here it depends on what
+    else the machine does.
+    """
     minute = 6.0  # slow enough for a busy machine
     mean = (tokens_of("review 1234") + tokens_of("review 1234" + " word" * 24)) / 2 + tokens_of(reply_of("a"))
     most = REQUESTS * mean * 0.95
@@ -103,9 +106,8 @@ def test_prompts_of_ten_times_different_lengths_use_the_quota(spark: SparkSessio
         stats, log = service.stats(), service.log()
     assert {row.text: reply_of(row.text) for row in rows} == {row.text: row.answer for row in rows}
     assert stats.limited <= 0.005 * stats.calls
-    requests, tokens = used(log, most, minute)
-    assert 0.95 <= max(requests, tokens)
-    assert max(requests, tokens) <= 1.01
+    assert 1500 <= stats.calls <= 1500 + stats.limited
+    assert max(used(log, most, minute)) <= 1.01
 
 
 def used(log: Sequence[Mapping[str, Any]], most: float, minute: float = MINUTE) -> tuple[float, float]:
