@@ -102,7 +102,7 @@ def test_a_timeout_fails_the_task_and_says_so(spark: SparkSession, service: Http
     message = failure(frame_of(spark, "slow-key").select(enrich(config_of(service), "user_id", timeout=TIMEOUT)))
     assert_says(
         message,
-        rf"LookupFailedError: http: the lookup of key {KEY} failed after 1 attempt and \d+\.\d+ s: TimeoutError: no "
+        rf"LookupFailedError: http: the lookup of key {KEY} failed after 1 attempt and [\d.]+ s: TimeoutError: no "
         rf"answer within {TIMEOUT:g} s\. The task fails because on_timeout is 'fail'; on_timeout='null' or "
         r"on_timeout=default\(value\) keeps the row\.",
         "slow-key",
