@@ -102,7 +102,7 @@ class LifecycleChecks(Fixtures):
                 right, got = source.expected(source.keys), twin.look_up_values(source.keys)
                 return "" if right == got else f"returned {told(right, got)}"
 
-        failure = failure_in_a_fork(child, 2 * self.patience)
+        failure = failure_in_a_fork(child, 4 * self.patience)  # each of its steps ends by itself: open, fetch, close
         assert failure is None, (
             "In a forked process, a new connector must return the values of all known keys, or raise a FatalError; the "
             f"process {failure}. Look for connections, threads and caches of the module, which a fork does not bring "
