@@ -138,11 +138,55 @@ def test_the_blocks_of_the_page_run_one_after_the_other(
     spark.catalog.clearCache()
 
 
+PROFILE_CONTRACT = """
+import pytest
+import redis
+
+from enrichkit.testing import ConnectorContract
+
+
+class TestProfileContract(ConnectorContract):
+    @pytest.fixture
+    def connector(self, redis_url):
+        return ProfileConnector(ProfileConfig(url=redis_url))
+
+    @pytest.fixture
+    def known(self, redis_url):
+        values = {"u1": "Ann", "o'clock": "Bob", "\N{SNOWMAN}": "Eve"}
+        with redis.Redis.from_url(redis_url) as client:
+            client.mset({f"profile:{key}": value for key, value in values.items()})
+        return values
+
+    @pytest.fixture
+    def missing_key(self):
+        return "nobody"
+
+    @pytest.fixture
+    def address(self, redis_server):
+        return redis_server.host, redis_server.port
+
+    @pytest.fixture
+    def unreadable(self, known, redis_url):
+        with redis.Redis.from_url(redis_url) as client:
+            client.set("profile:bytes", b"\\xff")
+        return ["bytes"]
+"""
+"""The contract test of the connector whose client package has a pool, which the page does not show."""
+
+
 @pytest.mark.slow  # half a minute, for Spark has to start once more
-def test_the_connector_on_the_page_passes_the_contract_on_the_page(tmp_path: Path) -> None:
-    wanted = ("class AcmeConnector", "class TestAcmeContract")
+@pytest.mark.parametrize(
+    ("wanted", "more"),
+    [
+        pytest.param(("class AcmeConnector", "class TestAcmeContract"), "", id="AcmeConnector"),
+        pytest.param(("class AcmeConnector", "class ProfileConnector"), PROFILE_CONTRACT, id="ProfileConnector"),
+    ],
+)
+def test_the_connectors_on_the_page_pass_the_contract(wanted: tuple[str, ...], more: str, tmp_path: Path) -> None:
     code = [block.code for block in PYTHON if block.page == "docs/writing-a-connector.md"]
-    (tmp_path / "test_acme.py").write_text("".join(block for block in code if any(word in block for word in wanted)))
+    shown = [block for block in code if any(word in block for word in wanted)]
+    assert len(wanted) == len(shown)
+    (tmp_path / "test_connector.py").write_text("".join([*shown, more]))
     settings = tmp_path / "pyproject.toml"
     settings.write_text('[tool.pytest.ini_options]\naddopts = "-p enrichkit.testing.fixtures"\n')
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:valkey", "-c", str(settings), "--rootdir", str(tmp_path)]
