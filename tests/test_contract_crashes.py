@@ -10,17 +10,21 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from enrichkit.testing.contract.fork_server import ForkServer
+from enrichkit.testing.contract.source import Network
+from enrichkit.testing.proxy import fault_proxy
 
-from .contract.sample import SampleContract
+from .contract.sample import KNOWN, SampleConfig, SampleConnector, SampleContract, SampleServer, server
 
 if TYPE_CHECKING:
     from enrichkit.testing.contract.check_process import RemoteProxy
+
+__all__ = ["server"]  # a fixture; a test below uses it by its name
 
 ROOT = Path(__file__).parent.parent
 CHECKS = {
@@ -84,6 +88,57 @@ def test_the_end_of_a_process_fails_its_check_and_no_other(tmp_path: Path) -> No
     for stack in stacks:
         assert re.search(r'  File ".*crashes\.py", line \d+ in exchange\n', stack)
         assert "_pytest" not in stack
+
+
+class Switched(SampleContract):
+    """The contract tests of an author who looks into them with a debugger."""
+
+    own_process = False
+
+
+class Handle:
+    """A key of which no other process can have a copy."""
+
+    def __reduce__(self) -> str:
+        raise TypeError("a handle is of one process")
+
+
+@pytest.mark.parametrize(
+    ("tests", "known", "reason", "advice"),
+    [
+        pytest.param(
+            Switched,
+            KNOWN,
+            "Switched says own_process = False",
+            "Remove that line when the debugger has done its work.",
+            id="switched off",
+        ),
+        pytest.param(
+            SampleContract,
+            {**KNOWN, Handle(): "nothing"},
+            "what it needs cannot be pickled (TypeError: a handle is of one process)",
+            "Define the test class and the classes of connector, config and values at the top of a module.",
+            id="cannot be pickled",
+        ),
+    ],
+)
+def test_a_check_that_runs_in_the_process_of_pytest_warns_of_what_a_crash_costs(
+    tests: type[SampleContract], known: dict[Any, Any], reason: str, advice: str, server: SampleServer
+) -> None:
+    server.fill(KNOWN)
+    with fault_proxy("127.0.0.1", server.port) as proxy:
+        connector = SampleConnector(SampleConfig(port=proxy.port))
+        with (
+            Network(connector, proxy, known, "nobody", patience=5.0) as network,
+            pytest.warns(UserWarning, match="own") as caught,
+        ):
+            tests().test_a_server_that_is_away_is_transient(network)  # the check has run here, and passes
+    (warning,) = caught
+    assert str(warning.message) == (
+        "test_a_server_that_is_away_is_transient runs in the process of pytest and not in one of its own, because "
+        f"{reason}. If the connector or its client package ends the process here, the whole run ends: no check fails "
+        f"by its name, and the tests after it do not run. {advice}"
+    )
 
 
 @pytest.fixture

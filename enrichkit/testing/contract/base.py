@@ -29,9 +29,12 @@ class Fixtures:
 
     Attributes:
         patience: Seconds that a check waits for an event before the check fails. Increase it for a slow source.
+        own_process: Whether the checks that break connections, and those that cancel calls of a server, run in
+            processes of their own. False is for a debugger; each of these checks then warns of what it costs.
     """
 
     patience: ClassVar[float] = 10.0
+    own_process: ClassVar[bool] = True
 
     @pytest.fixture
     def connector(self) -> Connector[Any]:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import pickle
 import sys
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,10 +61,15 @@ def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
     """
     Run *check* in a process of its own, with a new connector, and return true.
 
-    Return false without running it if the connector's class and config, the known values or the test class cannot be
-    pickled: then nothing can be sent to the process. Another check fails if it is the config.
+    Return false without running it, and warn, if the test class says `own_process = False`, or if the connector's class
+    and config, the known values or the test class cannot be pickled: then nothing can be sent to the process. Another
+    check fails if it is the config.
     """
     __tracebackhide__ = True
+    if not test.own_process:
+        reason = f"{type(test).__name__} says own_process = False"
+        _warn(check, reason, "Remove that line when the debugger has done its work.")
+        return False
     kind, config = type(source.connector), source.connector.config
     try:
         job = pickle.dumps(
@@ -79,7 +85,10 @@ def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
                 has_network=proxy is not None,
             )
         )
-    except Exception:  # noqa: BLE001  # whatever the classes of the values do
+    except Exception as error:  # noqa: BLE001  # whatever the classes of the values do
+        reason = f"what it needs cannot be pickled ({type(error).__name__}: {error})"
+        advice = "Define the test class and the classes of connector, config and values at the top of a module."
+        _warn(check, reason, advice)
         return False
     if source.is_open:
         source.close()
@@ -90,6 +99,16 @@ def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
         sys.stderr.write(f"{check.__name__}: {inspect.cleandoc(check.__doc__ or '')}\n")
         raise
     return True
+
+
+def _warn(check: Any, reason: str, advice: str) -> None:
+    """Warn that *check* runs in pytest's own process, and say what that costs."""
+    warnings.warn(
+        f"{check.__name__} runs in the process of pytest and not in one of its own, because {reason}. If the connector "
+        "or its client package ends the process here, the whole run ends: no check fails by its name, and the tests "
+        f"after it do not run. {advice}",
+        stacklevel=2,
+    )
 
 
 def _play(
