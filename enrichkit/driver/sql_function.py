@@ -36,6 +36,9 @@ def register_function(
     The function takes one key column, or the several columns that form one key, by position. A call with another number
     of key columns than the source needs fails its job: Spark does not tell the number before the query runs.
 
+    A query that names the function twice looks each key up twice. Name its result once and use the name, as in
+    ``SELECT user_of(user_id) AS user, user.name, user.score``; a ``WHERE`` needs a subquery for that.
+
     Args:
         spark: The session whose SQL gets the function; classic or Spark Connect.
         name: Name of the function: letters, digits and `_`; not the name of a built-in function of Spark. A second
