@@ -82,7 +82,7 @@ class Check:
         facts = {
             "connector": self.connector,
             "config": self.config,
-            "opened": f"in {seconds(self.opened)}",
+            "opened": f"in {seconds(self.opened) if self.opened >= 0.001 else '<0.001 s'}",
             "value": re.sub(r",\s*", ", ", declared),
             **({"type from": self.value_from} if self.value_type is not None else {}),
         }
