@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from enrichkit_http import HttpConfig
@@ -12,7 +12,16 @@ from enrichkit_mariadb import MariadbConfig
 from enrichkit_postgres import PostgresConfig
 from enrichkit_sqlite import SqliteConfig
 
-from enrichkit import ConfigError, ConnectorConfig, UnknownConnectorError, explain, register
+from enrichkit import (
+    ConfigError,
+    ConnectorConfig,
+    UnknownConnectorError,
+    enrich_frame,
+    explain,
+    register,
+)
+from enrichkit.driver.planner import make_plan
+from enrichkit.errors import UnknownOptionError
 from enrichkit.sources import config as sources
 
 if TYPE_CHECKING:
@@ -45,6 +54,27 @@ def test_explain_knows_its_own_arguments() -> None:
     assert refusal(lambda: explain(HttpConfig(url="http://127.0.0.1/{}"), key=10)).startswith(  # type: ignore[call-arg]
         "explain() has no option 'key'. Did you mean 'keys'? Options: keys, rows, task_slots, "
     )
+
+
+@pytest.mark.parametrize("source", ["http", "users", HttpConfig(url="http://127.0.0.1/{}")])
+def test_a_field_of_the_config_among_the_options_leads_to_the_config(fresh_registry: None, source: Any) -> None:
+    register("users", HttpConfig(url="http://127.0.0.1/{}"))
+    wrong: Any = {"timeout": 1, "headers": {}}
+    frame: Any = None
+    for function, call in {
+        "enrich()": lambda: make_plan(source, 1, None, wrong),
+        "enrich_frame()": lambda: enrich_frame(frame, source, on="user", **wrong),
+    }.items():
+        assert refusal(call, UnknownOptionError) == (
+            f"{function} has no option 'headers'; it is a field of the source's config. Set it there, as in "
+            f"HttpConfig(headers=...), and give that config to {function}."
+        )
+
+
+@pytest.mark.parametrize("source", ["http", "htp", 7])
+def test_another_unknown_option_does_not(source: Any) -> None:
+    refused = refusal(lambda: make_plan(source, 1, None, {"timeuot": 1}), UnknownOptionError)
+    assert refused.startswith("enrich() has no option 'timeuot'. Did you mean 'timeout'? Options: ")
 
 
 def test_more_keys_per_request_lead_to_bulk() -> None:

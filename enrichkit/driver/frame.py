@@ -99,7 +99,7 @@ def enrich_frame(
     from .frame_plan import Join, join
 
     keywords: dict[str, Any] = {**options}
-    _check_options(keywords)
+    _check_options(keywords, source)
     check_choice("how", how, ("left", "inner"))
     check_choice("many", many, (False, True, "array"))
     check_choice("ordered", ordered, (True, False))
@@ -157,7 +157,10 @@ def _check_shuffle(shuffle: Any, barrier: Any) -> None:
         )
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _check_options(options: Mapping[str, Any], source: str | ConnectorConfig | Tiers) -> None:
+    from ..sources.config import check_no_fields
+    from .tiers import main_source
+
     for name in _COLUMN_OPTIONS:
         if name in options:
             raise ConfigError(
@@ -165,6 +168,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
                 f"enrich() makes, and this is a DataFrame. Leave {name}= out."
             )
     known = [*_ARGUMENTS, *(field.name for field in fields(Options) if field.name not in _COLUMN_OPTIONS)]
+    check_no_fields(options, known, main_source(source), "enrich_frame()")
     check_known(options, known, "enrich_frame()")
 
 

@@ -17,7 +17,7 @@ from ..observe.hooks import observers
 from ..options import Options
 from ..plan import Plan
 from ..secrets import redact, secrets_of
-from ..sources.config import find_source
+from ..sources.config import check_no_fields, find_source
 from ..sources.registry import require_driver
 from .asking import ask
 from .connections import hear_connections, warn_of_connections
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_preload", "is_local", "limits_of", "make_plan", "names_of", "why_unlisted", "without_secrets"]
 
+OPTIONS = frozenset(field.name for field in fields(Options))
 DESCRIBE_TIMEOUT = 30.0
 CHECK_TIMEOUT = 2.0  # seconds for a question that only serves an early error
 SECRET_MIN = 4  # characters; to replace each "a" by *** would make the message unreadable and hide no secret
@@ -78,6 +79,7 @@ def make_plan(
     """
     from ..values.types import arrow_type_of, ddl_of
 
+    check_no_fields(options, OPTIONS, main_source(source), "enrich()")
     checked = Options.of(dict(options))
     name, connector, config = find_source(main_source(source))
     require_driver(connector)

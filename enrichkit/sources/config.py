@@ -13,17 +13,17 @@ from __future__ import annotations
 import logging
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, UnknownConnectorError, did_you_mean
+from ..errors import ConfigError, EnrichkitError, UnknownConnectorError, UnknownOptionError, did_you_mean
 from ..interface import Connector, ConnectorConfig, connector_of
 from ..secrets import Secret
 from .registry import connectors, load, registered
 
-__all__ = ["config_file", "find_source", "from_toml", "is_required", "settings_of", "source_names"]
+__all__ = ["check_no_fields", "config_file", "find_source", "from_toml", "is_required", "settings_of", "source_names"]
 
 ADDRESSES = ("url", "dsn", "host", "path")
 """Fields of configs that say where a source is."""
@@ -86,6 +86,31 @@ def _tell_default_address(source: str, cls: type[ConnectorConfig], settings: Map
                     _variable(source, setting.name),
                 )
             return
+
+
+def check_no_fields(names: Iterable[str], known: Container[str], source: object, function: str) -> None:
+    """Raise an `UnknownOptionError` when one of *names*, and none of *known*, is a field of the config of *source*."""
+    unknown = [name for name in names if name not in known]
+    cls = _config_class(source) if unknown else None
+    for name in unknown:
+        if cls is not None and any(field.name == name for field in fields(cls)):
+            raise UnknownOptionError(
+                f"{function} has no option {name!r}; it is a field of the source's config. Set it there, as in "
+                f"{cls.__name__}({name}=...), and give that config to {function}."
+            )
+
+
+def _config_class(source: object) -> type[ConnectorConfig] | None:
+    """Return the class of the config of *source*; None where that is not known, or not to be had."""
+    if isinstance(source, str):
+        config = registered().get(source)
+        if config is None and source in connectors():
+            try:
+                return load(source).config_class
+            except EnrichkitError:  # whose message comes when the source is looked for
+                return None
+        source = config
+    return type(source) if isinstance(source, ConnectorConfig) else None
 
 
 def source_names() -> list[str]:
