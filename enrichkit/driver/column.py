@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ..errors import ConfigError
 
@@ -61,11 +61,5 @@ def enrich(
                 f"A key of enrich() is a {type(key).__name__}; it must be a column or the name of one, as in "
                 "enrich('redis', 'user_id') or enrich('redis', col('user_id'))."
             )
-    keywords: dict[str, Any] = {**options}
-    if "ordered" in keywords:
-        raise ConfigError(
-            f"ordered={keywords['ordered']!r} is no option of enrich(): a column must come back in row order, so it is "
-            "always ordered. Leave ordered= out."
-        )
-    plan, spark_type = make_plan(source, len(keys), returns, keywords, names=names_of(keys))
+    plan, spark_type = make_plan(source, len(keys), returns, {**options}, names=names_of(keys))
     return column(plan, spark_type, keys)

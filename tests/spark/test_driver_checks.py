@@ -224,9 +224,9 @@ def test_an_option_of_the_wrong_type_is_refused() -> None:
 
 def test_a_column_is_always_ordered() -> None:
     wrong: Any = {"ordered": False}
-    assert refusal(lambda: enrich("redis", "k", **wrong)) == (
-        "ordered=False is no option of enrich(): a column must come back in row order, so it is always ordered. Leave "
-        "ordered= out."
+    assert refusal(lambda: enrich("redis", "k", **wrong), UnknownOptionError) == (
+        "enrich() has no option 'ordered', because a column has one value for each row, in the order of the rows. "
+        "enrich_frame(df, source, on=..., ordered=...) has it."
     )
 
 
