@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from enrichkit import plugin, sql
+
 ROOT = Path(__file__).parent.parent
 PUBLIC = ("enrichkit", "enrichkit.errors", "enrichkit.plugin", "enrichkit.sql")
 MODULES = sorted(
@@ -16,6 +18,10 @@ MODULES = sorted(
     for path in plugin.rglob("*.py")
     if plugin.is_dir() and "tests" not in path.relative_to(plugin).parts
 )
+
+
+def test_a_name_has_one_door() -> None:
+    assert set() == {*plugin.__all__} & {*sql.__all__}
 
 
 def test_there_are_modules_to_read() -> None:

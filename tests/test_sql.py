@@ -13,7 +13,8 @@ import pytest
 
 from enrichkit import ConfigError, FatalError, Secret, TransientError
 from enrichkit.errors import UnavailableError
-from enrichkit.sql import Pool, Session, Source, SqlConnector, SqlServerConfig, no_table, pool, session, tls_context
+from enrichkit.plugin import tls_context
+from enrichkit.sql import Pool, Session, Source, SqlConnector, SqlServerConfig, no_table, pool, session
 from enrichkit.sql.meter import Meter
 from enrichkit.testing import clock
 

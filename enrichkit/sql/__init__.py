@@ -6,7 +6,6 @@ A plugin adds the dialect: its statements, its types, its address, and the meani
 
 from __future__ import annotations
 
-from ..tls import tls_context
 from .address import is_host, is_local, unreadable_url
 from .config import SqlConfig, SqlServerConfig
 from .connector import SqlConnector
@@ -34,7 +33,6 @@ __all__ = [
     "rows_of",
     "same_value",
     "subquery",
-    "tls_context",
     "tls_fault",
     "unreadable_url",
     "uuid_text",

@@ -12,7 +12,8 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from enrichkit.sql import Pool, Session, tls_context
+from enrichkit.plugin import tls_context
+from enrichkit.sql import Pool, Session
 
 from .faults import STOPPED, translate
 

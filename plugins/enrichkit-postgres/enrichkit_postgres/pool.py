@@ -13,7 +13,8 @@ import ssl
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from enrichkit.errors import UnavailableError
-from enrichkit.sql import Pool, Session, tls_context
+from enrichkit.plugin import tls_context
+from enrichkit.sql import Pool, Session
 
 from .connection import connection_class
 from .faults import translate
