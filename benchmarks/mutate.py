@@ -41,6 +41,7 @@ GOAL_OF_SAMPLE = 0.8
 PROCESSES = 2
 RUN = ("run", "--max-children", str(PROCESSES))
 KILLED = ("killed", "timeout")
+_DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 CANARY = "enrichkit.engine.limits.xǁRetryBudgetǁspend__mutmut_1"
 """A mutant that the tests kill quickly. It runs before a sample is drawn: mutmut lists all mutants only after a run."""
 
@@ -231,6 +232,27 @@ def reasons() -> dict[tuple[str, str, str, str], str]:
         for entry in entries
         for was, becomes in entry["changes"]
     }
+
+
+def matchless() -> list[tuple[str, str, str]]:
+    """Return each tolerated change whose line is not in its function: module, function, and the text of the line."""
+    return [
+        (module, function, was)
+        for module, function, was, _ in reasons()
+        if was not in _text_of((ROOT / FOLDER / f"{module}.py").read_text(), function)
+    ]
+
+
+def _text_of(source: str, function: str) -> str:
+    """Return the lines of *function* in *source*, joined as `change` joins them; empty if there is none."""
+    body: list[ast.stmt] = ast.parse(source).body
+    for name in function.split("."):
+        named = [node for node in body if isinstance(node, _DEFINITIONS) and node.name == name]
+        if not named:
+            return ""
+        body = named[0].body
+    lines = source.splitlines()[named[0].lineno - 1 : named[0].end_lineno]
+    return " ".join(line.strip() for line in lines)
 
 
 def tables(mutants: list[Mutant], survivors: list[Change], goal: float, seconds: float) -> list[Table]:

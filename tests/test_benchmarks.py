@@ -154,6 +154,10 @@ def test_the_mutants_are_made_from_code_and_tests_that_exist() -> None:
         assert not test or f"def {test}(" in text
 
 
+def test_each_tolerated_mutant_changes_a_line_that_exists() -> None:
+    assert [] == mutate.matchless(), "the code has changed: drop these reasons, or say them of the new lines"
+
+
 def test_nothing_is_written_when_the_code_changed_during_the_run(repository: Path) -> None:
     measured = report.fingerprint(["counter.py"])
     (repository / "counter.py").write_text(SOURCE + "Counter()\n")
