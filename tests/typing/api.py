@@ -91,6 +91,7 @@ from enrichkit.plugin import (
     reveal,
     revealed,
     secrets_of,
+    tls_context,
 )
 from enrichkit.shipping import Manifest, Target, check_archive, pack, ship
 from enrichkit.sql import (
@@ -110,7 +111,6 @@ from enrichkit.sql import (
     rows_of,
     same_value,
     subquery,
-    tls_context,
     tls_fault,
     unreadable_url,
     uuid_text,
