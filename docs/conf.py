@@ -44,12 +44,22 @@ templates_path = ["templates"]
 pygments_dark_style = "a11y-dark"  # the one of Furo underlines names, as if they were links
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_additional_pages = {"index": "start.html"}  # at the root of the site, where browsers begin
 
 
 def setup(app: Sphinx) -> None:
     # Before napoleon (priority 500), which then converts the rest of the docstring.
     app.connect("autodoc-process-docstring", convert_fences, priority=400)
+    # After Furo (priority 500), which makes the list of the sidebar.
+    app.connect("html-page-context", level_captions, priority=900)
+
+
+def level_captions(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object) -> None:
+    """Say to a screen reader of which level the captions are of a list of pages: a heading without one is none."""
+    for part in ("furo_navigation_tree", "body"):
+        if part in context:
+            context[part] = context[part].replace('role="heading"', 'role="heading" aria-level="2"')
 
 
 def convert_fences(app: Sphinx, what: str, name: str, member: object, options: Any, lines: list[str]) -> None:

@@ -10,12 +10,12 @@ The exceptions of enrichkit::
     │   └── MissingDriverError              the package that the connector needs is absent
     ├── ConnectorError                      worker: raised by connectors
     │   ├── TransientError                  try again: busy, throttled, out of step
-    │   │   └── UnavailableError            nothing is wrong with the key: not reachable, refused, broken, starting up
+    │   │   └── UnavailableError            the source cannot be reached, or refuses
     │   ├── PermanentError                  this key will not work: bad value, 4xx, wrong type
     │   └── FatalError                      nothing will work: authentication, unknown table
     │       └── ContractError               the connector broke its contract
     ├── JournalError                        worker: the journal cannot be read or written
-    ├── OverBudgetError                     worker: in the outcomes of keys for which the budget left no call
+    ├── OverBudgetError                     worker: the budget left no call for the key
     └── TaskFailedError                     worker: fails the Spark task
         ├── LookupFailedError               a lookup failed and its policy is "fail"
         ├── TooManyFallbacksError           more fallbacks than max_fallback_ratio allows

@@ -1,0 +1,106 @@
+"""The documentation in Chromium: no page scrolls sideways, code is in sight, and people with bad eyes can read it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+from ..test_docs_site import site
+from .chromium import launch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser
+
+__all__ = ["site"]  # a fixture; the tests below use it by its name
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,  # the site has 120 pages, and some are long
+]
+
+WIDTHS = (390, 1280)
+
+# What leaves the window, with the box that scrolls it taken off: the page itself, tables, and code.
+OUT_OF_SIGHT = """
+    () => {
+        const { scrollWidth, clientWidth } = document.documentElement;
+        const found = scrollWidth > clientWidth ? [`the page is ${scrollWidth} px wide`] : [];
+        const scrolls = (node) => ["auto", "scroll"].includes(getComputedStyle(node).overflowX);
+        for (const box of document.querySelectorAll("pre, table.docutils")) {
+            let node = box;
+            while (node !== document.body && !scrolls(node)) node = node.parentElement;
+            if (node.getBoundingClientRect().right > clientWidth + 1)
+                found.push(`${box.tagName} ${box.textContent.trim().slice(0, 40)}`);
+        }
+        return found;
+    }
+"""
+# On a wide window no code needs to scroll at all.
+CUT_CODE = """
+    () => [...document.querySelectorAll("pre")]
+        .filter((box) => box.scrollWidth > box.clientWidth)
+        .map((box) => box.textContent.trim().slice(0, 40))
+"""
+
+# One page of each kind: prose and code, tables, pictures, a package, results of a benchmark. Not the reference, which
+# takes axe a minute each time.
+LOOKED_AT = (
+    "README.html",
+    "docs/index.html",
+    "docs/quickstart.html",
+    "docs/options.html",
+    "docs/monitor.html",
+    "plugins/enrichkit-redis/README.html",
+    "benchmarks/results/peers.html",
+    "search.html",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = launch(playwright)
+        yield started
+        started.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_scrolls_sideways_and_tables_and_code_scroll_in_their_box(
+    browser: Browser, site: Path, width: int
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    files = sorted({*site.rglob("*.html")} - {site / "index.html"})  # which leads on to another page
+    assert len(files) > 100
+    found: dict[str, Any] = {}
+    for file in files:
+        page.goto(file.as_uri())
+        seen = page.evaluate(OUT_OF_SIGHT)
+        if width == max(WIDTHS):
+            seen += page.evaluate(CUT_CODE)
+        if seen:
+            found[str(file.relative_to(site))] = seen
+    page.close()
+    assert {} == found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", LOOKED_AT)
+def test_axe_finds_nothing_serious(browser: Browser, site: Path, name: str, width: int, scheme: Any) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_default_timeout(120_000)  # a machine may be busy
+    page.goto((site / name).as_uri())
+    assert ("dark" == scheme) == page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+    violations = Axe().run(page).response["violations"]
+    page.close()
+    assert [] == [
+        (each["id"], each["impact"], [node["html"] for node in each["nodes"]][:3])
+        for each in violations
+        if each["impact"] in ("serious", "critical")
+    ]
