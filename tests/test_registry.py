@@ -119,6 +119,13 @@ def test_an_unknown_name_is_told_the_closest_one(install: Install) -> None:
     )
 
 
+def test_an_address_belongs_in_a_config_and_is_not_shown() -> None:
+    assert refusal(UnknownConnectorError, "redis://:S3cret@cache:6379") == (
+        "The source is an address, which is not shown because it may hold a password. Pass a config with the address: "
+        "HttpConfig(url=...), RedisConfig(url=...) or PostgresConfig(dsn=...)."
+    )
+
+
 def test_an_unknown_name_that_is_like_nothing_gets_no_hint() -> None:
     register("users", ConnectorConfig(returns="int"))
     assert refusal(UnknownConnectorError, "xyz") == (

@@ -146,6 +146,11 @@ def _entry_point(name: str, others: Iterable[str]) -> EntryPoint:
         return next(iter(points.values()))
     if name in FIRST_PARTY:
         raise UnknownConnectorError(f"The connector {name!r} is not installed. Run: pip install 'enrichkit[{name}]'")
+    if "://" in name:
+        raise UnknownConnectorError(
+            "The source is an address, which is not shown because it may hold a password. Pass a config with the "
+            "address: HttpConfig(url=...), RedisConfig(url=...) or PostgresConfig(dsn=...)."
+        )
     known = sorted({*connectors(), *_sources, *others})
     raise UnknownConnectorError(
         f"No connector is named {name!r}.{did_you_mean(name, known)} Installed or registered: "
