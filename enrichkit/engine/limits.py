@@ -306,8 +306,8 @@ class Gate:
         """Let no call leave for *seconds*, clamped to 0..60, because the source asked for it."""
         if (pause := asked_pause(seconds)) is not None:
             self.asked = now, now + pause
-            if self.breaker.held_since is not None:  # the source asks for this time, and does not fail in it
-                self.breaker.held_since += max(0.0, now + pause - max(now, self._paused_until))
+            if pause >= Breaker.PERIOD:
+                self.breaker.held_since = None  # when the pause is over, the breaker has forgotten all requests
             self._paused_until = max(self._paused_until, now + pause)
             self.may_hold = True
 
