@@ -82,7 +82,7 @@ class Check:
         facts = {
             "connector": self.connector,
             "config": self.config,
-            "opened": f"in {seconds(self.opened) if self.opened >= 0.001 else '<0.001 s'}",
+            "opened": f"in {_took(self.opened)}",
             "value": re.sub(r",\s*", ", ", declared),
             **({"type from": self.value_from} if self.value_type is not None else {}),
         }
@@ -185,9 +185,14 @@ def _plain(value: Any, encoding: str) -> Any:
 
 def _row(answer: Answer) -> Sequence[Part]:
     # With uvloop the engine's clock has a resolution of a millisecond, so a latency may be 0.
-    latency = seconds(answer.latency) if answer.latency else "<0.001 s"
+    latency = _took(answer.latency)
     style = colour(answer.status)
     result: Part = (answer.error or "", style)
     if answer.status == "ok":
         result = answer.value if isinstance(answer.value, str) else repr(answer.value)
     return repr(answer.key), (answer.status, style), f"{answer.attempts:,}", latency, result
+
+
+def _took(passed: float) -> str:
+    """Return a measured duration as text; below a millisecond its digits say nothing."""
+    return seconds(passed) if passed >= 0.001 else "<0.001 s"

@@ -25,7 +25,7 @@ from .overlap import OverlapCheck
 from .queues import Window
 from .records import Part
 from .run import FEW
-from .sizes import RowBytes
+from .sizes import BytesEach
 
 if TYPE_CHECKING:
     from ..observe.task import ObservedTask
@@ -44,6 +44,7 @@ LAG_FAIL = 30.0
 LAG_FAIL_TIMEOUTS = 3.0
 FROZEN = 4.0
 SLICES_PER_WINDOW = 8
+SLICES_PER_WINDOW_BYTES = 16
 
 NOTHING = Part(Outcomes([], 0), None, 0, 0)
 """Yielded when no part is ready, so that the caller can flush what it holds, or yield an empty batch."""
@@ -82,7 +83,7 @@ class Bridge:
         consumer: What takes the rows; None where nothing can be known of it.
         observed: Who hears of the run; None: nobody.
         first: Rows of the window at first; None: *start*.
-        row_bytes: What earlier tasks have found out of the width of the rows; None: nothing.
+        row_bytes: What earlier tasks have found out of the bytes of values of a row; None: nothing.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Bridge:
         consumer: Consumer | None = None,
         observed: ObservedTask | None = None,
         first: int | None = None,
-        row_bytes: RowBytes | None = None,
+        row_bytes: BytesEach | None = None,
     ) -> None:
         self._loop = loop
         self._window = Window(window, start if first is None else first)
@@ -109,7 +110,7 @@ class Bridge:
         self._ready: queue.SimpleQueue[list[Part] | BaseException] = queue.SimpleQueue()
         self._emit = self._ready.put
         self.wake_at: float | None = None
-        self._row_bytes = RowBytes() if row_bytes is None else row_bytes
+        self._row_bytes = BytesEach() if row_bytes is None else row_bytes
         self._warned = False
         self._overlap = OverlapCheck(intersects)
         self._consumer = consumer
@@ -130,12 +131,13 @@ class Bridge:
 
         The rows of a larger slice share more keys and cost less; the rows of a smaller one leave earlier. The window
         grows only when rows leave, so in a small window a slow row in a large first slice would hold all others up.
-        It has fewer where the values are wide, see `RowBytes`.
+        With values as wide as those of the last parts, a slice fills at most a sixteenth of `window_bytes`, because the
+        oldest slice passes that limit whatever it holds.
         """
         window = self._window
         few = max(1, window.size // SLICES_PER_WINDOW)
         rows = few if window.size < window.limit else max(few, min(2 * self._start, window.size // 2))
-        return self._row_bytes.most_rows(rows, self._options.window_bytes)
+        return self._row_bytes.most(rows, self._options.window_bytes / SLICES_PER_WINDOW_BYTES)
 
     def process(self, slices: Iterable[Outcomes | Mark]) -> Iterator[Part]:
         """

@@ -27,7 +27,7 @@ from .limits import Gate, RetryBudget
 from .pacing import CallMeter
 from .results import ANSWERED, AWAY, FAULTY, TROUBLED, Ending, conclude, with_said
 from .returned import came_back
-from .sizes import AnswerBytes
+from .sizes import BytesEach, first_keys
 from .tuning import Tuner
 from .watchdog import stood_still, sweep
 
@@ -114,7 +114,7 @@ class Engine:
         )
         self._metered = connector.reports or self._average is not None or self.account is not None
         self._meters: dict[InFlight, CallMeter] = {}
-        self._answer_bytes = AnswerBytes()
+        self._answer_bytes = BytesEach(first_keys(batch_size))
         self.runs: deque[Run] = deque()
         self.calls: dict[InFlight, Run] = {}
         self.silent = self.cancelled = False
@@ -349,9 +349,14 @@ class Engine:
         return None
 
     def _most_keys(self, run: Run) -> int:
-        """Return how many keys the next call of *run* may have."""
+        """
+        Return how many keys the next call of *run* may have.
+
+        The answers to all calls in flight fit into half of `window_bytes`; the other half is for the answers that have
+        come and that Spark has not taken.
+        """
         size = self.batch_size
-        return size if size == 1 else self._answer_bytes.most_keys(size, run.options.window_bytes, self.allowed)
+        return size if size == 1 else self._answer_bytes.most(size, run.options.window_bytes / 2 / self.allowed)
 
     def _held_back(self) -> bool:
         """Whether the gate holds calls back now; if so, the slots are woken when it may let one leave."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from sys import getsizeof
 from typing import Any
 
-__all__ = ["SMALL", "TEXT_BYTES", "AnswerBytes", "RowBytes", "Sizes", "first_keys", "size_of", "sizes_of"]
+__all__ = ["SMALL", "TEXT_BYTES", "BytesEach", "Sizes", "first_keys", "size_of", "sizes_of"]
 
 SMALL = frozenset((int, float, bool, type(None)))
 """Types whose values take a few bytes."""
@@ -28,6 +28,10 @@ NAMES = 1_000
 """Most names of fields that are known; a struct has fewer."""
 DECAY = 0.9
 """Of an estimate, with each call or part: after one wide value calls and slices become larger again."""
+FIRST_KEYS = 10
+"""Most keys of a call while no answer has come, where a call could have more than `FEW_KEYS`."""
+FEW_KEYS = 100
+"""Keys of a call at most, up to which the first calls are whole: such a source may bill by the call."""
 
 
 def sizes_of(values: Iterable[Any]) -> int:
@@ -51,62 +55,16 @@ def size_of(value: Any) -> int:
     return total
 
 
-class AnswerBytes:
+class BytesEach:
     """
-    How many keys a call may have, so that the answers to all calls in flight fit into half of `window_bytes`.
-
-    The other half is for the answers that have come and that Spark has not taken. Lives on the loop thread.
-
-    Attributes:
-        each: About how many bytes the answer to a key takes, by the last calls; None: no call has ended yet.
-    """
-
-    FIRST_KEYS = 10
-    """Most keys of a call while no answer has come, where a call could have more than `FEW_KEYS`."""
-    FEW_KEYS = 100
-    """Keys of a call at most, up to which the first calls are whole: such a source may bill by the call."""
-    PARTS = 2
-    """Parts of `window_bytes`, one of which is for calls in flight."""
-
-    __slots__ = ("each",)
-
-    def __init__(self) -> None:
-        self.each: float | None = None
-
-    def most_keys(self, batch_size: int, window_bytes: int, calls: int) -> int:
-        """Return how many keys each of *calls* may have, *batch_size* at most and 1 at least."""
-        if self.each is None:
-            return first_keys(batch_size)
-        return max(1, min(batch_size, int(window_bytes / self.PARTS / calls / self.each)))
-
-    def saw(self, size: int, keys: int) -> bool:
-        """Learn that the answers to *keys* keys of a call took *size* bytes; return whether calls may shrink."""
-        was = self.each
-        self.each = max(1.0, DECAY * (was or 0.0), size / keys)
-        return was is None or self.each > was
-
-
-def first_keys(batch_size: int) -> int:
-    """Return how many keys a call of at most *batch_size* may have while no answer has come."""
-    return AnswerBytes.FIRST_KEYS if batch_size > AnswerBytes.FEW_KEYS else batch_size
-
-
-class RowBytes:
-    """
-    How many rows a slice may have, so that its values fill at most a sixteenth of `window_bytes`.
-
-    The oldest slice passes that limit whatever it holds, because the rows behind it cannot leave before. Lives on the
-    thread that Spark calls; the tasks of an enrichment in one process share it.
+    About how many bytes the answer to a key takes, or the values of a row, and how many of them fit into memory.
 
     Args:
-        first: Most rows of a slice while no row has left; None: any number.
+        first: How many there may be while nothing is known; None: any number.
 
     Attributes:
-        each: About how many bytes of values a row has, by the last parts; None: no row has left yet.
+        each: The bytes of one, by the last calls or parts; None: nothing is known.
     """
-
-    PARTS = 16
-    """Parts of `window_bytes`, one of which a slice may fill."""
 
     __slots__ = ("_first", "each")
 
@@ -114,15 +72,22 @@ class RowBytes:
         self._first = first
         self.each: float | None = None
 
-    def most_rows(self, rows: int, window_bytes: int) -> int:
-        """Return how many rows the next slice may have, *rows* at most and 1 at least."""
+    def most(self, limit: int, room: float) -> int:
+        """Return how many fit into *room* bytes, *limit* at most and 1 at least."""
         if self.each is None:
-            return rows if self._first is None else min(rows, self._first)
-        return max(1, min(rows, int(window_bytes / self.PARTS / self.each)))
+            return limit if self._first is None else min(limit, self._first)
+        return max(1, min(limit, int(room / self.each)))
 
-    def saw(self, size: int, rows: int) -> None:
-        """Learn that *rows* rows, one or more, left with *size* bytes of values."""
-        self.each = max(1.0, DECAY * (self.each or 0.0), size / rows)
+    def saw(self, size: int, count: int) -> bool:
+        """Learn that *count* of them, one or more, took *size* bytes; return whether fewer may fit than before."""
+        was = self.each
+        self.each = max(1.0, DECAY * (was or 0.0), size / count)
+        return was is None or self.each > was
+
+
+def first_keys(batch_size: int) -> int | None:
+    """Return how many keys a call of at most *batch_size* may have while no answer has come; None: all of them."""
+    return FIRST_KEYS if batch_size > FEW_KEYS else None
 
 
 class Sizes:

@@ -18,7 +18,7 @@ from ..engine.preload import Table
 from ..engine.refresh import BackgroundRun, Refresher, background_options
 from ..engine.reuse import Reuse
 from ..engine.run import HARD_LIMIT_EXTRA, Run
-from ..engine.sizes import RowBytes, first_keys
+from ..engine.sizes import BytesEach, first_keys
 from ..engine.tiers import Tier, TierRun
 from ..engine.write_back import WriteBack
 from ..functions import make_connector
@@ -46,8 +46,8 @@ __all__ = ["KeySlice", "begin", "key_slices", "keys_of"]
 
 RunT = TypeVar("RunT", bound=Run)
 
-_row_bytes: dict[str, RowBytes] = {}
-"""What the tasks of this process have found out of the width of their rows, by enrichment."""
+_row_bytes: dict[str, BytesEach] = {}
+"""What the tasks of this process have found out of the bytes of values of a row, by enrichment."""
 
 
 def begin(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool = True) -> Bridge:
@@ -114,8 +114,8 @@ def keys_of(
 def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) -> Bridge:
     loop, secrets, info = loop_thread(), _secrets_digest(plan), _task_info()
     start, few = 2 * plan.capacity * plan.batch_size, first_keys(plan.batch_size)
-    # Small slices would make the first calls of a source smaller than they may be.
-    row_bytes = _row_bytes.setdefault(plan.cache_key, RowBytes(few if few < plan.batch_size else None))
+    # As few rows in a slice: smaller slices would make the first calls smaller than they may be.
+    row_bytes = _row_bytes.setdefault(plan.cache_key, BytesEach(few))
     return Bridge(
         loop,
         plan.window,
@@ -136,7 +136,7 @@ def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) 
         spark_socket(plan.cache_key),
         ObservedTask(plan, info),
         # Two rounds of calls that are small, because nothing is known of the answers.
-        first=2 * plan.capacity * few if row_bytes.each is None else start,
+        first=2 * plan.capacity * few if few is not None and row_bytes.each is None else start,
         row_bytes=row_bytes,
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from enrichkit_http import HttpConfig
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from pyspark.sql import types as t
 
 import enrichkit
@@ -19,13 +19,12 @@ from enrichkit.driver.planner import make_plan
 from enrichkit.observe.state import LOST_AFTER
 
 from ..pages import ROOT
-from .chromium import launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
     from enrichkit.local import HttpService
 
@@ -42,11 +41,10 @@ PATIENCE = (LOST_AFTER + 20) * 1000
 
 
 @pytest.fixture
-def page() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser.new_page(viewport={"width": 1280, "height": 900})
-        browser.close()
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield page
+    page.close()
 
 
 def start(payload: bytes, attempt: int) -> subprocess.Popen[bytes]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from enrichkit.observe import server as monitor_server
 from enrichkit.observe.page import self_contained
 
 from ..observe.fake_view import START, WAITING, fake_view, hostile, waiting
-from .chromium import launch, make_server, serving
+from .chromium import make_server, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,14 +40,6 @@ ENDED = "The job's program has ended; this is the last state."
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that has time at its end to tell each page of it, however busy the machine is."""
     monkeypatch.setattr(monitor_server, "STOP_TIMEOUT", 30.0)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        started = launch(playwright)
-        yield started
-        started.close()
 
 
 class Job:

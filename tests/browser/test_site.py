@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
 from ..test_docs_site import site
-from .chromium import launch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser
@@ -60,14 +57,6 @@ LOOKED_AT = (
     "benchmarks/results/peers.html",
     "search.html",
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        started = launch(playwright)
-        yield started
-        started.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

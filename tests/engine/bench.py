@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from enrichkit.engine.records import Part
     from enrichkit.engine.reuse import Reuse
     from enrichkit.engine.run import FirstAnswers
-    from enrichkit.engine.sizes import RowBytes
+    from enrichkit.engine.sizes import BytesEach
     from enrichkit.interface import Connector, TaskInfo
 
 POLICIES = ("on_timeout", "on_error", "on_missing")
@@ -366,7 +366,7 @@ class ThreadTask:
         source: str = "scripted",
         intersects: Callable[[Any, Sequence[Any]], bool] | None = None,
         consumer: Consumer | None = None,
-        row_bytes: RowBytes | None = None,
+        row_bytes: BytesEach | None = None,
     ) -> None:
         self.loop = loop
         self.key = key
@@ -409,7 +409,7 @@ class SparkThread(Protocol):
         start: int | None = None,
         ordered: bool = True,
         consumer: Consumer | None = None,
-        row_bytes: RowBytes | None = None,
+        row_bytes: BytesEach | None = None,
         **options: Any,
     ) -> ThreadTask: ...
 

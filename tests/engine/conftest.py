@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from enrichkit.engine.consumer import Consumer
-    from enrichkit.engine.sizes import RowBytes
+    from enrichkit.engine.sizes import BytesEach
     from enrichkit.testing.scripted import ScriptedConnector
 
 
@@ -66,7 +66,7 @@ def spark_thread(thread: LoopThread) -> Iterator[SparkThread]:
         start: int | None = None,
         ordered: bool = True,
         consumer: Consumer | None = None,
-        row_bytes: RowBytes | None = None,
+        row_bytes: BytesEach | None = None,
         **options: Any,
     ) -> ThreadTask:
         if loop is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enrichkit.engine.limits import Breaker, Rate, RetryBudget
-from enrichkit.engine.sizes import AnswerBytes
+from enrichkit.engine.sizes import BytesEach
 from enrichkit.errors import PermanentError, SourceStalledError, TransientError, UnavailableError
 from enrichkit.options import Retry
 from enrichkit.testing.scripted import ScriptedConnector, Step
@@ -18,6 +18,7 @@ from enrichkit.testing.scripted import ScriptedConnector, Step
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from enrichkit.engine.run import EnginePort
     from enrichkit.interface import Call
 
     from .bench import Lab
@@ -119,6 +120,13 @@ async def test_a_shorter_pause_does_not_cut_a_longer_one(lab: Lab) -> None:
     assert server.calls[2].started == pytest.approx(5.0)
 
 
+def asks_for_room(lab: Lab, engine: EnginePort) -> list[float]:
+    """Return a list that gets the times at which *engine* has idle engines make room."""
+    times: list[float] = []
+    engine.gate.make_room = lambda: times.append(lab.now)
+    return times
+
+
 @pytest.mark.parametrize("how", ["raised", "returned", "of a node", "of open"])
 async def test_a_server_without_a_free_connection_has_idle_engines_make_room_once(lab: Lab, how: str) -> None:
     """The refusals of two calls with three keys each are one."""
@@ -130,8 +138,7 @@ async def test_a_server_without_a_free_connection_has_idle_engines_make_room_onc
 
     server = lab.server(step, opening=[refusal, Step()] if how == "of open" else ())
     engine = lab.engine(server, batch_size=3)
-    room: list[float] = []
-    engine.gate.make_room = lambda: room.append(lab.now)
+    room = asks_for_room(lab, engine)
     task = lab.task(engine, details=True)
     task.admit(*"abcdef")
     await task.end()
@@ -141,11 +148,8 @@ async def test_a_server_without_a_free_connection_has_idle_engines_make_room_onc
 
 async def test_a_server_that_still_has_no_free_connection_has_idle_engines_make_room_again(lab: Lab) -> None:
     full = Step(error=UnavailableError("full", sent=False, busy=True))
-    server = lab.server({"a": [full, full, full, Step()]})
-    engine = lab.engine(server)
-    room: list[float] = []
-    engine.gate.make_room = lambda: room.append(lab.now)
-    task = lab.task(engine)
+    server, task = lab.start({"a": [full, full, full, Step()]})
+    room = asks_for_room(lab, task.run.engine)
     task.admit("a")
     await task.end()
     assert task.values == ["va"]
@@ -158,11 +162,8 @@ async def test_a_server_that_still_has_no_free_connection_has_idle_engines_make_
     ids=["transient", "away", "too many calls"],
 )
 async def test_what_is_no_lack_of_connections_has_no_engine_make_room(lab: Lab, error: TransientError) -> None:
-    server = lab.server({"a": [Step(error=error), Step()]})
-    engine = lab.engine(server)
-    room: list[float] = []
-    engine.gate.make_room = lambda: room.append(lab.now)
-    task = lab.task(engine)
+    _, task = lab.start({"a": [Step(error=error), Step()]})
+    room = asks_for_room(lab, task.run.engine)
     task.admit("a")
     await task.end()
     assert (task.values, room) == (["va"], [])
@@ -559,12 +560,12 @@ async def test_one_large_answer_does_not_make_calls_small_for_ever(lab: Lab) -> 
 
 
 def test_a_call_has_a_key_however_large_the_answers_are() -> None:
-    answers = AnswerBytes()
+    answers = BytesEach()
     assert answers.saw(10**9, 1)
-    assert answers.most_keys(1000, 2**20, 16) == 1
+    assert answers.most(1000, 2**20) == 1
 
 
 def test_a_call_without_a_value_says_that_answers_are_small() -> None:
-    answers = AnswerBytes()
+    answers = BytesEach()
     assert answers.saw(0, 100)
-    assert answers.most_keys(1000, 2**20, 16) == 1000
+    assert answers.most(1000, 2**20) == 1000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enrichkit.engine.sizes import RowBytes
+from enrichkit.engine.sizes import BytesEach
 from enrichkit.errors import FatalError, LookupFailedError, PermanentError
 from enrichkit.outcome import Outcomes
 from enrichkit.testing.scripted import ScriptedConnector, Step
@@ -103,7 +103,7 @@ def test_slices_of_wide_values_hold_a_sixteenth_of_window_bytes(spark_thread: Sp
 
 
 def test_slices_are_small_until_a_row_has_left(spark_thread: SparkThread) -> None:
-    row_bytes = RowBytes(10)
+    row_bytes = BytesEach(10)
     task = spark_thread(ScriptedConnector(), window=800, start=800, row_bytes=row_bytes)
     assert task.bridge.slice_rows == 10
     for _ in task.process(slices(range(10))):
