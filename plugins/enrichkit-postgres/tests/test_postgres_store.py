@@ -16,6 +16,7 @@ from enrichkit_postgres import PostgresConfig, PostgresConnector
 from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError
 from enrichkit.plugin import Call
 from enrichkit.testing import fault_proxy, open_connector
+from tests.pace import at_pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -410,7 +411,7 @@ def test_two_writers_of_the_same_keys_wait_for_each_other(sql: Sql, postgres_dsn
 
 def test_a_row_that_another_session_holds_is_a_transient_error(sql: Sql, users: PostgresConfig) -> None:
     class Hurried(PostgresConnector):
-        write_timeout = 0.3
+        write_timeout = at_pace(1.0)  # the server's own limit, which is meant, is a tenth less
 
     async def run() -> str:
         import asyncpg
