@@ -214,6 +214,10 @@ class ConnectorBlockedError(TaskFailedError):
     """A connector blocked the event loop for too long, or the event loop ended."""
 
 
+LIKENESS = 0.65
+"""How much of a name has to be in another one; at difflib's own 0.6, `url` looks like `journal`."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     Return ``" Did you mean 'x'?"`` when one of *known* looks like *name*, else an empty text.
@@ -222,5 +226,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     "No column is named 'teir'. Did you mean 'tier'?"
     """
     known = list(known)
-    close = [other for other in known if other.lower() == name.lower()] or difflib.get_close_matches(name, known, n=1)
+    close = [other for other in known if other.lower() == name.lower()] or difflib.get_close_matches(
+        name, known, n=1, cutoff=LIKENESS
+    )
     return f" Did you mean {close[0]!r}?" if close else ""

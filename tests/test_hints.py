@@ -22,10 +22,12 @@ from enrichkit import (
 )
 from enrichkit.driver.planner import make_plan
 from enrichkit.errors import UnknownOptionError
+from enrichkit.options import Options
 from enrichkit.sources import config as sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def refusal(make: Callable[[], object], error: type[ConfigError] = ConfigError) -> str:
@@ -64,11 +66,30 @@ def test_a_field_of_the_config_among_the_options_leads_to_the_config(fresh_regis
     for function, call in {
         "enrich()": lambda: make_plan(source, 1, None, wrong),
         "enrich_frame()": lambda: enrich_frame(frame, source, on="user", **wrong),
+        "explain()": lambda: explain(source, **wrong),
     }.items():
         assert refusal(call, UnknownOptionError) == (
             f"{function} has no option 'headers'; it is a field of the source's config. Set it there, as in "
             f"HttpConfig(headers=...), and give that config to {function}."
         )
+
+
+def test_a_field_of_a_source_of_the_file_leads_to_its_config(
+    fresh_registry: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "enrichkit.toml").write_text("[sources.people]\ntype = 'http'\n[sources.odd]\ntype = 7\n")
+    monkeypatch.chdir(tmp_path)
+    assert refusal(lambda: make_plan("people", 1, None, {"headers": {}}), UnknownOptionError) == (
+        "enrich() has no option 'headers'; it is a field of the source's config. Set it there, as in "
+        "HttpConfig(headers=...), and give that config to enrich()."
+    )
+    refused = refusal(lambda: make_plan("odd", 1, None, {"headers": {}}), UnknownOptionError)
+    assert refused.startswith("enrich() has no option 'headers'. Options: ")
+
+
+def test_an_option_is_suggested_for_one_that_looks_like_it_and_for_no_other() -> None:
+    assert refusal(lambda: Options.of({"url": "http://127.0.0.1/{}"})).startswith("enrich() has no option 'url'. Opt")
+    assert refusal(lambda: Options.of({"timeuot": 1})).startswith("enrich() has no option 'timeuot'. Did you mean 'ti")
 
 
 @pytest.mark.parametrize("source", ["http", "htp", 7])

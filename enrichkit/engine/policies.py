@@ -26,6 +26,8 @@ OPTION = {
     MISSING: "on_missing",
 }
 
+SLOW = "Where the source answers other keys, a lower capacity or a longer timeout may keep the answer."
+
 
 class Policies:
     """
@@ -117,6 +119,8 @@ class Policies:
             what, tries = "was not made", "any more" if lookup.attempts else "at all"
         failed = f"{self._source}: the lookup of key {self.show(lookup.key)} {what} {tries}: {cause}."
         hidden = "" if self._options.show_keys else " Set show_keys=True to see the key."
+        if status == TIMEOUT:
+            hidden = f" {SLOW}{hidden}"
         if last:
             return LookupFailedError(
                 f"{failed} The task fails because {option} names no fallback but the one that failed; mend that, or "

@@ -17,7 +17,7 @@ from ..interface import ConnectorConfig
 from ..limits import rate_of
 from ..options import Cache, Default, Options, OptionsDict, Retry
 from ..secrets import redact
-from ..sources.config import find_source
+from ..sources.config import check_no_fields, find_source
 from ..sources.tiers import Tiers
 from .estimate import Attempt, Estimate, attempts, estimate
 from .model import asked_by_tasks, keys_of_equal_cost
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Explanation", "Setting", "explain"]
 
+_ARGUMENTS = ("keys", "rows", "task_slots", "expressions", "latency", "returns")
+_OPTIONS = frozenset(field.name for field in fields(Options))
 SHOWN_ATTEMPTS = 8
 SHUFFLE_WORTH = 1.5
 """How many times as many keys are asked for without a shuffle, from which on it is told of."""
@@ -150,7 +152,8 @@ def explain(
         raise ConfigError(
             f"keys is {keys:,} and rows is {rows:,}; there are at most as many distinct keys as rows. Lower keys."
         )
-    checked = Options.of({**options}, "explain()", ("keys", "rows", "task_slots", "expressions", "latency", "returns"))
+    check_no_fields(options, _OPTIONS, main_source(source), "explain()")
+    checked = Options.of({**options}, "explain()", _ARGUMENTS)
     name, connector, config = find_source(main_source(source))
     instance = connector(config)
     capacity, batch_size, window = limits_of(name, instance, checked)

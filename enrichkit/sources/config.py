@@ -103,14 +103,16 @@ def check_no_fields(names: Iterable[str], known: Container[str], source: object,
 def _config_class(source: object) -> type[ConnectorConfig] | None:
     """Return the class of the config of *source*; None where that is not known, or not to be had."""
     if isinstance(source, str):
-        config = registered().get(source)
-        if config is None and source in connectors():
-            try:
-                return load(source).config_class
-            except EnrichkitError:  # whose message comes when the source is looked for
-                return None
-        source = config
-    return type(source) if isinstance(source, ConnectorConfig) else None
+        source = registered().get(source, source)
+    if not isinstance(source, str):
+        return type(source) if isinstance(source, ConnectorConfig) else None
+    try:
+        path = config_file()
+        tables = _read_tables(path) if path is not None else {}
+        kind = tables.get(source, {}).get("type", source)
+        return load(kind).config_class if isinstance(kind, str) and kind in connectors() else None
+    except EnrichkitError:  # whose message comes when the source is looked for
+        return None
 
 
 def source_names() -> list[str]:
