@@ -26,7 +26,8 @@ from enrichkit.engine.job import Store
 from enrichkit.engine.run import Run
 from enrichkit.errors import UnavailableError
 from enrichkit.interface import Call, Connector, ConnectorConfig
-from enrichkit.limits import Ask, Grant, Rate, grant
+from enrichkit.leases import Ask, Grant, grant
+from enrichkit.limits import Rate
 from enrichkit.options import Options
 from enrichkit.outcome import STATUSES, Outcomes
 from enrichkit.testing.clock import run as under_virtual_time
@@ -41,7 +42,7 @@ AWAY, BACK, END = 8.0, 18.0, 26.0
 STEADY = 4.0
 QUESTION = (0.000035, 0.0000012)
 """Seconds of a Redis or Valkey for a question, and for each worker when it looks at all of them; measured."""
-SOURCES = ("enrichkit/engine", "enrichkit/limits.py", "benchmarks/cluster_simulation.py")
+SOURCES = ("enrichkit/engine", "enrichkit/leases.py", "benchmarks/cluster_simulation.py")
 
 
 class Source:

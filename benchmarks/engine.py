@@ -42,7 +42,8 @@ CACHED_ROWS = 2_000_000
 CACHED_BATCH = 10_000
 SOURCES = (
     "enrichkit/engine",
-    *(f"enrichkit/{name}.py" for name in ("worker/keys", "worker/assemble", "interface", "options", "outcome")),
+    "enrichkit/interface",
+    *(f"enrichkit/{name}.py" for name in ("worker/keys", "worker/assemble", "options", "outcome")),
     "benchmarks/harness.py",
     "benchmarks/passes.py",
     "benchmarks/engine.py",

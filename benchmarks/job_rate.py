@@ -34,7 +34,7 @@ LATENCY = 0.02
 IN_FLIGHT = 20
 SOURCES = (
     *COLUMN,
-    "enrichkit/limits.py",
+    "enrichkit/leases.py",
     "plugins/enrichkit-redis/enrichkit_redis/leases.py",
     "plugins/enrichkit-postgres/enrichkit_postgres/leases.py",
     "benchmarks/job_rate.py",

@@ -10,7 +10,6 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 from .batches.frames import collect_batches, submit_batches
-from .budgets import Budget
 from .driver.column import enrich
 from .driver.frame import enrich_frame, enriched
 from .driver.sql_function import register_function
@@ -28,7 +27,7 @@ from .errors import (
 from .hookspecs import hookimpl
 from .interface import Answers, Call, Connector, ConnectorConfig, Failure, Keys
 from .journal.config import Journal
-from .limits import Limit, Rate
+from .limits import Budget, Limit, Rate
 from .observe.monitor import Monitor, monitor
 from .observe.stats import Stats
 from .observe.totals import observe

@@ -1,33 +1,27 @@
 """
-The limits that a user sets for calls, and what the worker processes of a job say to the store that holds such a limit.
+The limits that a user sets for calls: how many in a unit of time, how many at once, and what they may spend in all.
 
-A limit of the whole job is held by leases: a worker process asks the store a few times a second for its part of the
-next quarter of a second, and a part that is not asked for again falls back to the others. `grant` is the arithmetic;
-`docs/decisions/0051-limits-of-the-job.md` says why it is so. A plugin whose store can hold limits offers a `LeaseStore`
-by `Connector.lease_store`.
+How the worker processes of a job share such a limit is in `leases.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from .budgets import Draw, Drawn
     from .interface import ConnectorConfig
 
-__all__ = ["Ask", "Grant", "LeaseStore", "Limit", "Rate", "grant", "rate_of", "requests_per_second"]
+__all__ = ["Budget", "Limit", "Rate", "rate_of", "requests_per_second"]
 
 SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
-MANY = 64
-"""Workers of a limit above which a fair part is not computed for each question anew."""
-LEVEL_HOLDS = 0.25
-"""Seconds for which it is used then."""
 MOST = {"requests": 1e6, "tokens": 1e9}
+"""The largest `Rate`, by unit."""
+MOST_IN_ALL = {"tokens": 1e15, "cost": 1e9}
+"""The largest `Budget`, by unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +57,12 @@ class Rate:
 
     def __post_init__(self) -> None:
         for unit, most in MOST.items():
-            check_amount(f"Rate.{unit}", getattr(self, unit), most)
+            _check_amount(f"Rate.{unit}", getattr(self, unit), most)
         if self.requests is None and self.tokens is None:
             raise ConfigError("Rate has neither requests nor tokens; it must have one of them, for example Rate(100).")
         _check_choice("Rate.unit", self.unit, tuple(SECONDS))
         _check_choice("Rate.per", self.per, ("process", "job"))
-        check_store("Rate", self.per, self.store, self.name, "Rate(100, per='job', store='redis')")
+        _check_store("Rate", self.per, self.store, self.name, "Rate(100, per='job', store='redis')")
 
     @property
     def per_second(self) -> dict[str, float]:
@@ -109,7 +103,58 @@ class Limit:
                 f"Limit.per is {self.per!r}; it must be 'job'. The calls in flight of a worker process are limited by "
                 "the option capacity: set capacity= instead."
             )
-        check_store("Limit", self.per, self.store, self.name, "Limit(50, per='job', store='redis')")
+        _check_store("Limit", self.per, self.store, self.name, "Limit(50, per='job', store='redis')")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """
+    The most that the calls of a job may take in all. When it is spent, no call is made.
+
+    Rows whose key is not asked for then have the status `over_budget`, and get what `on_error` says. A call leaves when
+    the most that it may take still fits beside what the others have taken and may take; else it waits for them. Calls
+    whose answer was lost count with the most that they may have taken.
+
+    Attributes:
+        tokens: Tokens, those that a model reads and those that it writes; 0.001 to 1e15. None: they are not limited.
+        cost: Money, in the currency of the prices in the config of the source; 0.001 to 1e9. None: it is not limited.
+        per: `"job"`; all worker processes share the budget, by `store`.
+        store: Where the account is kept: the name or the config of a source that can, such as `redis` (Valkey too) or
+            `postgres`.
+        name: Name of the account in the store. Jobs with the same name share the budget, and a job that is started
+            again goes on with what is left. None: the driver program has one account for each source.
+
+    >>> Budget(tokens=2_000_000, store="redis", name="reviews-2026-11").tokens
+    2000000
+    """
+
+    _: KW_ONLY
+    tokens: float | None = None
+    cost: float | None = None
+    per: str = "job"
+    store: str | ConnectorConfig | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        for unit, most in MOST_IN_ALL.items():
+            _check_amount(f"Budget.{unit}", getattr(self, unit), most)
+        if not self.units:
+            raise ConfigError(
+                "Budget has neither tokens nor cost; it must have one of them, for example Budget(tokens=2_000_000, "
+                "store='redis')."
+            )
+        if self.per != "job":
+            raise ConfigError(
+                f"Budget.per is {self.per!r}; it must be 'job', since nobody knows how many worker processes there "
+                "will be. Leave per out."
+            )
+        _check_store("Budget", self.per, self.store, self.name, "Budget(tokens=2_000_000, store='redis')")
+
+    @property
+    def units(self) -> dict[str, float]:
+        """What is limited, by unit."""
+        given = {"tokens": self.tokens, "cost": self.cost}
+        return {unit: float(amount) for unit, amount in given.items() if amount is not None}
 
 
 def rate_of(rate: float | Rate | None) -> Rate | None:
@@ -124,153 +169,7 @@ def requests_per_second(rate: float | Rate | None, *, processes: int = 1) -> flo
     return per_second / processes if found is not None and per_second is not None and found.per == "job" else per_second
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
-    """
-    What a worker process asks the store of a limit for, a few times a second. A share is a part of `total`.
-
-    Attributes:
-        limit: Name of the limit.
-        worker: Id of the one that asks.
-        total: What all workers have together: 1 for a rate, or a number of calls in flight.
-        wanted: The share that the worker could use; 0: it needs none any more.
-        held: The share that it has.
-        least: The share that it cannot give back: its calls in flight.
-        away: Whether the store has not answered the question before; the worker has gone on with its share, if any.
-        cost: For a rate: by unit, the seconds of the limit that a call takes. Empty for a number of calls in flight.
-        settle: By unit, the seconds by which calls took more than was reserved for them; negative: less.
-        period: Seconds for which the worker asks.
-        lease: Seconds after which the share of a worker that has not asked again falls back to the others.
-        ahead: Most seconds by which calls may be granted in advance.
-        recovery: Seconds after an outage of the store, in which nobody gets more than it has: others that have not come
-            back yet may go on with their shares.
-    """
-
-    limit: str
-    worker: str
-    total: float
-    wanted: float
-    held: float = 0.0
-    least: float = 0.0
-    away: bool = False
-    cost: Mapping[str, float] = field(default_factory=dict)
-    settle: Mapping[str, float] = field(default_factory=dict)
-    period: float = 0.25
-    lease: float = 0.5
-    ahead: float = 0.3
-    recovery: float = 1.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Grant:
-    """
-    The answer of a store to an `Ask`.
-
-    Attributes:
-        share: The share of the limit; a worker goes on with it while the store is away.
-        calls: For a rate, the calls that are granted, a part of a call included.
-        start: Seconds from now at which the first of them may leave.
-        wait: Seconds after which it is worth to ask again; 0: when the worker wants to.
-    """
-
-    share: float
-    calls: float = 0.0
-    start: float = 0.0
-    wait: float = 0.0
-
-
-class LeaseStore(Protocol):
-    """A connection to a store that holds limits, of one worker process. It connects with the first question."""
-
-    async def lease(self, ask: Ask) -> Grant:
-        """
-        Answer *ask* by the rules of `grant`, in one step that no other worker's comes between, by the store's clock.
-
-        Raises:
-            TransientError: The store is away, or has no room.
-            FatalError: The store can hold no limits: it refuses the login or what it takes to keep a limit.
-        """
-
-    async def draw(self, ask: Draw) -> Drawn:
-        """Answer *ask* by the rules of `draw`, else as `lease`. What it tells must outlive a restart of the store."""
-
-    async def close(self) -> None:
-        """Close the connection."""
-
-
-def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
-    """
-    Return the answer to *ask*, and change *state* to what the store holds afterwards.
-
-    A share is at most a fair part of what is wanted, and at most what the others have left. Among more than `MANY`
-    workers the fair part is that of a moment ago, up to `LEVEL_HOLDS`, and a worker that has ended keeps its share for
-    as long: otherwise each question would look at all workers, and thousands of them ask a few times a second.
-
-    The calls of a rate are granted one after the other on one time line for each unit, as by the generic cell rate
-    algorithm: `until` is the time until which a unit is granted.
-
-    Args:
-        state: What the store holds of the limit; empty at first. It can be written as JSON.
-        ask: The question.
-        now: The time by the store's clock, in seconds.
-    """
-    workers: dict[str, list[float]] = state.setdefault("workers", {})
-    many = state.get("many")
-    ended = False
-    if many is None or now >= many[0]:  # else the entries of workers that have ended stay until then
-        many = None
-        alive = {name: entry for name, entry in workers.items() if entry[2] > now}
-        ended = bool(workers and not alive)
-        workers = state["workers"] = alive
-    own = workers.pop(ask.worker, None)
-    # The store was away from this worker, or from all, or has lost its data.
-    missed = ask.away or (ask.held > 0 and (own is None or own[2] <= now)) or ended
-    if missed and now >= state.get("recovery", 0.0):
-        state["recovery"] = now + ask.recovery
-    recovering = now < state.get("recovery", 0.0)
-    wanted = min(ask.wanted, ask.held) if recovering else ask.wanted
-    if many is None:
-        others = sum(entry[1] for entry in workers.values())
-        level = _level(sorted([wanted, *(entry[0] for entry in workers.values())]), ask.total)
-        many = [now + LEVEL_HOLDS, level, others]
-    else:
-        many[2] -= own[1] if own is not None else 0.0
-        level, others = many[1:]
-    share = max(0.0, min(wanted, level if ask.cost else math.ceil(level), ask.total - others))
-    share = share if ask.cost else math.floor(share)
-    if max(wanted, share, ask.least) > 0:
-        workers[ask.worker] = [wanted, max(share, ask.least), now + ask.lease]
-        many[2] += max(share, ask.least)
-    state["many"] = many if len(workers) > MANY else None
-    return _calls(state, ask, now, share, wanted > 0 and not recovering) if ask.cost else Grant(share=share)
-
-
-def _level(wanted: list[float], total: float) -> float:
-    """Return the most that one worker gets, when *total* is divided fairly among those that want *wanted*, sorted."""
-    level = before = 0.0
-    for place, each in enumerate(wanted):
-        level = max(level, (total - before) / (len(wanted) - place))
-        before += each
-    return level
-
-
-def _calls(state: dict[str, Any], ask: Ask, now: float, share: float, whole: bool) -> Grant:
-    """Return the calls of *share*, or one if that is less than one and *whole* calls may be granted."""
-    until = state.setdefault("until", {})
-    for unit in ask.cost:
-        until[unit] = max(until.get(unit, 0.0) + ask.settle.get(unit, 0.0), now)
-    start = max(until[unit] for unit in ask.cost) - now
-    calls = share * ask.period / max(ask.cost.values())
-    if calls < 1.0 and whole:
-        calls = 1.0
-    if calls == 0.0 or start > ask.ahead:
-        return Grant(share=share, start=start, wait=max(start - ask.ahead, 0.0))
-    for unit, seconds in ask.cost.items():
-        until[unit] += calls * seconds
-    return Grant(share=share, calls=calls, start=start)
-
-
-def check_amount(name: str, value: Any, most: float) -> None:
+def _check_amount(name: str, value: Any, most: float) -> None:
     if value is None:
         return
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -289,7 +188,7 @@ def _check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> None:
         )
 
 
-def check_store(kind: str, per: str, store: Any, name: Any, example: str) -> None:
+def _check_store(kind: str, per: str, store: Any, name: Any, example: str) -> None:
     if per == "process":
         given = [field for field, value in (("store", store), ("name", name)) if value is not None]
         if given:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from .budgets import Budget
 from .errors import ConfigError, UnknownOptionError, did_you_mean
 from .functions import signature_problem
 from .interface import Connector, ConnectorConfig
 from .journal.config import Journal
-from .limits import Limit, Rate, requests_per_second
+from .limits import Budget, Limit, Rate, requests_per_second
 
 __all__ = [
     "MOST_BATCH_SIZE",

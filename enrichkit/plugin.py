@@ -29,13 +29,11 @@ plugin.
 
 from __future__ import annotations
 
-from .batches.form import BatchForm, BatchStatus
-from .budgets import ALIVE, Draw, Drawn, draw
 from .columnar import Answers, Key, Keys, Value, objects_of
 from .errors import did_you_mean
 from .hookspecs import hookimpl
-from .interface import Absent, Call, Connector, ConnectorConfig, Failure, TaskInfo
-from .limits import Ask, Grant, LeaseStore, grant
+from .interface import Absent, BatchForm, BatchStatus, Call, Connector, ConnectorConfig, Failure, TaskInfo
+from .leases import ALIVE, Ask, Draw, Drawn, Grant, LeaseStore, draw, grant
 from .secrets import Secret, fresh, redact, refuse, reveal, revealed, secrets_of
 from .tls import RenewedContext, file_stamp, tls_context
 from .values.ddl import fields_of

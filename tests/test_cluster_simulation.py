@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from benchmarks import cluster_simulation as cluster
-from enrichkit.limits import MANY, Rate
+from enrichkit.leases import MANY
+from enrichkit.limits import Rate
 
 WORKERS = 120
 

@@ -3,11 +3,11 @@ Batches: files of requests that a service answers later, within a day for exampl
 
 ::
 
-    form.py      `BatchForm`, which a connector offers
     state.py     what was planned, submitted and collected: files in the folder of the journal
     work.py      distinct keys -> batches of the service -> answers in the journal
     frames.py    `submit_batches` and `collect_batches`, which users call
     report.py    `Batches`, which both return
 
-All of it runs on the driver. Nothing is paid twice, because what is about to be done is on disk before it is done.
+All of it runs on the driver; a connector offers it by `interface/batch_form.py`. Nothing is paid twice, because what is
+about to be done is on disk before it is done.
 """

@@ -6,10 +6,9 @@ import uuid
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from ..budgets import Budget
 from ..errors import ConfigError, PluginError
 from ..interface import Connector
-from ..limits import Limit, Rate
+from ..limits import Budget, Limit, Rate
 from ..plan import LimitPlan
 from ..sources.config import find_source
 from ..sources.registry import require_driver

@@ -12,9 +12,9 @@ import math
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ..budgets import Draw, Drawn
 from ..errors import ContractError, OverBudgetError
 from ..functions import raised
+from ..leases import Draw, Drawn
 from ..outcome import OVER_BUDGET
 from . import settlement
 from .leases import AGAIN, HOLD, IDLE
@@ -23,7 +23,7 @@ from .records import Bundle
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..budgets import Budget
+    from ..limits import Budget
     from .leases import Lessee
     from .records import Group, InFlight, Search
     from .run import Run

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import ConnectorBlockedError
 from ..interface import Keys
@@ -28,7 +28,7 @@ from .run import FEW
 from .sizes import BytesEach
 
 if TYPE_CHECKING:
-    from ..observe.task import ObservedTask
+    from ..interface import Key
     from ..options import Options
     from .consumer import Consumer
     from .loop import LoopThread
@@ -61,6 +61,24 @@ class Mark(enum.Enum):
 
     BARRIER = enum.auto()
     PAUSE = enum.auto()
+
+
+class Observer(Protocol):
+    """
+    Hears of a run; see `observe/task.py`.
+
+    Attributes:
+        clock: Where the seconds of the task go.
+        saw: Hear of the distinct keys of a slice, and of the key of each of its rows.
+        begin: Hear of the run before its first slice; on the loop thread.
+        end: Hear that the task has ended, with an error or without one.
+    """
+
+    clock: TaskClock
+
+    def saw(self, keys: Sequence[Key], codes: Any) -> None: ...
+    def begin(self, run: Run, loop: asyncio.AbstractEventLoop) -> None: ...
+    def end(self, loop: LoopThread, error: BaseException | None) -> None: ...
 
 
 class Bridge:
@@ -96,7 +114,7 @@ class Bridge:
         make_run: Callable[[Callable[[Any], None]], Run],
         intersects: Callable[[Any, Sequence[Any]], bool] | None = None,
         consumer: Consumer | None = None,
-        observed: ObservedTask | None = None,
+        observed: Observer | None = None,
         first: int | None = None,
         row_bytes: BytesEach | None = None,
     ) -> None:

@@ -34,9 +34,8 @@ from .watchdog import stood_still, sweep
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ..budgets import Budget
     from ..interface import Call, Connector
-    from ..limits import Limit, Rate
+    from ..limits import Budget, Limit, Rate
     from .job import Store
     from .records import InFlight, Lookup, Search
     from .run import Run

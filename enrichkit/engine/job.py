@@ -18,8 +18,8 @@ from .shares import RateShare
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ..budgets import Budget
     from ..interface import ConnectorConfig
+    from ..limits import Budget
     from .pacing import Pace
 
 __all__ = ["JobLimits", "Store", "average_cost"]

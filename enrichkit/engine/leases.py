@@ -13,16 +13,15 @@ import uuid
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
-from ..budgets import Draw
 from ..errors import ConnectorError, FatalError, TransientError
 from ..functions import raised
+from ..leases import Draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..budgets import Drawn
     from ..interface import Connector, ConnectorConfig
-    from ..limits import Ask, Grant, LeaseStore
+    from ..leases import Ask, Drawn, Grant, LeaseStore
 
 __all__ = ["AGAIN", "HOLD", "IDLE", "PERIOD", "Lessee", "Share", "StoreConnection"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..limits import Ask, Grant
+from ..leases import Ask, Grant
 from .leases import HOLD, IDLE, PERIOD
 
 if TYPE_CHECKING:

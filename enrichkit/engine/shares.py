@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ..limits import Ask, Grant
+from ..leases import Ask, Grant
 from .leases import AGAIN, HOLD, IDLE, PERIOD
 
 if TYPE_CHECKING:

@@ -22,11 +22,10 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from ..budgets import Draw, draw
-from ..limits import Ask, grant
+from ..leases import Ask, Draw, draw, grant
 
 if TYPE_CHECKING:
-    from ..limits import LeaseStore
+    from ..leases import LeaseStore
 
 __all__ = ["check_budgets", "check_leases"]
 

@@ -8,16 +8,17 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from enrichkit.budgets import Budget, Draw, Drawn, draw
 from enrichkit.engine.engine import Engine
 from enrichkit.engine.job import Store
 from enrichkit.errors import UnavailableError
 from enrichkit.interface import Connector, ConnectorConfig
-from enrichkit.limits import Ask, Grant, Limit, Rate, grant
+from enrichkit.leases import Ask, Draw, Drawn, Grant, draw, grant
 from enrichkit.testing.scripted import ScriptedConnector, Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from enrichkit.limits import Budget, Limit, Rate
 
     from .bench import Lab, Task
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enrichkit.budgets import ALIVE, Budget, Draw, draw
 from enrichkit.errors import FatalError, LookupFailedError, SourceStalledError, TransientError
+from enrichkit.leases import ALIVE, Draw, draw
+from enrichkit.limits import Budget
 from enrichkit.testing.scripted import ScriptedConnector, Step
 
 from .job import Job

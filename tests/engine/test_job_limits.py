@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enrichkit.errors import FatalError, SourceStalledError, UnavailableError
-from enrichkit.limits import MANY, Ask, Limit, Rate, grant
+from enrichkit.leases import MANY, Ask, grant
+from enrichkit.limits import Limit, Rate
 
 from .job import Job, Memory, Metered
 

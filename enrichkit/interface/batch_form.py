@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ..interface import Call, Failure, Key, Value
+    from ..columnar import Key, Value
+    from .call import Call, Failure
 
 __all__ = ["BatchForm", "BatchStatus"]
 

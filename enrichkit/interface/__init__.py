@@ -1,0 +1,35 @@
+"""
+What a plugin extends: a config that travels, and a connector that stays on its worker.
+
+    call.py         a call, and the answers that are no values
+    config.py       the config of a source
+    connector.py    the connector
+    batch_form.py   what a connector offers whose service answers files of requests later
+"""
+
+from __future__ import annotations
+
+from ..columnar import Answers, Key, Keys, Value
+from .batch_form import BatchForm, BatchStatus
+from .call import Absent, Call, Failure, Meter, TaskInfo
+from .config import ConnectorConfig, Returns, check_key_parts
+from .connector import Connector, connector_of
+
+__all__ = [
+    "Absent",
+    "Answers",
+    "BatchForm",
+    "BatchStatus",
+    "Call",
+    "Connector",
+    "ConnectorConfig",
+    "Failure",
+    "Key",
+    "Keys",
+    "Meter",
+    "Returns",
+    "TaskInfo",
+    "Value",
+    "check_key_parts",
+    "connector_of",
+]

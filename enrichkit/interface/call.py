@@ -1,0 +1,144 @@
+"""What the engine tells a connector of a call, and the answers of a call that are no values."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from ..errors import ConnectorError, ContractError
+
+if TYPE_CHECKING:
+    from ..columnar import Key
+
+__all__ = ["Absent", "Call", "Failure", "Meter", "TaskInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """
+    The answer for one key that failed in a call whose other keys did not fail.
+
+    Attributes:
+        error: A `TransientError`, after which the key is asked again, or a `PermanentError`.
+        rejected: True when the key was never sent because it is invalid for the source.
+    """
+
+    error: ConnectorError
+    rejected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """
+    The answer for one key where the source has an answer, but no value at the path that the config names: a miss.
+
+    A connector may also leave such a key out. With `Absent` the task fails when none of its first answers has the
+    value, because then the path is probably wrong; see the option `absent_fields`.
+
+    Attributes:
+        path: The path, for example `data.profile`.
+        names: Returns the names of the fields that stand where the path ends; None when a null stands there, which
+            tells nothing. It is called for a few answers only.
+    """
+
+    path: str
+    names: Callable[[], Sequence[str] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """
+    The Spark task that a call is made for. Use it for logs and idempotency, never for connections.
+
+    Attributes:
+        partition: Number of the partition.
+        attempt: Attempt number of the task, from 0.
+        stage: Number of the stage.
+        query_id: Id of the streaming query; None in a batch query.
+        batch_id: Number of the micro-batch; None in a batch query.
+    """
+
+    partition: int = 0
+    attempt: int = 0
+    stage: int = 0
+    query_id: str | None = None
+    batch_id: int | None = None
+
+
+class Meter(Protocol):
+    """What takes the reports of a call; the engine gives one to each call of a source whose limits need them."""
+
+    def spent(self, units: Mapping[str, float]) -> None:
+        """Note what the call has cost in all."""
+
+    def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
+        """Note how much of *unit* the source still allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """
+    The facts about one call that a connector may use, and what it may report of the call.
+
+    Attributes:
+        timeout: Seconds until the engine cancels the call, at most a day; the last resort behind the timeouts of the
+            client package.
+        attempt: 1 for the first call of these keys.
+        many: True when a value is a list with one element per match.
+        task: The Spark task.
+        meter: What takes the reports of the call; None: nobody needs them.
+        run: Fingerprint of the source and the run, for `idempotency_key`; empty: the connector needs none.
+    """
+
+    timeout: float
+    attempt: int = 1
+    many: bool = False
+    task: TaskInfo = field(default_factory=TaskInfo)
+    meter: Meter | None = field(default=None, repr=False, compare=False)
+    run: str = field(default="", repr=False)
+
+    def idempotency_key(self, key: Key) -> str:
+        """
+        Return 32 hexadecimal digits by which a service knows a request again, whatever has been repeated.
+
+        They are the same for *key* in each attempt, in each attempt of the task, and in each replay: of the micro-batch
+        of a streaming query, or of a batch job with the same `run_id` of its journal. A batch job without one has
+        digits of its own for each call of `enrich`. They differ for other keys, configs and declared types.
+
+        Raises:
+            ContractError: The connector's `idempotency_keys` is False, so that the driver has made no fingerprint.
+        """
+        if not self.run:
+            raise ContractError(
+                "idempotency_key was called by a connector whose idempotency_keys is False, so there is no fingerprint "
+                "of the run. Set idempotency_keys = True in its class."
+            )
+        return hashlib.sha256(f"{self.run} {_exact(key)}".encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+    def spent(self, **units: float) -> None:
+        """
+        Report what the call has cost, as the source says, for example ``call.spent(tokens=1_250)``.
+
+        It replaces the estimate of `Connector.cost` for these units; a later report replaces an earlier one. A unit
+        whose amount is not known is `math.nan`, for example because an answer was lost: what was reported of it before
+        stays, and the statistics count the call among those of unknown cost.
+        """
+        if self.meter is not None:
+            self.meter.spent(units)
+
+    def allows(self, remaining: float, seconds: float, limit: float | None = None, *, unit: str = "requests") -> None:
+        """
+        Report that the source allows *remaining* further calls in the next *seconds*, of a *limit* in each period.
+
+        When few of them remain, the engine spreads them evenly over the seconds; without any it waits. With another
+        *unit*, such as `"tokens"`, a call is what calls have taken of it on average, as `spent` has reported it.
+        """
+        if self.meter is not None:
+            self.meter.allows(remaining, seconds, limit, unit)
+
+
+def _exact(key: Key) -> str:
+    """Return a text that is another one for keys of another type, such as `1` and `"1"`."""
+    return f"({','.join(map(_exact, key))})" if isinstance(key, tuple) else f"{type(key).__name__}:{key!r}"

@@ -1,0 +1,120 @@
+"""The config of a source: what a user gives to `enrich`, and what travels to the workers."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from abc import ABCMeta
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
+
+from ..errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import DataType
+
+__all__ = ["ConnectorConfig", "Returns", "check_key_parts"]
+
+Returns: TypeAlias = Union[str, "DataType", "pa.Schema", "pa.DataType", type[Any]]
+"""The type of one value: DDL, a Spark or Arrow type, an Arrow schema, or a class with annotated fields."""
+
+T = TypeVar("T")
+
+
+class _ConfigType(ABCMeta):  # not a plain metaclass: a config may have abstract bases
+    """The type of the config classes: when a config is refused, no frame of the traceback still holds its fields."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:  # for `help`, which would show that of `__call__`
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of the class itself, not of an instance
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    def __call__(cls: type[T], *args: Any, **fields: Any) -> T:
+        try:
+            _check_names(cls, list(fields))
+            config: T = type.__call__(cls, *args, **fields)
+        except Exception as error:
+            # A dataclass takes its fields as arguments, and a traceback may show the variables of all frames.
+            found: list[BaseException] = [error]
+            for each in found:
+                traceback.clear_frames(each.__traceback__)
+                found += [e for e in (each.__cause__, each.__context__) if e is not None and e not in found]
+            raise
+        finally:
+            del args, fields
+        return config
+
+
+def _check_names(cls: type, names: Sequence[str]) -> None:
+    """Raise a `ConfigError` when one of *names* is no field of the config class *cls*."""
+    parameters = inspect.signature(cls).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return  # an `__init__` of its own takes any names
+    known = sorted(parameters, key=lambda name: name == "returns")  # `returns` comes last
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"{cls.__name__} has no field {name!r}.{did_you_mean(name, known)} Its fields: {', '.join(known)}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectorConfig(metaclass=_ConfigType):
+    """
+    Base of every config: a frozen dataclass that is hashable, picklable, and hides its secrets from `repr`.
+
+    A subclass adds fields and validates them in `__post_init__` with `ConfigError`.
+
+    Attributes:
+        returns: Type of one value: DDL, for example `"name string, tier int"`, or another form that `enrich` takes; a
+            connector always gets DDL. None: the connector knows or describes the type.
+    """
+
+    returns: Any = None  # a user sets `Returns | None`; a connector gets `str | None`
+
+    @property
+    def key_parts(self) -> int | None:
+        """Number of key columns that the source needs; None: any number. Checked on the driver."""
+        return None
+
+    def for_columns(self, names: Sequence[str | None]) -> ConnectorConfig:
+        """
+        Return the config for key columns of these *names*; the driver asks this once `key_parts` is checked.
+
+        A config that refers to key columns by name returns one here that refers to them by place.
+
+        Args:
+            names: Name of each key column, in order; None: an expression without a name.
+
+        Raises:
+            ConfigError: The config names other columns. On the driver.
+        """
+        return self
+
+
+def check_key_parts(
+    config: ConnectorConfig, count: int | None, subject: str, remedy: str, *, noun: str = "key column"
+) -> None:
+    """
+    Raise a `ConfigError` when the source of *config* does not take keys of *count* columns.
+
+    Args:
+        config: Config of the source.
+        count: How many key columns there are; None: not known yet, so that nothing is checked.
+        subject: Beginning of the message: the source, and the verb that takes *count* as its object.
+        remedy: End of the message: the sentence that says how to fix the call.
+        noun: What the message counts, in the singular.
+
+    >>> check_key_parts(ConnectorConfig(), 0, "A SQL function of 'redis' was called with", "Add a key.", noun="key")
+    Traceback (most recent call last):
+    enrichkit.errors.ConfigError: A SQL function of 'redis' was called with 0 keys; its ConnectorConfig needs one or \
+more. Add a key.
+    """
+    if count is None or (count > 0 and config.key_parts in (None, count)):
+        return
+    needed = "one or more" if config.key_parts is None else config.key_parts
+    raise ConfigError(
+        f"{subject} {count} {noun}{'s' * (count != 1)}; its {type(config).__name__} needs {needed}. {remedy}"
+    )

@@ -1,0 +1,259 @@
+"""
+What the worker processes of a job say to the store that holds a limit of the whole job, or the account of its budget.
+
+A limit is held by leases: a worker process asks the store a few times a second for its part of the next quarter of a
+second, and a part that is not asked for again falls back to the others. `grant` is the arithmetic;
+`docs/decisions/0051-limits-of-the-job.md` says why it is so.
+
+Of a budget, a worker reserves the most that a call may take before the call leaves, and tells what it has really taken
+afterwards. So what is spent and reserved together never exceeds the budget, and what was reserved and not needed goes
+to others. `draw` is the arithmetic; `docs/decisions/0056-budget-of-a-job.md` says why it is so.
+
+A plugin whose store can hold limits offers a `LeaseStore` by `Connector.lease_store`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+__all__ = ["ALIVE", "Ask", "Draw", "Drawn", "Grant", "LeaseStore", "draw", "grant"]
+
+MANY = 64
+"""Workers of a limit above which a fair part is not computed for each question anew."""
+LEVEL_HOLDS = 0.25
+"""Seconds for which it is used then."""
+ALIVE = 30.0
+"""Seconds after the last question of all workers with calls in flight, from which these calls count as lost."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ask:
+    """
+    What a worker process asks the store of a limit for, a few times a second. A share is a part of `total`.
+
+    Attributes:
+        limit: Name of the limit.
+        worker: Id of the one that asks.
+        total: What all workers have together: 1 for a rate, or a number of calls in flight.
+        wanted: The share that the worker could use; 0: it needs none any more.
+        held: The share that it has.
+        least: The share that it cannot give back: its calls in flight.
+        away: Whether the store has not answered the question before; the worker has gone on with its share, if any.
+        cost: For a rate: by unit, the seconds of the limit that a call takes. Empty for a number of calls in flight.
+        settle: By unit, the seconds by which calls took more than was reserved for them; negative: less.
+        period: Seconds for which the worker asks.
+        lease: Seconds after which the share of a worker that has not asked again falls back to the others.
+        ahead: Most seconds by which calls may be granted in advance.
+        recovery: Seconds after an outage of the store, in which nobody gets more than it has: others that have not come
+            back yet may go on with their shares.
+    """
+
+    limit: str
+    worker: str
+    total: float
+    wanted: float
+    held: float = 0.0
+    least: float = 0.0
+    away: bool = False
+    cost: Mapping[str, float] = field(default_factory=dict)
+    settle: Mapping[str, float] = field(default_factory=dict)
+    period: float = 0.25
+    lease: float = 0.5
+    ahead: float = 0.3
+    recovery: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grant:
+    """
+    The answer of a store to an `Ask`.
+
+    Attributes:
+        share: The share of the limit; a worker goes on with it while the store is away.
+        calls: For a rate, the calls that are granted, a part of a call included.
+        start: Seconds from now at which the first of them may leave.
+        wait: Seconds after which it is worth to ask again; 0: when the worker wants to.
+    """
+
+    share: float
+    calls: float = 0.0
+    start: float = 0.0
+    wait: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draw:
+    """
+    What a worker process tells the store of a budget, and what it asks for. It may be told twice.
+
+    Attributes:
+        budget: Name of the account.
+        worker: Id of the one that asks.
+        total: The budget, by unit.
+        spent: What the worker has taken in all, by unit; it never falls.
+        held: What is reserved for its calls in flight, by unit.
+        calls: What the next calls may take at most, each by unit, in the order in which they will leave.
+    """
+
+    budget: str
+    worker: str
+    total: Mapping[str, float]
+    spent: Mapping[str, float]
+    held: Mapping[str, float]
+    calls: Sequence[Mapping[str, float]] = field(default=())
+
+    @property
+    def wanted(self) -> float:
+        """The number of calls for which something is to be reserved."""
+        return float(len(self.calls))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """
+    The answer of the store to a `Draw`.
+
+    Attributes:
+        calls: For how many of the calls what they may take is reserved, from the first one on.
+        waits: Whether other workers have something reserved which they may give back.
+        left: By unit, what is neither spent nor reserved.
+    """
+
+    calls: int
+    waits: bool
+    left: Mapping[str, float]
+
+
+class LeaseStore(Protocol):
+    """A connection to a store that holds limits, of one worker process. It connects with the first question."""
+
+    async def lease(self, ask: Ask) -> Grant:
+        """
+        Answer *ask* by the rules of `grant`, in one step that no other worker's comes between, by the store's clock.
+
+        Raises:
+            TransientError: The store is away, or has no room.
+            FatalError: The store can hold no limits: it refuses the login or what it takes to keep a limit.
+        """
+
+    async def draw(self, ask: Draw) -> Drawn:
+        """Answer *ask* by the rules of `draw`, else as `lease`. What it tells must outlive a restart of the store."""
+
+    async def close(self) -> None:
+        """Close the connection."""
+
+
+def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
+    """
+    Return the answer to *ask*, and change *state* to what the store holds afterwards.
+
+    A share is at most a fair part of what is wanted, and at most what the others have left. Among more than `MANY`
+    workers the fair part is that of a moment ago, up to `LEVEL_HOLDS`, and a worker that has ended keeps its share for
+    as long: otherwise each question would look at all workers, and thousands of them ask a few times a second.
+
+    The calls of a rate are granted one after the other on one time line for each unit, as by the generic cell rate
+    algorithm: `until` is the time until which a unit is granted.
+
+    Args:
+        state: What the store holds of the limit; empty at first. It can be written as JSON.
+        ask: The question.
+        now: The time by the store's clock, in seconds.
+    """
+    workers: dict[str, list[float]] = state.setdefault("workers", {})
+    many = state.get("many")
+    ended = False
+    if many is None or now >= many[0]:  # else the entries of workers that have ended stay until then
+        many = None
+        alive = {name: entry for name, entry in workers.items() if entry[2] > now}
+        ended = bool(workers and not alive)
+        workers = state["workers"] = alive
+    own = workers.pop(ask.worker, None)
+    # The store was away from this worker, or from all, or has lost its data.
+    missed = ask.away or (ask.held > 0 and (own is None or own[2] <= now)) or ended
+    if missed and now >= state.get("recovery", 0.0):
+        state["recovery"] = now + ask.recovery
+    recovering = now < state.get("recovery", 0.0)
+    wanted = min(ask.wanted, ask.held) if recovering else ask.wanted
+    if many is None:
+        others = sum(entry[1] for entry in workers.values())
+        level = _level(sorted([wanted, *(entry[0] for entry in workers.values())]), ask.total)
+        many = [now + LEVEL_HOLDS, level, others]
+    else:
+        many[2] -= own[1] if own is not None else 0.0
+        level, others = many[1:]
+    share = max(0.0, min(wanted, level if ask.cost else math.ceil(level), ask.total - others))
+    share = share if ask.cost else math.floor(share)
+    if max(wanted, share, ask.least) > 0:
+        workers[ask.worker] = [wanted, max(share, ask.least), now + ask.lease]
+        many[2] += max(share, ask.least)
+    state["many"] = many if len(workers) > MANY else None
+    return _calls(state, ask, now, share, wanted > 0 and not recovering) if ask.cost else Grant(share=share)
+
+
+def _level(wanted: list[float], total: float) -> float:
+    """Return the most that one worker gets, when *total* is divided fairly among those that want *wanted*, sorted."""
+    level = before = 0.0
+    for place, each in enumerate(wanted):
+        level = max(level, (total - before) / (len(wanted) - place))
+        before += each
+    return level
+
+
+def _calls(state: dict[str, Any], ask: Ask, now: float, share: float, whole: bool) -> Grant:
+    """Return the calls of *share*, or one if that is less than one and *whole* calls may be granted."""
+    until = state.setdefault("until", {})
+    for unit in ask.cost:
+        until[unit] = max(until.get(unit, 0.0) + ask.settle.get(unit, 0.0), now)
+    start = max(until[unit] for unit in ask.cost) - now
+    calls = share * ask.period / max(ask.cost.values())
+    if calls < 1.0 and whole:
+        calls = 1.0
+    if calls == 0.0 or start > ask.ahead:
+        return Grant(share=share, start=start, wait=max(start - ask.ahead, 0.0))
+    for unit, seconds in ask.cost.items():
+        until[unit] += calls * seconds
+    return Grant(share=share, calls=calls, start=start)
+
+
+def draw(state: dict[str, Any], ask: Draw, now: float) -> Drawn:
+    """
+    Return the answer to *ask*, and change *state* to what the store holds afterwards.
+
+    The store keeps the sums of all workers, and what each worker has told last, so that a question costs the same
+    whatever many workers there are. What a worker that was killed had reserved stays reserved: nobody knows whether its
+    calls were paid for.
+
+    Args:
+        state: What the store holds of the budget; empty at first. It can be written as JSON.
+        ask: The question.
+        now: The time by the store's clock, in seconds.
+    """
+    workers: dict[str, dict[str, list[float]]] = state.setdefault("workers", {})
+    taken: dict[str, float] = state.setdefault("taken", {})
+    held: dict[str, float] = state.setdefault("held", {})
+    own = {unit: ask.held.get(unit, 0.0) for unit in ask.total}
+    before = workers.get(ask.worker, {})
+    for unit in ask.total:
+        spent, reserved = before.get(unit, (0.0, 0.0))
+        held[unit] = held.get(unit, 0.0) + own[unit] - reserved
+        taken[unit] = taken.get(unit, 0.0) + ask.spent.get(unit, 0.0) + own[unit] - spent - reserved
+    calls = 0
+    for each in ask.calls:
+        if any(taken[unit] + each.get(unit, 0.0) > total for unit, total in ask.total.items()):
+            break
+        calls += 1
+        for unit in ask.total:
+            for sums in (own, held, taken):
+                sums[unit] += each.get(unit, 0.0)
+    workers[ask.worker] = {unit: [ask.spent.get(unit, 0.0), own[unit]] for unit in ask.total}
+    if any(amount > 0.0 for amount in own.values()):
+        state["alive"] = now + ALIVE
+    others = any(held[unit] - own[unit] > 1e-9 * total for unit, total in ask.total.items())
+    return Drawn(
+        calls=calls,
+        waits=others and now < state.get("alive", 0.0),
+        left={unit: max(0.0, total - taken[unit]) for unit, total in ask.total.items()},
+    )
