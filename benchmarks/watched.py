@@ -1,10 +1,16 @@
-"""N13: what a monitor costs the workers: the CPU of N1's, N3's and N9's work with a monitor and without one, in pairs."""
+"""
+N13: what a monitor costs the workers: their CPU with a monitor and without one, in pairs.
+
+The works are those of N1, N3, N4 and N9. Where neither a source nor the decoding of answers takes time, as with cached
+keys, the share of the monitor is the largest.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import COLUMN, Table, alternate, median
+from benchmarks.postgres_bulk import TABLE
 from benchmarks.redis_bulk import seed
 from benchmarks.spark_runs import WARMUP, Meter, keys_of
 from enrichkit import Cache, enrich, local, monitor
@@ -26,6 +32,7 @@ SOURCES = (*COLUMN, "enrichkit/observe", "benchmarks/watched.py")
 def main(quick: bool) -> list[Table]:
     """Measure N13."""
     from enrichkit_http import HttpConfig
+    from enrichkit_postgres import PostgresConfig
     from enrichkit_redis import RedisConfig
 
     table = Table(
@@ -33,16 +40,21 @@ def main(quick: bool) -> list[Table]:
         "CPU of the workers with a monitor and without one, median of pairs",
         ("work", "rows", "us CPU per row without", "with", "more"),
     )
-    with local.redis() as server, local.http() as service, local.spark() as spark:
+    with local.redis() as server, local.http() as service, local.postgres() as database, local.spark() as spark:
         count = KEYS // 20 if quick else KEYS
         seed(server.url, count)
         service.script(latency=0.05)
-        meter = Meter(server.pid)
+        dsn = database.create_database()
+        database.execute(TABLE.format(count=count), dsn.rpartition("/")[2])
+        meter = Meter(server.pid, database.pid)
         http = HttpConfig(url=service.url + "/{}", value="score")
         store = RedisConfig(url=server.url)
+        users = PostgresConfig(dsn=dsn, table="users", key="id", columns=("name",))
+        numbers = spark.range(0, count, 1, 2).selectExpr("cast(id as int) as key")
         works: dict[str, tuple[int, Callable[[], DataFrame]]] = {
             "N1: HTTP, 50 ms": (HTTP_KEYS, lambda: _column(spark, HTTP_KEYS, http, returns="int")),
             "N3: Redis, distinct keys": (count, lambda: _column(spark, count, store)),
+            "N4: PostgreSQL, distinct keys": (count, lambda: numbers.select(enrich(users, "key"))),
             "N9: cached keys": (
                 count,
                 lambda: keys_of(spark, count, "u").selectExpr(
