@@ -458,7 +458,7 @@ def test_an_object_that_could_not_be_opened_is_not_closed(worker: Worker) -> Non
 
 def test_the_decorator_and_the_module_of_the_same_name_are_both_there() -> None:
     assert connector is enrichkit.connector
-    assert Connector.__module__ == "enrichkit.interface"
+    assert Connector.__module__ == "enrichkit.interface.connector"
     assert Connector is pickle.loads(pickle.dumps(Connector))
 
 

@@ -214,7 +214,7 @@ def test_an_absent_driver_is_an_import_error_too(install: Install) -> None:
         ("None", "[]"),
         ("'FakeConnector'", "['FakeConnector']"),
         ("int", "[<class 'int'>]"),
-        ("enrichkit.Connector", "[<class 'enrichkit.interface.Connector'>]"),
+        ("enrichkit.Connector", "[<class 'enrichkit.interface.connector.Connector'>]"),
     ],
 )
 def test_a_hook_that_returns_nonsense_is_the_fault_of_its_plugin(install: Install, returned: str, shown: str) -> None:
