@@ -214,19 +214,20 @@ class ConnectorBlockedError(TaskFailedError):
     """A connector blocked the event loop for too long, or the event loop ended."""
 
 
-LIKENESS = 0.65
-"""How much of a name has to be in another one; at difflib's own 0.6, `url` looks like `journal`."""
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """
     Return ``" Did you mean 'x'?"`` when one of *known* looks like *name*, else an empty text.
+
+    Args:
+        name: What somebody has written.
+        known: What it may be.
+        likeness: Least ratio of `difflib.SequenceMatcher` for the two; 0 to 1.
 
     >>> f"No column is named 'teir'.{did_you_mean('teir', ['name', 'tier'])}"
     "No column is named 'teir'. Did you mean 'tier'?"
     """
     known = list(known)
     close = [other for other in known if other.lower() == name.lower()] or difflib.get_close_matches(
-        name, known, n=1, cutoff=LIKENESS
+        name, known, n=1, cutoff=likeness
     )
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -443,6 +443,10 @@ class Options:
         return "null" if self.details else "fail"
 
 
+LIKENESS = 0.65
+"""How much a name has to look like an option; at 0.6, which is usual, `url` looks like `journal`."""
+
+
 def check_known(names: Iterable[str], known: Sequence[str], function: str) -> None:
     """Raise an `UnknownOptionError` with a hint when one of *names* is not in *known*, the keywords of *function*."""
     for name in names:
@@ -453,7 +457,7 @@ def check_known(names: Iterable[str], known: Sequence[str], function: str) -> No
                     f"the rows. enrich_frame(df, source, on=..., {name}=...) has it."
                 )
             raise UnknownOptionError(
-                f"{function} has no option {name!r}.{did_you_mean(name, known)} Options: {', '.join(known)}. "
+                f"{function} has no option {name!r}.{did_you_mean(name, known, LIKENESS)} Options: {', '.join(known)}. "
                 "What concerns the source belongs to its config."
             )
 
