@@ -159,7 +159,7 @@ async def _engine_with(options: Options) -> tuple[Clock, Engine, AnswerCache, Re
         options.cache.ttl, ROOM, jitter=0.1, stale_if_error=options.cache.stale_if_error, refresh_ahead=1.0
     )
     behind = background_options(options)
-    refresher = Refresher(cache, lambda emit: BackgroundRun(engine, "clock", behind, plain, emit, ordered=False))
+    refresher = Refresher(cache, lambda emit: BackgroundRun(engine, "clock", behind, plain, emit, ordered=False), 8)
     return clock, engine, cache, refresher
 
 

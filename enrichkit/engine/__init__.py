@@ -12,6 +12,7 @@ From the Spark thread to the loop thread and back:
 One per source and worker process:
 
     engine.py       pending keys become calls: slots, gate, connector
+    opening.py      the connector, opened by the first call and closed at the end
     limits.py       the gate (pause, outage, limit, budget, rate, quota, breaker) and the budget of retries
     allowance.py    how many calls may be in flight at a source that refuses some of them
     tuning.py       capacity="auto": how many calls may be in flight, by the latency of those that end

@@ -12,23 +12,19 @@ import math
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ContractError, OverBudgetError
-from ..functions import raised
 from ..leases import Draw, Drawn
-from ..outcome import OVER_BUDGET
-from . import settlement
 from .leases import AGAIN, HOLD, IDLE
 from .records import Bundle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ..interface import Connector
     from ..limits import Budget
     from .leases import Lessee
-    from .records import Group, InFlight, Search
-    from .run import Run
+    from .records import Group, InFlight
 
-__all__ = ["Account", "reserve"]
+__all__ = ["Account"]
 
 
 class Account:
@@ -90,6 +86,14 @@ class Account:
         self._sent = 0  # calls since the last question
         self._question: Draw | None = None  # the last one
         self._wanted_at = float("-inf")
+
+    def most_of(self, connector: Connector[Any], group: Group) -> dict[str, float]:
+        """Return the most that a call of *connector* for *group* may take; raises what the connector raises."""
+        keys: tuple[Any, ...] = tuple(
+            chain.from_iterable(held.keys if isinstance(held, Bundle) else (held.key,) for held in group)
+        )
+        found = connector.most(keys) or {}
+        return {unit: float(found[unit]) for unit in self.total}
 
     def take(self, most: Mapping[str, float], now: float) -> bool:
         """Return whether a call that may take *most* may leave; that is reserved then. Else it waits, or is over."""
@@ -176,49 +180,3 @@ class Account:
     def told(self) -> str:
         """Return the share as users read it."""
         return "nothing"
-
-
-def reserve(run: Run, group: Group, search: Search | None) -> Mapping[str, float] | None:
-    """
-    Reserve the most that a call for *group* may take, and return it.
-
-    Returns:
-        None: the call may not leave now. The group is back at the head of the queue, or it will have its outcome, that
-        the budget is spent.
-    """
-    engine = run.engine
-    account = engine.account
-    assert account is not None
-    keys: tuple[Any, ...] = tuple(
-        chain.from_iterable(held.keys if isinstance(held, Bundle) else (held.key,) for held in group)
-    )
-    try:
-        found = engine.connector.most(keys)
-        most = {unit: float((found or {})[unit]) for unit in account.total}
-    except Exception as error:  # noqa: BLE001  # the border to a plugin
-        wrong = ContractError(f"{run.source}: the connector's most() raised {raised(error)}.")
-        engine.soon(run.fail, wrong)
-        return None
-    if account.take(most, engine.now()):
-        return most
-    if account.over(most):
-        engine.soon(_refuse, run, group)
-        return None
-    run.stop_clocks(held for held in group if not isinstance(held, Bundle))  # first: the queue counts clocks
-    run.pending.put_back(group, search)
-    engine.hold()
-    return None
-
-
-def _refuse(run: Run, group: Group) -> None:
-    """Give the keys of *group* their outcome: the budget is spent."""
-    assert run.engine.account is not None
-    error = OverBudgetError(run.engine.account.describe())
-    for held in group:
-        for lookup in held.singly():
-            if run.closed:
-                return
-            if not lookup.settled and lookup.unasked():
-                settlement.settle(run, lookup, OVER_BUDGET, error=error)
-    run.flush()
-    run.engine.wake()

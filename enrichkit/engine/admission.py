@@ -153,7 +153,7 @@ def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Seq
 
 def index_all(run: Run) -> None:
     """Enter all bundles in the table that are not in it yet: a slice comes that may have some of their keys."""
-    asked = (bundle for call in run.engine.calls_of(run) for bundle in call.bundles)
+    asked = (bundle for call in run.in_flight() for bundle in call.bundles)
     for bundle in chain(run.pending.bundles(), asked):
         if not bundle.entered:
             bundle.enter()

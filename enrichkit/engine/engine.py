@@ -9,7 +9,6 @@ calls in flight is bounded by construction. Between tasks the engine stays open,
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections import deque
 from dataclasses import replace
@@ -17,13 +16,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConnectorError, FatalError, TransientError, UnavailableError
+from ..errors import ContractError, OverBudgetError, TransientError
 from ..functions import raised
 from .deadlines import TICKS_PER_TIMEOUT, Sweeper
 from .fast_paths import answered_one
 from .hedging import Hedges
 from .job import JobLimits, average_cost
-from .limits import Gate, RetryBudget
+from .limits import Gate, RetryBudget, background_slots
+from .opening import Opening
 from .pacing import CallMeter
 from .results import ANSWERED, AWAY, FAULTY, TROUBLED, Ending, conclude, with_said
 from .returned import came_back
@@ -32,17 +32,16 @@ from .tuning import Tuner
 from .watchdog import stood_still, sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from ..interface import Call, Connector
     from ..limits import Budget, Limit, Rate
+    from .account import Account
     from .job import Store
-    from .records import InFlight, Lookup, Search
+    from .records import Group, InFlight, Lookup, Search
     from .run import Run
 
 __all__ = ["Engine"]
-
-_log = logging.getLogger("enrichkit")
 
 TURNS_WITHOUT_YIELD = 32  # calls that a slot may make without letting the loop go round, if they never suspend
 
@@ -125,10 +124,7 @@ class Engine:
         self._parked: deque[asyncio.Future[None]] = deque()
         self._short_of_tokens: deque[tuple[Run, list[Lookup], int]] = deque()  # retries, in the order of their back-off
         self._resume: asyncio.TimerHandle | None = None
-        self._opening = asyncio.Lock()
-        self._open = False
-        self._open_failures = 0
-        self._open_failure: BaseException = TransientError("")
+        self._opening = Opening(connector, self.name, lambda: self.gate.no_connection(self.now()))
         self._closing = False
 
     def __repr__(self) -> str:
@@ -157,7 +153,7 @@ class Engine:
         if run in self.runs:
             self.runs.remove(run)
             self._short_of_tokens = deque(entry for entry in self._short_of_tokens if entry[0] is not run)
-        for call in self.calls_of(run):
+        for call in run.in_flight():
             call.late = True  # nobody waits for the call any more, and its end says nothing of the source
             run.stats.abandoned += call.cancelled_at is None
             self.cancel(call, self.now())
@@ -176,10 +172,6 @@ class Engine:
     def _maybe_idle(self) -> None:
         if not self.runs and not self._tiers:
             self.idle_since = self.now()
-
-    def calls_of(self, run: Run) -> Iterator[InFlight]:
-        """Iterate over the calls of *run* that are in flight."""
-        return (call for call, owner in self.calls.items() if owner is run)
 
     def cancel(self, call: InFlight, now: float) -> None:
         """Cancel *call*, once; its slot is free when it has ended."""
@@ -241,8 +233,8 @@ class Engine:
     async def store(self, values: Mapping[Any, Any], ttl: float | None) -> None:
         """Have the connector write *values*, whatever calls are in flight; see `Connector.store_many`."""
         if values:
-            if not self._open:
-                await self._open_connector()
+            if not self._opening.done:
+                await self._opening.open()
             await self.connector.store_many(values, ttl)
 
     async def close(self) -> None:
@@ -256,7 +248,7 @@ class Engine:
         if self._slots:
             await asyncio.wait(list(self._slots), timeout=1.0)
         await self.job.close()
-        await self._close_connector()
+        await self._opening.close()
 
     # slots
 
@@ -279,8 +271,8 @@ class Engine:
             answers: Any = None
             failure: BaseException | None = None
             try:
-                if not self._open:
-                    await self._open_connector()
+                if not self._opening.done:
+                    await self._opening.open()
                 about = run.first_call if call.attempt == 1 and not self._metered else self._about(run, call)
                 answers = await connector.fetch_many(call.keys, about)
             except BaseException as error:  # the border to a plugin: any error is a key's or the task's
@@ -336,7 +328,7 @@ class Engine:
             if len(runs) > 1:
                 runs.rotate(-1)
             try:
-                call = run.take(self._most_keys(run), task, self._key_columns)
+                call = self._call_for(run, task)
             except Exception as error:  # noqa: BLE001  # keys that left `pending` for no call would wait for ever
                 run.broken(error)
                 return self._next(task)
@@ -347,6 +339,53 @@ class Engine:
                 return call, run
         return None
 
+    def _call_for(self, run: Run, task: asyncio.Task[None] | None) -> InFlight | None:
+        """Return the call that *task* makes now for keys of *run*; None: none may leave."""
+        if run.background and not self._has_room_behind():
+            return None
+        group, search = run.take(1 if self.batch_size == 1 else self._most_keys(run))
+        if not group:
+            return None
+        if self.account is None:
+            return run.begin(group, search, task, self._key_columns)
+        most = self._reserve(self.account, run, group, search)
+        if most is None:
+            return None
+        call = run.begin(group, search, task, self._key_columns)
+        self.account.calls[call] = most
+        return call
+
+    def _has_room_behind(self) -> bool:
+        """Whether a call in the background may leave: no row waits for a slot, and few such calls are in flight."""
+        # While the source is away no row needs a slot, and somebody has to ask whether it is back.
+        most = background_slots(self.capacity) or self.gate.outage.since is not None
+        if sum(run.background for run in self.calls.values()) >= most:
+            return False
+        return not any(run.pending for run in self.runs if not run.background)
+
+    def _reserve(self, account: Account, run: Run, group: Group, search: Search | None) -> Mapping[str, float] | None:
+        """
+        Reserve the most that a call for *group* may take, and return it.
+
+        Returns:
+            None: the call may not leave now. The group is back at the head of the queue, or it will have its outcome,
+            that the budget is spent.
+        """
+        try:
+            most = account.most_of(self.connector, group)
+        except Exception as error:  # noqa: BLE001  # the border to a plugin
+            wrong = ContractError(f"{run.source}: the connector's most() raised {raised(error)}.")
+            self._loop.call_soon(run.fail, wrong)
+            return None
+        if account.take(most, self.now()):
+            return most
+        if account.over(most):
+            self._loop.call_soon(run.refuse, group, OverBudgetError(account.describe()))
+            return None
+        run.put_back(group, search)
+        self._held_back()
+        return None
+
     def _most_keys(self, run: Run) -> int:
         """
         Return how many keys the next call of *run* may have.
@@ -354,8 +393,7 @@ class Engine:
         The answers to all calls in flight fit into half of `window_bytes`; the other half is for the answers that have
         come and that Spark has not taken.
         """
-        size = self.batch_size
-        return size if size == 1 else self._answer_bytes.most(size, run.options.window_bytes / 2 / self.allowed)
+        return self._answer_bytes.most(self.batch_size, run.options.window_bytes / 2 / self.allowed)
 
     def _held_back(self) -> bool:
         """Whether the gate holds calls back now; if so, the slots are woken when it may let one leave."""
@@ -366,14 +404,6 @@ class Engine:
         if self._resume is None:
             self._resume = self._loop.call_later(wait, self._wake_again)
         return True
-
-    def hold(self) -> None:
-        """Look again in a moment whether a call may leave, which could not."""
-        self._held_back()
-
-    def soon(self, step: Callable[..., None], *args: Any) -> None:
-        """Have *step* done as soon as the present one has ended."""
-        self._loop.call_soon(step, *args)
 
     def look_again(self) -> None:
         """Look now whether the gate lets calls leave: a share of a limit has changed."""
@@ -483,37 +513,6 @@ class Engine:
         if isinstance(failure, TransientError):
             self.gate.heed(call, failure, len(self.calls), self.now())  # also when nobody waits for this call any more
         return with_said(run, failure)
-
-    # connector
-
-    async def _open_connector(self) -> None:
-        times = self._open_failures
-        async with self._opening:
-            if self._open:
-                return
-            if self._open_failures > times:  # while this slot waited for the lock: one failure is that of all
-                raise self._open_failure.with_traceback(None)
-            try:
-                await self.connector.open()
-            except BaseException as error:
-                await self._close_connector()  # what a failed open left behind
-                if isinstance(error, UnavailableError) and error.busy:
-                    self.gate.no_connection(self.now())
-                if isinstance(error, TransientError):
-                    self._open_failures, self._open_failure = self._open_failures + 1, error
-                if isinstance(error, Exception) and not isinstance(error, ConnectorError):
-                    raise FatalError(
-                        f"{self.name}: its connector could not be opened: it raised {raised(error)}."
-                    ) from None  # its text may hold secrets, and a traceback would show them
-                raise
-            self._open = True
-
-    async def _close_connector(self) -> None:
-        self._open = False
-        try:
-            await self.connector.close()
-        except Exception as error:  # noqa: BLE001  # nothing depends on it any more, but it must be seen
-            _log.warning("%s: close() raised %s", self.name, type(error).__name__)
 
     # deadlines
 

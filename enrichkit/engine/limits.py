@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from .permits import LimitShare
     from .records import InFlight
 
-__all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "Rate", "RetryBudget", "asked_pause"]
+__all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "Rate", "RetryBudget", "asked_pause", "background_slots"]
 
 RETRY_AFTER_MAX = 60.0
 """Longest Retry-After that is honoured, in seconds; botocore clamps likewise."""
+BACKGROUND_SHARE = 4
+"""Calls in the background take one of so many slots; of fewer slots they take one, and none of a single one."""
 TOGETHER = 0.01
 """Seconds in which refusals are one: a second look for idle engines would find none."""
 
@@ -37,6 +39,11 @@ def asked_pause(retry_after: float | None) -> float | None:
     """Return *retry_after* clamped to 0..60, or None where a source asks for no pause, or for one that is no number."""
     # A NaN is not equal to itself.
     return None if retry_after is None or retry_after != retry_after else min(max(retry_after, 0.0), RETRY_AFTER_MAX)
+
+
+def background_slots(capacity: int) -> int:
+    """Return how many of *capacity* slots calls in the background may take."""
+    return min(capacity - 1, max(1, capacity // BACKGROUND_SHARE))
 
 
 class Rate:

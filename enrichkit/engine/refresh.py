@@ -15,19 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..outcome import MISSING, OK, Outcomes
 from .cache import MISS
+from .limits import background_slots
 from .run import Run
 
 if TYPE_CHECKING:
-    import asyncio
-
     from ..options import Options
     from .cache import AnswerCache
-    from .records import InFlight, Part
+    from .records import Part
 
 __all__ = ["BackgroundRun", "Refresher", "background_options"]
 
-SHARE = 4
-"""Calls in the background take one of so many slots; of fewer slots they take one, and none of a single one."""
 AHEAD = 2
 """Keys that may wait, as a multiple of those in calls."""
 
@@ -35,21 +32,7 @@ AHEAD = 2
 class BackgroundRun(Run):
     """A run whose keys are asked for while no other run has keys that wait."""
 
-    def take(self, limit: int, task: asyncio.Task[Any] | None, key_columns: bool) -> InFlight | None:
-        """Return the call that the slot *task* makes now, as `Run.take`; None while others need the slots."""
-        engine = self.engine
-        # While the source is away no row needs a slot, and somebody has to ask whether it is back.
-        most = slots(engine.capacity) or engine.gate.outage.since is not None
-        if sum(isinstance(run, BackgroundRun) for run in engine.calls.values()) >= most:
-            return None
-        if any(run.pending for run in engine.runs if not isinstance(run, BackgroundRun)):
-            return None
-        return super().take(limit, task, key_columns)
-
-
-def slots(capacity: int) -> int:
-    """Return how many of *capacity* slots calls in the background may take."""
-    return min(capacity - 1, max(1, capacity // SHARE))
+    background = True
 
 
 def background_options(options: Options) -> Options:
@@ -67,6 +50,7 @@ class Refresher:
     Args:
         cache: Gets the answers; the runs that share it ask for a key once.
         make_run: Makes the unordered `BackgroundRun` from the function that takes its parts.
+        capacity: Slots of the engine.
 
     Attributes:
         run: The run.
@@ -74,13 +58,16 @@ class Refresher:
     """
 
     def __init__(
-        self, cache: AnswerCache, make_run: Callable[[Callable[[list[Part] | BaseException], None]], BackgroundRun]
+        self,
+        cache: AnswerCache,
+        make_run: Callable[[Callable[[list[Part] | BaseException], None]], BackgroundRun],
+        capacity: int,
     ) -> None:
         self._cache = cache
         self.serves_stale = cache.keeps_stale
         self.run = make_run(self._take)
         self._held: set[Any] = set()
-        self._room = AHEAD * max(1, slots(self.run.engine.capacity)) * self.run.engine.batch_size
+        self._room = AHEAD * max(1, background_slots(capacity)) * self.run.engine.batch_size
 
     def took(self, seconds: float) -> None:
         """Note that a call took a number of *seconds*."""

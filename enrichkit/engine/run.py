@@ -12,32 +12,30 @@ import asyncio
 import logging
 import random
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from ..errors import PermanentError, TaskFailedError
-from ..interface import Answers, Call, Connector, Key, TaskInfo
-from ..outcome import ERROR, MISSING, TIMEOUT, Outcomes
+from ..interface import Answers, Call, Key, TaskInfo
+from ..outcome import ERROR, MISSING, OVER_BUDGET, TIMEOUT, Outcomes
 from . import admission, settlement
-from .account import reserve
 from .deadlines import TICK_MAX, Deadlines
 from .pending import Pending
 from .policies import Policies
 from .queues import OrderedQueue, UnorderedQueue
-from .records import NO_SLICE, InFlight, Part
+from .records import NO_SLICE, Bundle, InFlight, Part
 from .stats import RunStats
 
 if TYPE_CHECKING:
+    from ..errors import OverBudgetError
     from ..options import Options
-    from .account import Account
     from .cache import AnswerCache, Stage
     from .fallback import Fallback
     from .limits import Gate, RetryBudget
     from .preload import Table
-    from .records import Bundle, Lookup, Search
+    from .records import Group, Lookup, Search
     from .refresh import Refresher
     from .reuse import Reuse
     from .tiers import Tier
@@ -70,46 +68,26 @@ class EnginePort(Protocol):
         batch_size: Most keys per call.
         retry_budget: How many retries the source may get.
         gate: What holds calls back although a slot is free.
+        calls: The calls in flight, late ones included, each with its run.
         now: Loop time.
         attach: Serve a run until it closes.
         wake: Let slots look for groups.
         later: Put a group at the head of the pending queue of a run after a wait.
-        calls: The calls in flight, late ones included, each with its run.
-        runs: The runs that are served.
-        capacity: Number of slots.
-        allowed: Calls that may be in flight now, at most the capacity.
-        connector: What makes the calls.
-        account: What the job may still spend; None: there is no budget.
-        hold: Look again in a moment whether a call may leave, which could not.
-        soon: Have a step done as soon as the present one has ended.
-        calls_of: Iterate over the calls of a run that are in flight.
-        held_by: Return what holds calls back now, although keys wait; None: nothing does.
         detach: Stop serving a run, and cancel its calls.
     """
 
-    account: Account | None
     batch_size: int
     retry_budget: RetryBudget
-    calls: dict[InFlight, Run]
-    capacity: int
-    connector: Connector[Any]
     gate: Gate
+    calls: dict[InFlight, Run]
     now: Callable[[], float]
-    runs: deque[Run]
-
-    @property
-    def allowed(self) -> int: ...
 
     def attach(self, run: Run) -> None: ...
     def wake(self) -> None: ...
     def later(
         self, run: Run, wait: float, group: list[Lookup], tokens: int = 0, search: Search | None = None
     ) -> None: ...
-    def calls_of(self, run: Run) -> Iterable[InFlight]: ...
     def detach(self, run: Run) -> None: ...
-    def held_by(self) -> str | None: ...
-    def hold(self) -> None: ...
-    def soon(self, step: Callable[..., None], *args: Any) -> None: ...
 
 
 class FirstAnswers(Protocol):
@@ -157,11 +135,11 @@ class Run:
         neighbours: The keys of each slice come in order, and keys that lie side by side are asked for together.
         first_answers: Looks at the first answers; None: nobody does.
         looks_up: How the source is asked for a key, for a warning: its config, which hides secrets.
+        shows_costs: The details of the rows show what their calls have cost.
 
     Attributes:
         stages: What is asked before the source, in order.
         remembers: Whether a stage wants the answers of the source.
-        shows_costs: Whether the details of the rows show what their calls have cost.
         table: Key to the lookup or bundle that asks for it.
         draining: Key to the call that goes on although the key's lookup has timed out.
         touched: Slices that have new outcomes since the last flush; unordered, with the places of the keys.
@@ -187,6 +165,8 @@ class Run:
 
     behind_tiers = False
     """Whether keys come from a tier, so that those of a slice may come after those of later slices."""
+    background = False
+    """Whether the engine makes calls for it only while no other run needs the slots."""
 
     def __init__(
         self,
@@ -214,6 +194,7 @@ class Run:
         neighbours: bool = False,
         first_answers: FirstAnswers | None = None,
         looks_up: str = "the config of the source",
+        shows_costs: bool = False,
     ) -> None:
         self.engine = engine
         self.source = source
@@ -239,7 +220,7 @@ class Run:
         limit = options.longest_wait or DAY
         self.attempt_timeout = options.seconds_of_attempt
         self.hedged = options.hedged
-        self.shows_costs = options.details and bool(engine.connector.units)
+        self.shows_costs = shows_costs
         self.hard_limit = min(DAY, max(HARD_LIMIT_FACTOR * limit, limit + HARD_LIMIT_EXTRA))
         self.first_call = Call(timeout=self.hard_limit, many=many, task=task or TaskInfo(), run=call_run)
         self.fallbacks = tuple(fallbacks)
@@ -286,6 +267,10 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.source}: {len(self.table)} in flight or pending, {len(self.queue)} slices held>"
+
+    def in_flight(self) -> Iterator[InFlight]:
+        """Iterate over its calls that are in flight."""
+        return (call for call, run in self.engine.calls.items() if run is self)
 
     def behind(self) -> Iterator[Run]:
         """Iterate over the runs behind this one: of its fallbacks, of its refresher, and of its tiers."""
@@ -389,20 +374,16 @@ class Run:
 
     # pending keys
 
-    def take(self, limit: int, task: asyncio.Task[Any] | None, key_columns: bool) -> InFlight | None:
-        """Return the call that the slot *task* makes now, of at most *limit* pending keys; None if none may leave."""
+    def take(self, limit: int) -> tuple[Group, Search | None]:
+        """Remove at most *limit* pending keys for a call, and return them as `Pending.take`; none if none may leave."""
         only = None
         if self.held_back or self.settled_bytes - self.taken_bytes > self.options.window_bytes:
             only = self.only_slice()
-        group, search = self.pending.take(limit, only)
-        if not group:
-            return None
-        account, most = self.engine.account, None
-        if account is not None and (most := reserve(self, group, search)) is None:
-            return None
+        return self.pending.take(limit, only)
+
+    def begin(self, group: Group, search: Search | None, task: asyncio.Task[Any] | None, key_columns: bool) -> InFlight:
+        """Return the call for *group*, which the slot *task* makes now; the clocks of its keys start."""
         call = InFlight(group, search, self.engine.now(), task, key_columns)
-        if account is not None and most is not None:
-            account.calls[call] = most
         if self.tiers:
             self._start_call(call)
         else:
@@ -462,6 +443,22 @@ class Run:
         if group and not self.closed:
             self.pending.add_urgent(group, search)
             self.engine.wake()
+
+    def put_back(self, group: Group, search: Search | None) -> None:
+        """Put *group*, for which no call may leave now, back at the head of the pending queue."""
+        self.stop_clocks(held for held in group if not isinstance(held, Bundle))  # first: the queue counts clocks
+        self.pending.put_back(group, search)
+
+    def refuse(self, group: Group, error: OverBudgetError) -> None:
+        """Give the keys of *group* their outcome: the budget is spent, as *error* says."""
+        for held in group:
+            for lookup in held.singly():
+                if self.closed:
+                    return
+                if not lookup.settled and lookup.unasked():
+                    settlement.settle(self, lookup, OVER_BUDGET, error=error)
+        self.flush()
+        self.engine.wake()
 
     def start_clocks(self, count: int, now: float) -> None:
         """Start the clock of the next pending lookups, *count* of them at most, as if they had a slot."""

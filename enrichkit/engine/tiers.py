@@ -25,10 +25,8 @@ from .records import NO_SLICE
 from .run import Run
 
 if TYPE_CHECKING:
-    import asyncio
-
     from .engine import Engine
-    from .records import InFlight, Part
+    from .records import Group, Part, Search
     from .write_back import WriteBack
 
 __all__ = ["Tier", "TierRun"]
@@ -69,13 +67,13 @@ class TierRun(Run):
     tier: Tier
     behind_tiers = True  # an earlier tier passes on the keys of some slices later than those of later ones
 
-    def take(self, limit: int, task: asyncio.Task[Any] | None, key_columns: bool) -> InFlight | None:
-        """Return the call that the slot *task* makes now, as `Run.take`."""
+    def take(self, limit: int) -> tuple[Group, Search | None]:
+        """Remove pending keys for a call, as `Run.take`."""
         parent = self.tier.parent
         assert parent is not None
         waiting = parent.settled_bytes - parent.taken_bytes
         self.held_back = parent.held_back or waiting > parent.options.window_bytes
-        return super().take(limit, task, key_columns)
+        return super().take(limit)
 
     def only_slice(self) -> Part | Outcomes | None:
         """Return the slice whose keys alone may be asked for: the one with keys of the parent's only slice."""

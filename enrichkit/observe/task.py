@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from ..engine.engine import Engine
     from ..engine.loop import LoopThread
     from ..engine.run import Run
     from ..interface import Key, TaskInfo
@@ -138,12 +139,13 @@ class ObservedTask:
     def _sample(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
         now, cpu = loop.time(), time.thread_time()
         seconds = now - self._sampled
-        self._held = run.engine.held_by()
+        engine = _engine_of(run)
+        self._held = engine.held_by()
         self.clock.sample(seconds, cpu - self._cpu, self._held)
         self._lag = max(0.0, seconds - SAMPLE)
         self._lag_max = max(self._lag_max, self._lag)
-        self._in_flight_max = max(self._in_flight_max, len(run.engine.calls))
-        self._allowed_seconds += run.engine.allowed * seconds
+        self._in_flight_max = max(self._in_flight_max, len(engine.calls))
+        self._allowed_seconds += engine.allowed * seconds
         if run.held_back:
             self._bytes_seconds += seconds
         self._sampled, self._cpu = now, cpu
@@ -225,7 +227,7 @@ class ObservedTask:
             "began": self._began,
             "state": state,
             "error": None if state != "failed" or error is None else f"{type(error).__name__}: {error}"[:ERROR_MAX],
-            "capacity": plan.capacity if run is None else run.engine.allowed,
+            "capacity": plan.capacity if run is None else _engine_of(run).allowed,
             "capacity_max": plan.capacity if plan.options.tuned else None,
             "batch_size": plan.batch_size,
             "batch_size_max": plan.connector.max_batch_size,
@@ -245,24 +247,30 @@ class ObservedTask:
             if not run.stats.calls:
                 continue
             counted = run.stats.counted(run.policies.show) | {"rows": 0, "bytes": run.settled_bytes}
-            outage = run.engine.gate.outage.since
+            engine = _engine_of(run)
+            outage = engine.gate.outage.since
             yield {
                 **self.report(state),
                 "id": f"{self._id}-{number}",
                 "source": run.source,
-                "connector": run.engine.connector.name,
-                "capacity": run.engine.allowed,
+                "connector": engine.connector.name,
+                "capacity": engine.allowed,
                 "capacity_max": None,
-                "batch_size": run.engine.batch_size,
-                "batch_size_max": run.engine.connector.max_batch_size,
+                "batch_size": engine.batch_size,
+                "batch_size_max": engine.connector.max_batch_size,
                 "rate": run.options.calls_per_second,
                 "cache": False,
                 "emitted": 0,
-                "in_flight": len(run.engine.calls) if state == "running" else 0,
-                "away": None if outage is None else max(0.0, run.engine.now() - outage),
+                "in_flight": len(engine.calls) if state == "running" else 0,
+                "away": None if outage is None else max(0.0, engine.now() - outage),
                 "held": None,
                 "stats": Stats(**counted).as_dict(),  # the task is counted by its own report
             }
+
+
+def _engine_of(run: Run) -> Engine:
+    """Return the engine of *run*, of which a run itself knows less."""
+    return cast("Engine", run.engine)
 
 
 def _sampled(rows: int, wanted: int) -> npt.NDArray[np.int64]:

@@ -209,7 +209,8 @@ def _run_maker(
                 cleanup.callback(tiers[-1].close)
             refresher = None
             if cache is not None and plan.options.cache is not None and _has_background(plan.options.cache):
-                refresher = Refresher(cache, partial(_background_run, plan, engine, decode, task))
+                make_background = partial(_background_run, plan, engine, decode, task)
+                refresher = Refresher(cache, make_background, engine.capacity)
                 cleanup.callback(refresher.close)
             run = Run(
                 engine,
@@ -235,6 +236,7 @@ def _run_maker(
                 columns=columns,
                 first_answers=first_answers,
                 looks_up=repr(plan.config),
+                shows_costs=plan.options.details and bool(engine.connector.units),
             )
             cleanup.pop_all()
         if journal is not None:

@@ -73,6 +73,7 @@ class Task:
             self._emit,
             default_values=default_values,
             seed=1,
+            shows_costs=options.details and bool(engine.connector.units),
             **arguments,
         )
         self.ordered = arguments.get("ordered", True)
@@ -322,6 +323,7 @@ class Lab:
             lambda emit: BackgroundRun(
                 engine, "scripted", settings, lambda raws: (list(raws), {}), emit, ordered=False, seed=1
             ),
+            engine.capacity,
         )
 
     async def at(self, moment: float) -> None:

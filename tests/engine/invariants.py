@@ -81,7 +81,7 @@ def states_watched() -> Iterator[None]:
 def check_states(run: Run) -> None:
     """The state of each lookup without an outcome is what calls and queues say of it."""
     holding: Counter[Lookup] = Counter()
-    for call in run.engine.calls_of(run):
+    for call in run.in_flight():
         holding.update(lookup for lookup in call.lookups.values() if not lookup.settled)
     for lookup in {*holding, *(held for held in run.table.values() if isinstance(held, Lookup))}:
         calls = holding[lookup]
@@ -457,7 +457,7 @@ class RunWatch:
         """Return the lookups and bundles without an outcome that are in a call or wait for a slot."""
         run = self.run
         asked: dict[Lookup | Bundle, None] = {}
-        for call in run.engine.calls_of(run):
+        for call in run.in_flight():
             asked |= dict.fromkeys((*call.bundles, *call.lookups.values()))
         pending = run.pending
         short = [group for owner, group, _ in run.engine._short_of_tokens if owner is run]  # type: ignore[attr-defined]

@@ -131,7 +131,7 @@ def test_columns_of_several_types_are_compared_or_not_but_never_taken_for_apart(
 
 def aside(task: Task) -> list[Any]:
     """Return the keys of all bundles of *task* that the table does not know, those in calls first."""
-    calls = task.run.engine.calls_of(task.run)
+    calls = task.run.in_flight()
     bundles = [*(bundle for call in calls for bundle in call.bundles), *task.run.pending.bundles()]
     return [key for bundle in bundles if not bundle.entered for key in bundle.keys]
 

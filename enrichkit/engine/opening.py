@@ -1,0 +1,75 @@
+"""The connector of an engine, which the first call opens: one slot does it, and a failure is that of all who wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConnectorError, FatalError, TransientError, UnavailableError
+from ..functions import raised
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..interface import Connector
+
+__all__ = ["Opening"]
+
+_log = logging.getLogger("enrichkit")
+
+
+class Opening:
+    """
+    Opens and closes a connector.
+
+    Args:
+        connector: Not opened yet.
+        name: What messages call the engine.
+        no_connection: Called when the server has no free connection.
+
+    Attributes:
+        done: Whether the connector is open.
+    """
+
+    __slots__ = ("_connector", "_failure", "_failures", "_lock", "_name", "_no_connection", "done")
+
+    def __init__(self, connector: Connector[Any], name: str, no_connection: Callable[[], None]) -> None:
+        self.done = False
+        self._connector = connector
+        self._name = name
+        self._no_connection = no_connection
+        self._lock = asyncio.Lock()
+        self._failures = 0
+        self._failure: BaseException = TransientError("")
+
+    async def open(self) -> None:
+        """Open the connector, unless somebody else has done it meanwhile; raises a `ConnectorError`."""
+        times = self._failures
+        async with self._lock:
+            if self.done:
+                return
+            if self._failures > times:  # while this slot waited for the lock: one failure is that of all
+                raise self._failure.with_traceback(None)
+            try:
+                await self._connector.open()
+            except BaseException as error:
+                await self.close()  # what a failed open left behind
+                if isinstance(error, UnavailableError) and error.busy:
+                    self._no_connection()
+                if isinstance(error, TransientError):
+                    self._failures, self._failure = self._failures + 1, error
+                if isinstance(error, Exception) and not isinstance(error, ConnectorError):
+                    raise FatalError(
+                        f"{self._name}: its connector could not be opened: it raised {raised(error)}."
+                    ) from None  # its text may hold secrets, and a traceback would show them
+                raise
+            self.done = True
+
+    async def close(self) -> None:
+        """Close the connector; what it raises is only logged."""
+        self.done = False
+        try:
+            await self._connector.close()
+        except Exception as error:  # noqa: BLE001  # nothing depends on it any more, but it must be seen
+            _log.warning("%s: close() raised %s", self._name, type(error).__name__)
