@@ -26,6 +26,7 @@ from .names import new_loop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..interface import Connector
     from .cache import AnswerCache
     from .engine import Engine
     from .preload import Table
@@ -81,7 +82,7 @@ class LoopThread:
         engine = self.engines.get(key)
         if engine is None:
             self.engines[key] = engine = build()
-            engine.gate.make_room = partial(self._make_room, engine)
+            engine.gate.make_room = partial(self._make_room, type(engine.connector), engine)
         return engine
 
     def cache(self, key: str, build: Callable[[], AnswerCache]) -> AnswerCache:
@@ -96,6 +97,7 @@ class LoopThread:
         table = self.tables.get(key)
         if table is None or table.ended:
             self.tables[key] = table = build()
+            table.make_room = self._make_room
         return table
 
     def alive(self) -> bool:
@@ -172,16 +174,16 @@ class LoopThread:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _make_room(self, asks: Engine) -> None:
+    def _make_room(self, kind: type[Connector[Any]], asks: Engine | None = None) -> None:
         """
-        Close the idle engines whose connector is of the class of that of *asks*, which got no connection.
+        Close the idle engines with a connector of *kind*, of which one got no connection: that of *asks*, or of a load.
 
         Another `batch_size` or `capacity`, and another table, have an engine of their own, and its idle connections
         may be those that fill the server.
         """
         for key, engine in list(self.engines.items()):
             idle = engine.idle_since is not None and not engine.calls and engine is not asks
-            if idle and type(engine.connector) is type(asks.connector):
+            if idle and type(engine.connector) is kind:
                 self._close(key)
 
 

@@ -16,7 +16,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import ConfigError, EnrichkitError, FatalError, PermanentError, TaskFailedError, TransientError
+from ..errors import (
+    ConfigError,
+    EnrichkitError,
+    FatalError,
+    PermanentError,
+    TaskFailedError,
+    TransientError,
+    UnavailableError,
+)
 from ..functions import raised
 from ..interface import Absent, Answers, Call, Connector, Failure
 from .cache import ABSENT, MISS, Stage
@@ -62,6 +70,7 @@ class Table(Stage):
         loads: Loads that have ended well.
         failures: Loads that have failed.
         ended: Whether it can be used no more.
+        make_room: Close idle engines with connectors of a class; called when the server had no free connection.
         idle_since: Loop time since which no run uses it; None: one does.
     """
 
@@ -102,6 +111,7 @@ class Table(Stage):
         self.loads = 0
         self.failures = 0
         self.ended = False
+        self.make_room: Callable[[type[Connector[Any]]], None] = _no_engines
         loop = asyncio.get_running_loop()
         self._now = loop.time
         self.idle_since: float | None = self._now()
@@ -191,6 +201,8 @@ class Table(Stage):
                 return await load.run()
             except TransientError as error:
                 now = self._now()
+                if isinstance(error, UnavailableError) and error.busy and load.kind is not None:
+                    self.make_room(load.kind)
                 # From the last sign of life before the first failure, so that breaks in each attempt end it, too.
                 away = max(began, load.heard) if away is None else away
                 pause = max(wait, asked_pause(error.retry_after) or 0.0)
@@ -203,19 +215,25 @@ class Table(Stage):
                 wait = min(2 * wait, MOST_WAIT)
 
 
+def _no_engines(kind: type[Connector[Any]]) -> None:
+    """Do nothing: the table belongs to no loop thread."""
+
+
 class _Load:
-    """One attempt to load a source; *heard* is the loop time of its last page."""
+    """One attempt to load a source; *heard* is the loop time of its last page, *kind* the class of its connector."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self._answers: dict[Any, Any] = {}
         self._bytes = 0
         self.heard = 0.0
+        self.kind: type[Connector[Any]] | None = None
 
     async def run(self) -> tuple[dict[Any, Any], Any, int]:
         table = self._table
         connector = table._connector()
         connector.capacity = 1
+        self.kind = type(connector)
         first = table._first_answers() if table._first_answers is not None else None
         try:
             await self._step(connector.open())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
+import queue
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,13 @@ import pytest
 
 from enrichkit import Cache, Journal
 from enrichkit.engine.cache import ABSENT, MISS
+from enrichkit.engine.engine import Engine
 from enrichkit.engine.loop import IDLE_AFTER, LoopThread
 from enrichkit.engine.preload import Table
 from enrichkit.errors import ConfigError, FatalError, PermanentError, TaskFailedError, TransientError, UnavailableError
 from enrichkit.interface import Call, Connector, ConnectorConfig, Failure
 from enrichkit.options import Options, Preload
+from enrichkit.testing.scripted import ScriptedConnector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -554,6 +557,25 @@ async def test_a_task_that_ends_while_it_waits_leaves_the_load_to_the_others(lab
     await stays.end()
     assert (gone.values, stays.values) == ([], [1])
     assert table.idle_since == lab.now
+
+
+def test_idle_engines_make_room_for_a_load_that_gets_no_connection(thread: LoopThread) -> None:
+    store = Store({"a": 1})
+    store.broken = [UnavailableError("it has no free connection", sent=False, busy=True)]
+    idle, other = Listed(store), ScriptedConnector()
+    closed: queue.Queue[list[Connector[Any]]] = queue.Queue()
+
+    async def main() -> None:
+        for name, connector in (("idle", idle), ("other", other)):
+            thread.engine(name, lambda connector=connector: Engine(connector, 1, 1))  # type: ignore[misc]
+        table = thread.table("loaded", lambda: table_of(store))
+        while not table.loads:  # a test may look from time to time
+            await asyncio.sleep(0.01)
+        closed.put([engine.connector for engine in thread.engines.values()])
+
+    tasks: list[asyncio.Task[None]] = []
+    thread.post(lambda: tasks.append(asyncio.get_running_loop().create_task(main())))
+    assert closed.get(timeout=60.0) == [other]
 
 
 def test_a_table_that_nobody_uses_is_dropped(thread: LoopThread) -> None:
