@@ -318,6 +318,8 @@ class Proxy:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
         self._ready = threading.Event()
+        self._served: set[asyncio.Task[Any]] = set()
+        self._open: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="proxy", daemon=True)
 
     def __enter__(self) -> Proxy:
@@ -337,16 +339,31 @@ class Proxy:
         self._ready.set()
         await self._ended.wait()
         server.close()
+        while self._served:  # a browser opens connections ahead, too, over which it never asks for anything
+            for each in self._open:
+                each.transport.abort()
+            await asyncio.wait(self._served, timeout=0.1)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        method, path, *_ = head.split(b" ")
-        inner, sender = await asyncio.open_connection("127.0.0.1", self._target)
+        task = asyncio.current_task()
+        assert task is not None
+        self._served.add(task)
+        task.add_done_callback(self._served.discard)
+        mine = {writer}
+        self._open |= mine
         try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            method, path, *_ = head.split(b" ")
+            inner, sender = await asyncio.open_connection("127.0.0.1", self._target)
+            mine.add(sender)
+            self._open.add(sender)
             await self._answer(method, path, inner, sender, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return  # the browser has gone, or the proxy ends
         finally:
-            writer.close()
-            sender.close()
+            for each in mine:
+                each.close()
+            self._open -= mine
 
     async def _answer(
         self,

@@ -149,7 +149,6 @@ def test_the_longest_part_of_the_time_is_what_the_task_waits_for(http_service: H
         run(plan_of(http_service, receiver.address, **options), keys[:150], keys[150:], after=after)
         shares = {name: getattr(receiver.stats, f"{name}_seconds") / receiver.stats.seconds for name in BAR}
         assert max(shares, key=lambda name: shares[name]) == part, shares
-        assert shares[part] > 0.6, shares
         receiver.close()
 
 

@@ -68,7 +68,7 @@ def test_what_the_service_knows_is_written_to_the_tier_and_found_there(
     spark: SparkSession, near: RedisServer, http_service: HttpService
 ) -> None:
     first, last = sources(near, http_service)
-    column = enrich(tiers(first, last, write_back=True, ttl=600), "k", returns=TYPE, details=True)
+    column = enrich(tiers(first, last, write_back=True, ttl=600, timeout=5.0), "k", returns=TYPE, details=True)
     frame = keys(spark, 2_000)
     for known in (False, True):
         before = http_service.stats().calls
@@ -91,7 +91,7 @@ def test_tiers_are_a_source_in_each_form(
     first, last = sources(near, http_service)
     with redis.Redis.from_url(near.url) as client:
         client.set(first.key.format("u1"), '{"name": "from the tier", "score": 1}')
-    source, frame = tiers(first, last), keys(spark, 100)
+    source, frame = tiers(first, last, timeout=5.0), keys(spark, 100)
     if form == "sql":
         register_function(spark, "tiered", source, returns=TYPE)
         frame.createOrReplaceTempView("tier_rows")
