@@ -14,7 +14,7 @@ import pytest
 from enrichkit_redis import RedisConfig, RedisConnector, budgets, leases
 from enrichkit_redis.leases import PREFIX, RedisLeases
 
-from enrichkit import limits
+from enrichkit import leases as rules
 from enrichkit.errors import ConnectorError, FatalError, TransientError, UnavailableError
 from enrichkit.plugin import Ask, Grant, grant
 from enrichkit.testing.leases import check_budgets, check_leases
@@ -71,8 +71,8 @@ def test_the_script_answers_by_the_rules_among_many_workers(
     run: Callable[..., Any], server: local.RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fair part that is computed holds to the end of the test, so that no answer depends on the moment."""
-    monkeypatch.setattr(limits, "LEVEL_HOLDS", 600.0)
-    monkeypatch.setattr(leases, "_MANY", (str(limits.MANY), "600.0"))
+    monkeypatch.setattr(rules, "LEVEL_HOLDS", 600.0)
+    monkeypatch.setattr(leases, "_MANY", (str(rules.MANY), "600.0"))
     rng = random.Random(1)
     state: dict[str, Any] = {}
 
@@ -94,7 +94,7 @@ def test_the_script_answers_by_the_rules_among_many_workers(
         assert answer.share == pytest.approx(expected.share, abs=1e-9), number
         assert answer.calls == pytest.approx(expected.calls, abs=1e-6), number
     assert seen == {False, True}
-    assert len(state["workers"]) <= limits.MANY, "they have become few again"
+    assert len(state["workers"]) <= rules.MANY, "they have become few again"
 
 
 def test_a_question_among_thousands_costs_as_much_as_among_few(
