@@ -292,7 +292,7 @@ def without_secrets(text: str, config: ConnectorConfig) -> str:
 
 def _ask_type(name: str, connector: Connector[Any]) -> str:
     """Return the DDL of the values of the source *name*, which is asked for it; raises `ConfigError`."""
-    described = _describe(connector)
+    described = _describe(connector, DESCRIBE_TIMEOUT)
     if isinstance(described, str):
         return described
     how = f"Declare it, for example enrich({name!r}, ..., returns='string')."
@@ -313,7 +313,7 @@ def _ask_type(name: str, connector: Connector[Any]) -> str:
     raise ConfigError(f"The type of the values of {name!r} is not known: the source cannot tell it. {how}")
 
 
-def _describe(connector: Connector[Any], timeout: float = DESCRIBE_TIMEOUT) -> str | BaseException | None:
+def _describe(connector: Connector[Any], timeout: float) -> str | BaseException | None:
     """Return the result of `Connector.describe`, or the exception that ended it, after *timeout* seconds at most."""
 
     async def question() -> str | None:
