@@ -209,6 +209,8 @@ class Scene:
     asked: Callable[[], int] | None = None
 
 
+AMONG = 20_000
+"""Bytes of answers, of a tenth to a fifth of the keys, after which a job is under way."""
 SCENES = [("http", ()), ("redis", ()), ("postgres", ()), ("mariadb", pytest.mark.apt)]
 """The sources, each with the marks of its tests. No test is both `slow` and `apt`: each mark alone selects tests."""
 
@@ -273,21 +275,26 @@ def assert_all_right(scene: Scene, rows: list[Row]) -> None:
         assert [local.value_of(str(n))["score"] for n in range(scene.keys)] == [row["value"] for row in rows]
 
 
+def probes(worker: Worker) -> int:
+    """Return how many calls have asked in this outage whether the source is back."""
+    return max((engine.gate.outage.probes for engine in [*worker.thread.engines.values()]), default=0)
+
+
 @pytest.mark.parametrize(
-    ("scene", "seconds"),
+    ("scene", "probed"),
     [
-        pytest.param(name, seconds, marks=pytest.mark.more if seconds == 20.0 else marks)
+        pytest.param(name, probed, marks=pytest.mark.more if probed == 40 else marks)
         for name, marks in SCENES
-        for seconds in (1.0, 3.0, 20.0)
+        for probed in (2, 8, 40)  # after less than a second, about 3 s, and half a minute
     ],
     indirect=["scene"],
 )
-def test_a_server_that_restarts_costs_no_row(scene: Scene, seconds: float, worker: Worker) -> None:
-    """Calls that are repeated: those in flight as it left, and the probes, of which fewer than three a second leave."""
+def test_a_server_that_restarts_costs_no_row(scene: Scene, probed: int, worker: Worker) -> None:
+    """It is back after so many probes. Calls that are repeated: those in flight as it left, and the probes."""
 
     def restart() -> None:
         refuse(scene.proxy)
-        time.sleep(seconds)
+        assert wait_until(lambda: probes(worker) >= probed, 200.0)
         scene.proxy.heal()
 
     with once_under_way(scene, restart):
@@ -295,7 +302,7 @@ def test_a_server_that_restarts_costs_no_row(scene: Scene, seconds: float, worke
     assert_all_right(scene, rows)
     needed = scene.keys // scene.options.get("batch_size", 1)
     assert counters["outages"] >= 1
-    assert counters["calls"] <= needed + scene.in_flight + 5 + 2 * seconds
+    assert counters["calls"] <= needed + scene.in_flight + probed + 5
 
 
 @pytest.mark.parametrize("scene", [pytest.param(name, marks=marks) for name, marks in SCENES], indirect=True)
@@ -304,7 +311,8 @@ def test_closed_connections_cost_no_row(scene: Scene, times: int, worker: Worker
     def close() -> None:
         for _ in range(times):
             scene.proxy.cut()
-            time.sleep(0.5)
+            before = scene.proxy.bytes_to_client
+            assert wait_until(lambda: scene.proxy.bytes_to_client > before + AMONG // 2, 60.0)  # noqa: B023  # at once
 
     with once_under_way(scene, close):
         rows, counters = two_tasks(worker, scene)
@@ -322,7 +330,10 @@ def test_a_service_that_refuses_all_for_a_while_costs_no_row(
 ) -> None:
     def refuse_all() -> None:
         http_service.script(local.Fault(status=status, headers=headers), latency=0.1)
-        time.sleep(2.0)
+        assert wait_until(lambda: http_service.stats().faults_used > 0, 60.0)
+        assert wait_until(lambda: http_service.stats().in_flight == 0, 60.0)  # all that were under way are refused
+        refused = http_service.stats().faults_used
+        assert wait_until(lambda: http_service.stats().faults_used >= refused + 2, 60.0)
         http_service.script(latency=0.1)
 
     with once_under_way(scene, refuse_all):
@@ -393,12 +404,11 @@ def test_a_process_that_stands_still_for_longer_than_the_timeout_costs_no_row(sc
 
 @contextmanager
 def once_under_way(scene: Scene, act: Callable[[], None]) -> Iterator[None]:
-    """Run *act* in a thread when the source has begun to answer the body; a failure of *act* is raised at the end."""
+    """Run *act* in a thread when the source has answered a part of the body; a failure of *act* comes up at the end."""
     before = scene.proxy.bytes_to_client
 
     def later() -> None:
-        assert wait_until(lambda: scene.proxy.bytes_to_client > before + 5000, 60.0)
-        time.sleep(0.3)
+        assert wait_until(lambda: scene.proxy.bytes_to_client > before + AMONG, 60.0)
         act()
 
     with ThreadPoolExecutor(1) as thread:
