@@ -5,13 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest_plugins = ["enrichkit.testing.fixtures", "tests.certificates", "tests.limits"]
 
@@ -25,14 +22,18 @@ settings.load_profile("enrichkit")
 # Spark's JVM runs for minutes here: to compile less and to collect in one thread halves its CPU time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+PLUGINS = Path(__file__).parent / "plugins"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cluster", choices=["standalone", "local-cluster"], help="run tests/spark on a cluster")
-    parser.addoption("--part", choices=["spark", "rest"], help="run the tests that have a Spark session, or the others")
+    tests = "run the tests that have a Spark session, or the others: those of plugins, and the rest"
+    parser.addoption("--part", choices=["spark", "plugins", "rest"], help=tests)
 
 
-# To collect all modules takes 20 s of CPU time in each of the three processes, so a run that wants only the tests with
-# one of these marks, or those with a Spark session, leaves out the modules whose text says that they hold none.
+# To collect all modules takes 20 s of CPU time in each process, so a run that wants only the tests with one of these
+# marks, those with a Spark session, or those of plugins, leaves out the modules whose text or place says that they hold
+# none.
 SAYS = {
     "spark": re.compile(r"mark\.spark|\bspark[:,)]|Contract\)"),
     "slow": re.compile(r"mark\.slow|\beffort\b"),
@@ -44,12 +45,22 @@ SAYS = {
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    wanted = {config.getoption("markexpr")} & SAYS.keys()
-    if config.getoption("--connect") or config.getoption("--part") == "spark":
+    if not collection_path.match("test_*.py"):
+        return None
+    wanted, part = {config.getoption("markexpr")} & SAYS.keys(), _part(config)
+    if part in ("spark", "connect"):
         wanted.add("spark")
-    if collection_path.match("test_*.py") and not all(_may_hold(collection_path, mark) for mark in wanted):
+    elif part is not None and (part == "plugins") != _is_of_plugin(collection_path):
         return True
-    return None
+    return None if all(_may_hold(collection_path, mark) for mark in wanted) else True
+
+
+def _part(config: pytest.Config) -> str | None:
+    return "connect" if config.getoption("--connect") else config.getoption("--part")
+
+
+def _is_of_plugin(path: Path) -> bool:
+    return path.is_relative_to(PLUGINS)
 
 
 def _is_of_spark(path: Path) -> bool:
@@ -90,12 +101,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # Some use a session and are not marked: there is nothing to repeat on Spark Connect. Others start a Spark of their
     # own, for minutes: they are beside them, so that of the slow tests about as many run in each process.
     using = marked | {item for item in items if "spark" in getattr(item, "fixturenames", ()) or _is_of_spark(item.path)}
-    part = "connect" if config.getoption("--connect") else config.getoption("--part")
+    others = set(items) - using
+    of_plugins = {item for item in others if _is_of_plugin(item.path)}
     chosen = {
         "connect": {item for item in marked if not _repeats(item)},
         "spark": using,
-        "rest": set(items) - using,
+        "plugins": of_plugins,
+        "rest": others - of_plugins,
         None: set(items),
-    }[part]
+    }[_part(config)]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]

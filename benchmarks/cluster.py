@@ -5,7 +5,7 @@ Clusters of this machine: ways of shipping, processes that go and come, the doct
     ./run cluster doctor     # one part; writes nothing
 
 The executors have PySpark, pandas and pyarrow only, in `.tools/executor`; enrichkit comes to them by an archive.
-`.ci/run` runs those of the tests that are marked `slow`; the others, marked `cluster`, are run here only.
+Most of their tests are marked `cluster`, and run here only.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 from enrichkit.sources import registry
 
 from .engine.bench import end_thread
+from .pages import ROOT
 from .sparkless import Worker
 
 if TYPE_CHECKING:
@@ -83,6 +85,16 @@ def fake(install: Callable[..., None]) -> Any:
     """The connector class of an installed plugin called `fake`."""
     install("fake")
     return registry.load("fake")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation as CONTRIBUTING says how to build it, in another folder; it must give no warning."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", f"{folder}/cache", "-c", "docs"]
+    done = subprocess.run([*command, ".", f"{folder}/html"], cwd=ROOT, capture_output=True, text=True)
+    assert (0, "") == (done.returncode, done.stderr)
+    return folder / "html"
 
 
 @pytest.fixture

@@ -26,8 +26,14 @@ from tests import summary
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / ".results"
 
-# Classic Spark and Spark Connect cannot share a process. At most one of them runs beside the rest.
-PARTS = {"rest": ("--part", "rest"), "spark": ("--part", "spark"), "connect": ("--connect",)}
+# In the order in which they begin, so that two processes run to the end. Classic Spark and Spark Connect cannot share a
+# process; at most one of them runs at a time.
+PARTS = {
+    "rest": ("--part", "rest"),
+    "spark": ("--part", "spark"),
+    "plugins": ("--part", "plugins"),
+    "connect": ("--connect",),
+}
 AT_ONCE = 2
 
 GATE = "not more and not cluster"

@@ -2,8 +2,7 @@
 Jobs on a standalone cluster whose executors have Python, PySpark, pandas and pyarrow only.
 
 Each way of shipping that docs/cluster.md says is run here; every value is checked; and nothing is left behind.
-`.ci/run` runs what is marked `slow`, `./run cluster` all: the page's own commands, which `.ci/run` runs too, ship by
-`spark-submit --archives`.
+`./run cluster` runs them. The page's own commands, in `test_clean_machine.py`, ship by `spark-submit --archives`.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from .environments import ROOT, TOOLS, environment, version_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.service, pytest.mark.timeout(1200)]
-in_ci, on_demand = pytest.mark.slow, pytest.mark.cluster
+pytestmark = [pytest.mark.service, pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 DRIVER = ROOT / "tests" / "cluster_driver.py"
 SERVER = ROOT / "tests" / "connect_server.py"
@@ -172,7 +170,6 @@ def assert_nothing_is_left(running: local.Cluster, server: local.RedisServer, py
     assert until(lambda: not (running.executors() or workers_of(python) or connections()), 10.0)
 
 
-@on_demand
 def test_without_the_archive_the_message_names_the_command(job: Callable[..., Any]) -> None:
     error = told(job("not"))["error"]
     assert (
@@ -181,7 +178,6 @@ def test_without_the_archive_the_message_names_the_command(job: Callable[..., An
     )
 
 
-@on_demand
 @pytest.mark.parametrize("how", ["ship", "archives", "connect-ship"])
 def test_a_million_rows_and_a_stream_are_right(
     job: Callable[..., Any],
@@ -199,7 +195,6 @@ def test_a_million_rows_and_a_stream_are_right(
     assert_nothing_is_left(running, server, python)
 
 
-@in_ci
 def test_a_client_without_java_and_jars_is_enough_for_spark_connect(
     job: Callable[..., Any],
     asked: Callable[[], int],
@@ -228,7 +223,7 @@ def test_a_client_without_java_and_jars_is_enough_for_spark_connect(
     assert_nothing_is_left(running, server, python)
 
 
-@pytest.mark.parametrize("what", [pytest.param("executor", marks=in_ci), pytest.param("worker", marks=on_demand)])
+@pytest.mark.parametrize("what", ["executor", "worker"])
 def test_a_process_that_is_killed_in_the_middle_costs_no_row(
     job: Callable[..., Any],
     asked: Callable[[], int],
@@ -246,7 +241,6 @@ def test_a_process_that_is_killed_in_the_middle_costs_no_row(
     assert_nothing_is_left(running, server, python)
 
 
-@on_demand
 def test_an_executor_that_is_decommissioned_ends_its_tasks_and_costs_no_call(
     job: Callable[..., Any], asked: Callable[[], int], running: local.Cluster, server: local.RedisServer, python: str
 ) -> None:
@@ -261,7 +255,6 @@ def test_an_executor_that_is_decommissioned_ends_its_tasks_and_costs_no_call(
     assert_nothing_is_left(running, server, python)
 
 
-@on_demand
 def test_executors_come_and_go_with_the_work(
     job: Callable[..., Any], asked: Callable[[], int], running: local.Cluster, server: local.RedisServer, python: str
 ) -> None:
@@ -291,7 +284,6 @@ def test_executors_come_and_go_with_the_work(
     assert_nothing_is_left(running, server, python)
 
 
-@on_demand
 def test_a_worker_that_stands_still_is_overtaken_by_a_second_attempt(
     job: Callable[..., Any], asked: Callable[[], int], running: local.Cluster, server: local.RedisServer, python: str
 ) -> None:
@@ -307,7 +299,6 @@ def test_a_worker_that_stands_still_is_overtaken_by_a_second_attempt(
     assert_nothing_is_left(running, server, python)
 
 
-@on_demand
 def test_the_doctor_as_a_command_ships_the_archive_and_looks_at_every_executor(
     running: local.Cluster, server: local.RedisServer, python: str, archive: Path, tmp_path: Path
 ) -> None:

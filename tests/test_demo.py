@@ -10,7 +10,7 @@ import pytest
 
 from enrichkit.observe.report import read
 
-pytestmark = [pytest.mark.slow, pytest.mark.service]
+pytestmark = [pytest.mark.more, pytest.mark.service]  # the cold run of the gate runs the demo
 
 
 def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -19,7 +19,6 @@ def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.more  # the cold run of the gate runs the demo
 def test_the_demo_succeeds_when_every_value_is_right(tmp_path: Path) -> None:
     run = demo(tmp_path)
     assert "All 32,000 values are right. The report of the run is in " in run.stdout

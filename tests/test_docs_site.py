@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
-import pytest
 from sphinx.util.inventory import InventoryFile
 
 import enrichkit
@@ -20,16 +17,6 @@ if TYPE_CHECKING:
 
 PUBLIC = [f"{module.__name__}.{name}" for module in (enrichkit, errors, sql, testing) for name in module.__all__]
 HOOKS = [f"{hookspecs.__name__}.{name}" for name, value in vars(hookspecs).items() if hasattr(value, "enrichkit_spec")]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as CONTRIBUTING says how to build it, in another folder."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", f"{folder}/cache", "-c", "docs"]
-    done = subprocess.run([*command, ".", f"{folder}/html"], cwd=ROOT, capture_output=True, text=True)
-    assert (0, "") == (done.returncode, done.stderr)
-    return folder / "html"
 
 
 def test_every_page_of_the_repository_is_a_page_of_the_site(site: Path) -> None:

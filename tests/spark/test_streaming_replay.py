@@ -93,7 +93,14 @@ def last_commit(folder: Path, form: str) -> Path:
     return max((folder / "checkpoint" / form / "commits").glob("[0-9]*"), key=lambda commit: int(commit.name))
 
 
-@pytest.mark.parametrize("connect", [False, True], ids=["the driver", "the server of Spark Connect"])
+@pytest.mark.parametrize(
+    "connect",
+    [
+        pytest.param(False, id="the driver"),
+        # The server of Spark Connect is a driver, too, and what dies with it is the same; it takes four minutes.
+        pytest.param(True, id="the server of Spark Connect", marks=pytest.mark.more),
+    ],
+)
 def test_every_row_is_there_once_after_three_kills(http_service: HttpService, tmp_path: Path, connect: bool) -> None:
     def held(offset: int) -> None:
         """From now on the service keeps the answer for one record to itself, in whichever form it is asked for."""

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from enrichkit.local import LlmService
 
-pytestmark = [pytest.mark.service, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+# Not `spark`: limits and payments are what workers do, which get the same rows from Spark Connect.
+pytestmark = [pytest.mark.service, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROWS, DISTINCT = 20_000, 6_000
 MINUTE = 3.0
@@ -142,6 +143,7 @@ with local.spark(master="local[2,4]") as spark:
 """
 
 
+@pytest.mark.usefixtures("spark")  # not that it needs it: it takes minutes, as those beside which it runs
 def test_a_killed_worker_pays_again_for_what_was_in_flight_and_a_second_run_for_nothing(
     service: LlmService, tmp_path: Path
 ) -> None:
