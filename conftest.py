@@ -27,8 +27,8 @@ PLUGINS = Path(__file__).parent / "plugins"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cluster", choices=["standalone", "local-cluster"], help="run tests/spark on a cluster")
-    tests = "run the tests that have a Spark session, or the others: those of plugins, and the rest"
-    parser.addoption("--part", choices=["spark", "plugins", "rest"], help=tests)
+    tests = "run the tests that have a Spark session, or the others: those that mostly wait, those of plugins, the rest"
+    parser.addoption("--part", choices=["spark", "waits", "plugins", "rest"], help=tests)
 
 
 # To collect all modules takes 20 s of CPU time in each process, so a run that wants only the tests with one of these
@@ -41,6 +41,7 @@ SAYS = {
     "browser": re.compile(r"mark\.browser"),
     "smoke": re.compile(r"mark\.smoke"),
     "more": re.compile(r"mark\.more"),
+    "waits": re.compile(r"mark\.waits"),
 }
 
 
@@ -50,6 +51,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     wanted, part = {config.getoption("markexpr")} & SAYS.keys(), _part(config)
     if part in ("spark", "connect"):
         wanted.add("spark")
+    elif part == "waits":
+        wanted.add("waits")
     elif part is not None and (part == "plugins") != _is_of_plugin(collection_path):
         return True
     return None if all(_may_hold(collection_path, mark) for mark in wanted) else True
@@ -101,11 +104,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # Some use a session and are not marked: there is nothing to repeat on Spark Connect. Others start a Spark of their
     # own, for minutes: they are beside them, so that of the slow tests about as many run in each process.
     using = marked | {item for item in items if "spark" in getattr(item, "fixturenames", ()) or _is_of_spark(item.path)}
-    others = set(items) - using
+    waits = {item for item in set(items) - using if item.get_closest_marker("waits")}
+    others = set(items) - using - waits
     of_plugins = {item for item in others if _is_of_plugin(item.path)}
     chosen = {
         "connect": {item for item in marked if not _repeats(item)},
         "spark": using,
+        "waits": waits,
         "plugins": of_plugins,
         "rest": others - of_plugins,
         None: set(items),

@@ -1,7 +1,7 @@
 """
 All tests, as `./run test` and the gate run them: in parts side by side, with a second look at what failed.
 
-`python -m tests.suite [--gate] [pytest arguments]` runs one pytest process for each part, two at a time. Tests that
+`python -m tests.suite [--gate] [pytest arguments]` runs one pytest process for each part, three at a time. Tests that
 failed are run once more when all parts are through, on a machine that has nothing else to do. What came out is in
 `.results/`, and `tests/summary.py` tells it. The exit code is 0 (all is well), 1 (something failed), 2 (interrupted) or
 5 (no test was selected).
@@ -19,6 +19,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from tests import summary
@@ -26,15 +27,18 @@ from tests import summary
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / ".results"
 
-# In the order in which they begin, so that two processes run to the end. Classic Spark and Spark Connect cannot share a
-# process; at most one of them runs at a time.
 PARTS = {
     "rest": ("--part", "rest"),
-    "spark": ("--part", "spark"),
     "plugins": ("--part", "plugins"),
+    "spark": ("--part", "spark"),
     "connect": ("--connect",),
+    "waits": ("--part", "waits"),
 }
-AT_ONCE = 2
+AFTER = {"plugins": "rest", "connect": "spark"}
+"""
+The part after which another begins, so that two processes run to the end beside the tests that mostly wait. Classic
+Spark and Spark Connect cannot share a process, and at most one of them runs at a time.
+"""
 
 GATE = "not more and not cluster"
 QUICK = f"{GATE} and not slow and not apt and not browser"
@@ -86,8 +90,11 @@ class Suite:
             return self._run()
 
     def _run(self) -> int:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            codes = list(pool.map(self._part, self.parts))
+        lanes: dict[str, list[str]] = {}
+        for name in self.parts:
+            lanes.setdefault(AFTER.get(name, name), []).append(name)
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            codes = list(chain.from_iterable(pool.map(lambda lane: [*map(self._part, lane)], lanes.values())))
         if self.interrupted:
             return INTERRUPTED
         if set(codes) == {NONE_SELECTED}:

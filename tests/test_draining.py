@@ -34,7 +34,7 @@ from .pace import at_pace
 if TYPE_CHECKING:
     from enrichkit import local
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.waits]
 
 CAPACITY = 20
 KEYS = 2_000  # each source holds the keys 0 to 1,999

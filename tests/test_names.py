@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .certificates import Authority
     from .sparkless import Worker
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.waits]
 
 NAME, OTHER = "source.test", "other.test"
 SOURCES = ["redis", "postgres", pytest.param("mariadb", marks=pytest.mark.apt)]

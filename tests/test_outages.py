@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from .sparkless import Row, Worker
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.waits]
 
 NUMBERS = [1, 2, 13, 3, 4]
 

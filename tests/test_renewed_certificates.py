@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     Source = tuple["Front", Callable[[], ConnectorConfig], list[Any]]
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.waits]
 
 KEYS = 400
 SSL_REQUEST = struct.pack("!ii", 8, 80877103)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from .sparkless import Row, Worker
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.waits]
 
 KEYS = 600
 STEPS = 3

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .sparkless import Worker
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.waits]
 
 KEYS = 1000
 

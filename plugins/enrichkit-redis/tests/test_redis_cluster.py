@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.waits
+
 CALL = Call(timeout=60)
 KEYS = [f"u:{n}" for n in range(300)]
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from enrichkit_redis import RedisConnector
 
+pytestmark = pytest.mark.waits
+
 CALL = Call(timeout=60)
 STRAY = b"$5\r\nWRONG\r\n"
 KEYS = [str(n) for n in range(200)]
