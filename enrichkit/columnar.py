@@ -1,7 +1,7 @@
 """
 The keys and the answers of a call in columns, without a Python object for each key.
 
-`Keys` is a sequence of keys and `Answers` a mapping of answers. Each makes Python objects only when they are read.
+`Keys` is a sequence of keys and `Answers` a mapping of answers. Each makes Python objects only when someone reads them.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Keys(Sequence[Key]):
         return objects
 
     def sample(self, count: int, start: int = 0) -> list[Key]:
-        """Return at most *count* of the keys from *start* on; objects of the others are not made for that."""
-        if isinstance(self._objects, list):
-            return self._objects[start : start + count]
+        """Return at most *count* of the keys from *start* on, without making the objects of the other keys."""
+        if isinstance(self._objects, list) or len(self.columns) > 1:
+            return self.objects()[start : start + count]
         try:
-            # Only the objects of text and of whole numbers, in one column, are not made at once.
+            # Of the keys that `encode` makes, only those of one column, of text or whole numbers, have no objects yet.
             return list(self.columns[0][start : start + count].to_pylist())
         except UnicodeDecodeError:
             return []
@@ -71,7 +71,7 @@ class Keys(Sequence[Key]):
         """
         Return a list of objects that holds these keys, and the indices in it where the keys begin and end.
 
-        For a slice of other keys it is the list of these other keys, so that no slice makes a list of its own.
+        For a slice of other keys, the list is that of the other keys, so that a slice need not make a list of its own.
         """
         if self._part is None:
             return self.objects(), 0, len(self)
@@ -107,7 +107,7 @@ class Keys(Sequence[Key]):
     def __getitem__(self, index: int | slice) -> Key | Keys:
         if not isinstance(index, slice):
             return self.objects()[index]
-        # A slice refers to the uncut keys: keys that are sliced again and again would form a long chain of slices.
+        # A slice refers to the uncut keys. Otherwise keys that are sliced again and again would form a long chain.
         whole, indices = self._part or (self, range(len(self)))
         indices = indices[index]
 

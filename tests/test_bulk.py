@@ -175,6 +175,14 @@ def test_keys_of_another_type_do_not_follow() -> None:
     assert in_columns([(1, "a")]).followed_by([Keys([pa.array([2]), pa.array([3])], [(2, 3)])]) is None
 
 
+@pytest.mark.parametrize("objects", [[*"abcde"], [(1, "a"), (2, "b"), (3, "c"), (4, "d")]])
+def test_a_sample_is_some_of_the_keys(objects: list[Any]) -> None:
+    keys = in_columns(objects)
+    assert keys.sample(2, 1) == objects[1:3]
+    assert keys[1:].sample(2) == objects[1:3]
+    assert keys[1:].sample(9, 2) == objects[3:]
+
+
 def test_parts_of_keys_may_be_put_together_again() -> None:
     make = Maker([*"abcde"])
     keys = Keys([pa.array([*"abcde"])], make)
