@@ -88,9 +88,9 @@ class MissingDriverError(PluginError, ImportError):
 
 
 def _seconds(given: object) -> float | None:
-    """Return *given* as a number of seconds, or None when it is none."""
+    """Return *given* as a number of seconds, or None when it is not a number."""
     try:
-        seconds = float(given)  # type: ignore[arg-type]  # whatever it is
+        seconds = float(given)  # type: ignore[arg-type]  # *given* may be anything
     except OverflowError:
         return math.inf
     except (TypeError, ValueError):
@@ -113,9 +113,9 @@ class ConnectorError(EnrichkitError):
 
 def reworded(error: ConnectorError, text: str) -> ConnectorError:
     """
-    Return an error like *error* with the message *text*; *error* itself may be one that others hold, too.
+    Return an error like *error* with the message *text*; *error* itself stays unchanged, because others may hold it.
 
-    No `__init__` is called, because a subclass of others may take arguments that nobody knows here.
+    No `__init__` is called, because a subclass in a plugin may take arguments that are not known here.
     """
     changed: ConnectorError = Exception.__new__(type(error), text)
     changed.__dict__.update(error.__dict__)
@@ -128,7 +128,7 @@ class TransientError(ConnectorError):
 
     Attributes:
         retry_after: Seconds that the source asks its clients to wait, or None. The engine clamps the wait to 0..60.
-            What is no number counts as None: a connector may pass on what a source has said.
+            Anything but a number counts as None, because a connector may pass on what a source has said.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
@@ -141,18 +141,20 @@ class UnavailableError(TransientError):
     The source gave no answer, and the key is not the reason: the next call of any key would have failed as well.
 
     The source is not reachable, refuses connections, breaks one before it answers, starts up or shuts down, or has no
-    free connection. While it answers nobody, the engine keeps the keys, counts no attempt, and asks by one call at a
-    time whether the source is back. While it answers other calls, it asks again for the key a moment later, up to eight
-    times, and counts no attempt; from then on the error counts like any `TransientError`.
+    free connection. While the source answers nobody, the engine keeps the keys, counts no attempt, and asks by one call
+    at a time whether the source is back. While the source answers other calls, the engine asks again for the key a
+    moment later, up to eight times, and counts no attempt; from then on the error counts like any `TransientError`.
 
     Attributes:
-        node: Name of the server of several that is not available, when the others may answer; None: the whole source.
-            Its keys wait and are asked again without an attempt being counted, and other keys are not held back.
-        sent: Whether the keys may have reached the source. False proves that the key is not the reason; else a key that
-            fails alone, while no other key is asked for, is not waited for longer than its `timeout`.
-        busy: Whether the source has refused the call because it has as many as it takes: HTTP 429, no free connection.
-            While it answers others, fewer calls are in flight. With *sent* False, it has no free connection: engines of
-            the process that are idle, and whose connector has the same class, close theirs.
+        node: Name of the server that is not available, where the source has several and the others may answer; None:
+            the whole source is not available. The keys of this server wait and are asked for again; no attempt is
+            counted, and other keys are not held back.
+        sent: Whether the keys may have reached the source. False proves that no key is the reason. If True, a key that
+            fails alone, while no other key is asked for, waits no longer than its `timeout`.
+        busy: Whether the source has refused the call because it has as many calls as it can take: HTTP 429, no free
+            connection. While the source answers other calls, the engine keeps fewer calls in flight. With *sent* False,
+            the source has no free connection: idle engines of the process whose connector has the same class close
+            their connections.
     """
 
     def __init__(
@@ -186,12 +188,12 @@ class JournalError(EnrichkitError):
     """
     The journal cannot be read or written: the disk is full, a folder is not accessible. Raised on a worker.
 
-    What follows is the decision of `Journal.on_error`.
+    `Journal.on_error` decides whether the task goes on without the journal.
     """
 
 
 class OverBudgetError(EnrichkitError):
-    """The budget of the job is spent, so no call was made for a key; in its outcome, never raised. On the worker."""
+    """On a worker: the budget of the job is spent, so no call was made for a key. In its outcome; never raised."""
 
 
 class TaskFailedError(EnrichkitError):
@@ -203,7 +205,7 @@ class LookupFailedError(TaskFailedError):
 
 
 class TooManyFallbacksError(TaskFailedError):
-    """More lookups than `max_fallback_ratio` timed out or ended in an error."""
+    """A larger share of a task's lookups than `max_fallback_ratio` timed out or ended in an error."""
 
 
 class SourceStalledError(TaskFailedError):
@@ -216,7 +218,7 @@ class ConnectorBlockedError(TaskFailedError):
 
 def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """
-    Return ``" Did you mean 'x'?"`` when one of *known* looks like *name*, else an empty text.
+    Return ``" Did you mean 'x'?"`` when one of *known* looks like *name*, otherwise an empty text.
 
     Args:
         name: What somebody has written.

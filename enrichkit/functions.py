@@ -68,8 +68,8 @@ def raised(error: BaseException, *, show_text: bool = False) -> str:
     Return the class of *error*, and the places in the user's code at which it was raised, with their source lines.
 
     A place is a file, a line and a function. Places in enrichkit, in Python itself and in installed packages are left
-    out, and so is a source line whose file is not on this machine. Where nothing else is left, the places in
-    installed packages are shown: the code of a job may be shipped as one.
+    out, and so is a source line whose file is not on this machine. Where nothing else is left, the places in installed
+    packages are shown, because the code of a job may be shipped as a package.
 
     Args:
         error: An exception that a function or a connector raised.
@@ -85,14 +85,15 @@ def raised(error: BaseException, *, show_text: bool = False) -> str:
 
 
 def make_connector(connector: Callable[[Any], Any], config: Any) -> Any:
-    """Return *connector* of *config*; raises `FatalError`, without the text of what its `__init__` raised."""
+    """Return a connector with *config*; raises `FatalError`, without the text of the exception of its `__init__`."""
     try:
         return connector(config)
     except EnrichkitError:
         raise
     except Exception as error:  # noqa: BLE001  # the border to a plugin
         reason = raised(error)
-    # Behind the `except`, or the message would hang on the exception, whose text may hold secrets.
+    # Raised after the `except` block. Inside it, *error* would become the context of this exception, and the text of
+    # *error* may hold secrets.
     raise FatalError(f"{name_of(connector)}: the connector could not be made: its __init__ raised {reason}.")
 
 

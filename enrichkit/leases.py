@@ -1,13 +1,13 @@
 """
-What the worker processes of a job say to the store that holds a limit of the whole job, or the account of its budget.
+The protocol between the worker processes of a job and the store of a limit of the job, or of its budget's account.
 
 A limit is held by leases: a worker process asks the store a few times a second for its part of the next quarter of a
 second, and a part that is not asked for again falls back to the others. `grant` is the arithmetic;
 `docs/decisions/0051-limits-of-the-job.md` says why it is so.
 
-Of a budget, a worker reserves the most that a call may take before the call leaves, and tells what it has really taken
-afterwards. So what is spent and reserved together never exceeds the budget, and what was reserved and not needed goes
-to others. `draw` is the arithmetic; `docs/decisions/0056-budget-of-a-job.md` says why it is so.
+For a budget, a worker reserves the most that a call may take before the call leaves, and afterwards reports what the
+call has really taken. So the amounts spent and reserved together never exceed the budget, and what a call did not need
+goes to other workers. `draw` is the arithmetic; `docs/decisions/0056-budget-of-a-job.md` says why it is so.
 
 A plugin whose store can hold limits offers a `LeaseStore` by `Connector.lease_store`.
 """
@@ -22,33 +22,33 @@ from typing import Any, Protocol
 __all__ = ["ALIVE", "Ask", "Draw", "Drawn", "Grant", "LeaseStore", "draw", "grant"]
 
 MANY = 64
-"""Workers of a limit above which a fair part is not computed for each question anew."""
+"""Number of workers of a limit above which the fair part is not computed again for each question."""
 LEVEL_HOLDS = 0.25
-"""Seconds for which it is used then."""
+"""Seconds for which a computed fair part is then used."""
 ALIVE = 30.0
-"""Seconds after the last question of all workers with calls in flight, from which these calls count as lost."""
+"""Seconds without a question from any worker with calls in flight, after which these calls count as lost."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
     """
-    What a worker process asks the store of a limit for, a few times a second. A share is a part of `total`.
+    The question of a worker process to the store of a limit, a few times a second. A share is a part of `total`.
 
     Attributes:
         limit: Name of the limit.
-        worker: Id of the one that asks.
+        worker: Id of the worker process that asks.
         total: What all workers have together: 1 for a rate, or a number of calls in flight.
         wanted: The share that the worker could use; 0: it needs none any more.
         held: The share that it has.
         least: The share that it cannot give back: its calls in flight.
-        away: Whether the store has not answered the question before; the worker has gone on with its share, if any.
+        away: Whether the store did not answer the previous question, and the worker has gone on with its share.
         cost: For a rate: by unit, the seconds of the limit that a call takes. Empty for a number of calls in flight.
         settle: By unit, the seconds by which calls took more than was reserved for them; negative: less.
         period: Seconds for which the worker asks.
         lease: Seconds after which the share of a worker that has not asked again falls back to the others.
         ahead: Most seconds by which calls may be granted in advance.
-        recovery: Seconds after an outage of the store, in which nobody gets more than it has: others that have not come
-            back yet may go on with their shares.
+        recovery: Seconds after an outage of the store in which no worker gets more than the share that it has, because
+            workers that have not asked again yet may go on with their shares.
     """
 
     limit: str
@@ -74,8 +74,8 @@ class Grant:
     Attributes:
         share: The share of the limit; a worker goes on with it while the store is away.
         calls: For a rate, the calls that are granted, a part of a call included.
-        start: Seconds from now at which the first of them may leave.
-        wait: Seconds after which it is worth to ask again; 0: when the worker wants to.
+        start: Seconds from now until the first of these calls may leave.
+        wait: Seconds for which another question would bring no calls; 0: the worker may ask when it wants to.
     """
 
     share: float
@@ -87,15 +87,15 @@ class Grant:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draw:
     """
-    What a worker process tells the store of a budget, and what it asks for. It may be told twice.
+    The report and the question of a worker process to the store of a budget. The store may get the same one twice.
 
     Attributes:
         budget: Name of the account.
-        worker: Id of the one that asks.
+        worker: Id of the worker process that asks.
         total: The budget, by unit.
-        spent: What the worker has taken in all, by unit; it never falls.
+        spent: The total that the worker has taken so far, by unit; it never falls.
         held: What is reserved for its calls in flight, by unit.
-        calls: What the next calls may take at most, each by unit, in the order in which they will leave.
+        calls: For each of the next calls, in the order in which they will leave, the most that it may take, by unit.
     """
 
     budget: str
@@ -117,9 +117,10 @@ class Drawn:
     The answer of the store to a `Draw`.
 
     Attributes:
-        calls: For how many of the calls what they may take is reserved, from the first one on.
-        waits: Whether other workers have something reserved which they may give back.
-        left: By unit, what is neither spent nor reserved.
+        calls: The number of `Draw.calls`, counted from the first one, for which the most that they may take is
+            reserved.
+        waits: Whether other workers have reserved amounts that they may give back.
+        left: The amounts that are neither spent nor reserved, by unit.
     """
 
     calls: int
@@ -128,19 +129,19 @@ class Drawn:
 
 
 class LeaseStore(Protocol):
-    """A connection to a store that holds limits, of one worker process. It connects with the first question."""
+    """The connection of one worker process to a store that holds limits. The first question opens it."""
 
     async def lease(self, ask: Ask) -> Grant:
         """
-        Answer *ask* by the rules of `grant`, in one step that no other worker's comes between, by the store's clock.
+        Answer *ask* by the rules of `grant`, in one atomic step, by the store's clock.
 
         Raises:
             TransientError: The store is away, or has no room.
-            FatalError: The store can hold no limits: it refuses the login or what it takes to keep a limit.
+            FatalError: The store can hold no limits: it refuses the login, or a command that is needed to keep a limit.
         """
 
     async def draw(self, ask: Draw) -> Drawn:
-        """Answer *ask* by the rules of `draw`, else as `lease`. What it tells must outlive a restart of the store."""
+        """Answer *ask* by the rules of `draw`, as `lease` does. The amounts must survive a restart of the store."""
 
     async def close(self) -> None:
         """Close the connection."""
@@ -150,9 +151,9 @@ def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
     """
     Return the answer to *ask*, and change *state* to what the store holds afterwards.
 
-    A share is at most a fair part of what is wanted, and at most what the others have left. Among more than `MANY`
-    workers the fair part is that of a moment ago, up to `LEVEL_HOLDS`, and a worker that has ended keeps its share for
-    as long: otherwise each question would look at all workers, and thousands of them ask a few times a second.
+    A share is at most a fair part of what is wanted, and at most what the others have left. With more than `MANY`
+    workers, a computed fair part is used for `LEVEL_HOLDS` seconds, and a worker that has ended keeps its share until
+    then. Otherwise each question would look at all workers, and thousands of workers ask a few times a second.
 
     The calls of a rate are granted one after the other on one time line for each unit, as by the generic cell rate
     algorithm: `until` is the time until which a unit is granted.
@@ -165,13 +166,13 @@ def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
     workers: dict[str, list[float]] = state.setdefault("workers", {})
     many = state.get("many")
     ended = False
-    if many is None or now >= many[0]:  # else the entries of workers that have ended stay until then
+    if many is None or now >= many[0]:  # until many[0] the entries of workers that have ended stay
         many = None
         alive = {name: entry for name, entry in workers.items() if entry[2] > now}
         ended = bool(workers and not alive)
         workers = state["workers"] = alive
     own = workers.pop(ask.worker, None)
-    # The store was away from this worker, or from all, or has lost its data.
+    # This worker, or all workers, could not reach the store, or the store has lost its data.
     missed = ask.away or (ask.held > 0 and (own is None or own[2] <= now)) or ended
     if missed and now >= state.get("recovery", 0.0):
         state["recovery"] = now + ask.recovery
@@ -194,7 +195,7 @@ def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
 
 
 def _level(wanted: list[float], total: float) -> float:
-    """Return the most that one worker gets, when *total* is divided fairly among those that want *wanted*, sorted."""
+    """Return the most that one worker gets when *total* is divided fairly among the sorted demands *wanted*."""
     level = before = 0.0
     for place, each in enumerate(wanted):
         level = max(level, (total - before) / (len(wanted) - place))
@@ -203,7 +204,7 @@ def _level(wanted: list[float], total: float) -> float:
 
 
 def _calls(state: dict[str, Any], ask: Ask, now: float, share: float, whole: bool) -> Grant:
-    """Return the calls of *share*, or one if that is less than one and *whole* calls may be granted."""
+    """Return the grant of the calls of *share*; of one call, if *share* has less than one and *whole* is True."""
     until = state.setdefault("until", {})
     for unit in ask.cost:
         until[unit] = max(until.get(unit, 0.0) + ask.settle.get(unit, 0.0), now)
@@ -222,8 +223,8 @@ def draw(state: dict[str, Any], ask: Draw, now: float) -> Drawn:
     """
     Return the answer to *ask*, and change *state* to what the store holds afterwards.
 
-    The store keeps the sums of all workers, and what each worker has told last, so that a question costs the same
-    whatever many workers there are. What a worker that was killed had reserved stays reserved: nobody knows whether its
+    The store keeps the sums of all workers, and what each worker has told last, so that the cost of a question does not
+    depend on the number of workers. What a killed worker had reserved stays reserved, because nobody knows whether its
     calls were paid for.
 
     Args:

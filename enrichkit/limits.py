@@ -1,5 +1,5 @@
 """
-The limits that a user sets for calls: how many in a unit of time, how many at once, and what they may spend in all.
+The limits that a user sets for calls: how many in a unit of time, how many at once, and what they may spend in total.
 
 How the worker processes of a job share such a limit is in `leases.py`.
 """
@@ -30,7 +30,7 @@ class Rate:
     The most calls, and the most tokens, in a unit of time: for each worker process, or for the whole job.
 
     Calls leave evenly spaced, so a rate of 600 a minute is one of 10 a second. A call costs one request, unless the
-    connector says otherwise (`Connector.cost`); what the answer reports (`Call.spent`) corrects it.
+    connector says otherwise (`Connector.cost`); the cost that the call reports (`Call.spent`) corrects this.
 
     Attributes:
         requests: Calls per `unit`; 0.001 to 1,000,000. None: only tokens are limited.
@@ -109,11 +109,12 @@ class Limit:
 @dataclass(frozen=True, slots=True)
 class Budget:
     """
-    The most that the calls of a job may take in all. When it is spent, no call is made.
+    The most that the calls of a job may take in total. When the budget is spent, no call is made.
 
-    Rows whose key is not asked for then have the status `over_budget`, and get what `on_error` says. A call leaves when
-    the most that it may take still fits beside what the others have taken and may take; else it waits for them. Calls
-    whose answer was lost count with the most that they may have taken.
+    Rows whose key is not asked for then have the status `over_budget`, and get what `on_error` says. A call leaves if
+    the most that it may take still fits into the budget, beside what other calls have taken and what calls in flight
+    may take; otherwise it waits for these calls. Calls whose answer was lost count with the most that they may have
+    taken.
 
     Attributes:
         tokens: Tokens, those that a model reads and those that it writes; 0.001 to 1e15. None: they are not limited.

@@ -422,12 +422,12 @@ class Options:
 
     @property
     def seconds_of_attempt(self) -> float | None:
-        """Seconds after which a key may be asked again while its first call goes on; None: it may not, or is hedged."""
+        """Seconds after which a key may be asked again while its first call goes on; None: not set, or `"p95"`."""
         return None if isinstance(self.attempt_timeout, str) else self.attempt_timeout
 
     @property
     def longest_wait(self) -> float | None:
-        """Seconds for a lookup, or for an attempt where a lookup has no limit; None: the defaults of a fallback."""
+        """Seconds for a lookup, or for an attempt where a lookup has no limit; one of the two limits is always set."""
         return self.timeout or self.seconds_of_attempt
 
     @property
@@ -444,7 +444,7 @@ class Options:
 
 
 LIKENESS = 0.65
-"""How much a name has to look like an option; at 0.6, which is usual, `url` looks like `journal`."""
+"""Least likeness of a name and an option for a hint; at 0.6, the usual value, `url` looks like `journal`."""
 
 
 def check_known(names: Iterable[str], known: Sequence[str], function: str) -> None:

@@ -17,12 +17,12 @@ class Details:
     What ``details=True`` shows of each of *n* keys besides value, status and error.
 
     Attributes:
-        attempts: n counts of calls made for the key; 0 from a stage before the source.
+        attempts: n numbers of calls made for a key; 0 where a stage before the source had the answer.
         latencies: n seconds from the key's first slot to its outcome.
-        origins: n of `call`, `shared`, `reuse`, `journal`, `cache`, `stale`, `fallback`, and `tier:` with the name of
-            the tier; None while there is none.
-        paid: What the calls of a key have cost, by the index of the key; only where the source reports it. Who shows it
-            on a row removes it, so that it is on one row of its key.
+        origins: n of `call`, `shared`, `preload`, `reuse`, `journal`, `cache`, `stale`, `fallback`, and `tier:` with
+            the name of the tier; None while there is none.
+        paid: What the calls of a key have cost, by the index of the key; only where the source reports it. The code
+            that shows it on a row removes it here, so that only one row of the key has it.
     """
 
     __slots__ = ("attempts", "latencies", "origins", "paid")
@@ -50,7 +50,7 @@ class Details:
             self.paid.update(dict.fromkeys(indices, paid))
 
     def select(self, indices: Sequence[int]) -> Details:
-        """Return the details of the keys with *indices*, which may come again or not at all; `paid` moves there."""
+        """Return the details of the keys with *indices*, which may repeat or omit a key; `paid` moves there."""
         selected = Details(0)
         selected.attempts = [self.attempts[index] for index in indices]
         selected.latencies = [self.latencies[index] for index in indices]
@@ -64,8 +64,8 @@ class Outcomes:
     """
     The outcomes of the distinct keys of one slice of rows, as one list or array per attribute.
 
-    Lists instead of one object per key: the values go to Arrow as one list, and a bulk lookup of a million keys would
-    otherwise make a million objects.
+    There are lists instead of one object per key, because the values go to Arrow as one list, and a bulk lookup of a
+    million keys would otherwise make a million objects.
 
     Attributes:
         keys: The distinct keys, n of them.
@@ -84,7 +84,7 @@ class Outcomes:
         unsettled: How many keys still have no outcome.
         bytes: About how many bytes the settled values take.
         admitted: Loop time at which the slice came.
-        spent: Seconds that tiers took for the keys that come from them now, which count for their timeout.
+        spent: Seconds that tiers took for the keys that they pass on now; these seconds count for the keys' timeout.
         ticket: The slice's place in the queue of its run.
     """
 
@@ -135,7 +135,7 @@ class Outcomes:
         self.unsettled = n
 
     def put(self, indices: Sequence[int], values: Any, statuses: bytes | bytearray) -> None:
-        """Write the *values*, a list or a column, and *statuses* of the keys with *indices*, as many of each."""
+        """Write the *values*, a list or a column, and *statuses* of the keys with *indices*; all have one length."""
         if not isinstance(values, list):
             self.value_columns.append((indices, values))
             _assign(self.statuses, indices, statuses)

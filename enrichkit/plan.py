@@ -49,8 +49,8 @@ class SidePlan:
         batch_size: Keys per call.
         options: Flow control of its lookups.
         engine_key: Fingerprint of everything that its engine depends on.
-        content_key: As that of `Plan`.
-        limits: None of its limits is one of the whole job.
+        content_key: As in `Plan`.
+        limits: Always empty, because a fallback or tier has no limits of the whole job.
     """
 
     source: str
@@ -84,8 +84,8 @@ class TierPlan(SidePlan):
     A source that is asked before the source of a plan; its name is in the origin of its rows, too.
 
     Attributes:
-        write_back: Whether what a later tier or the source finds is written to it.
-        ttl: Seconds after which it forgets what was written; None: as it does by itself.
+        write_back: Whether what a later tier or the source finds is written to this tier.
+        ttl: Seconds after which this tier forgets what was written; None: the tier decides by itself.
     """
 
     write_back: bool = False
@@ -117,8 +117,8 @@ class Plan:
         monitor: Where the tasks push their statistics to; None: nowhere.
         observers: Names of the observers whose hook `enrichkit_task_finished` is called.
         limits: The stores of the limits of the whole job.
-        tiers: The sources that are asked before, in order.
-        units: Units in which the details show what the calls of a row have cost; empty: they do not.
+        tiers: The sources that are asked before the source of the plan, in order.
+        units: Units in which the details show what the calls of a row have cost; empty: the details show no costs.
     """
 
     source: str

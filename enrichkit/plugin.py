@@ -1,5 +1,5 @@
 """
-All that the package of a connector may import from enrichkit, beside `enrichkit`, `enrichkit.errors` and
+All that the package of a connector may import from enrichkit, besides `enrichkit`, `enrichkit.errors` and
 `enrichkit.sql`.
 
 Everything else may change in any release. Importing this module loads neither pyarrow nor pyspark nor msgspec, and no
@@ -13,16 +13,16 @@ plugin.
 | `Key`, `Value` | types of a key and of an answer, for annotations |
 | `Keys`, `Answers` | keys in columns, answers in columns |
 | `Failure`, `Absent` | the answers for a key that failed, and for a key whose answer has no value at a path |
-| `BatchForm`, `BatchStatus` | what a connector offers whose service answers files of requests later |
+| `BatchForm`, `BatchStatus` | the batch form of a connector, for a service that answers files of requests later |
 | `objects_of` | the Python objects of a column |
 | `Secret`, `reveal`, `redact` | a reference to a secret, the secret itself, and a text without secrets |
 | `secrets_of` | the references to secrets in a config, or in some of its fields |
-| `revealed`, `fresh`, `refuse` | the same where a secret expires: asked for on a thread, known, refused |
+| `revealed`, `fresh`, `refuse` | `reveal` on a thread, whether `reveal` need not ask, and a note of a refused secret |
 | `tls_context` | a TLS context from the certificate files that a config names |
-| `RenewedContext` | such a context for each new connection, made anew when a file has changed |
-| `file_stamp` | what differs when a file was changed or replaced |
+| `RenewedContext` | such a context for each new connection, made again when a file has changed |
+| `file_stamp` | a value that changes when a file is changed or replaced |
 | `LeaseStore`, `Ask`, `Grant`, `grant` | a store that holds limits of a whole job, what it is asked, and the rules |
-| `Draw`, `Drawn`, `draw`, `ALIVE` | the same of the account of a budget |
+| `Draw`, `Drawn`, `draw`, `ALIVE` | the same for the account of a budget |
 | `did_you_mean` | a hint for the message about a misspelt name |
 | `fields_of` | names and types of the fields in the DDL of a struct |
 """

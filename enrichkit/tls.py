@@ -78,10 +78,10 @@ tls_ca, tls_cert and tls_key must be paths of PEM files there.
 
 def file_stamp(*paths: str | None) -> tuple[object, ...]:
     """
-    Return what differs when one of the files at *paths* was changed or replaced since; None stands for no file.
+    Return a value that changes when one of the files at *paths* is changed or replaced; None stands for no file.
 
-    A file that is not there, or cannot be looked at, differs from one that is. Kubernetes replaces a file by another
-    link to a folder, which this sees, too.
+    The value also changes when a file disappears or becomes inaccessible. Kubernetes replaces a file by linking to
+    another folder, which changes the value, too.
     """
     return tuple(None if path is None else _stamp_of(path) for path in paths)
 
@@ -98,14 +98,14 @@ class RenewedContext:
     """
     The TLS context for the next connection: a new one after a change of the files of its config.
 
-    Files that are being replaced may not fit each other for a moment, or be there in part. Then the context before is
+    While files are being replaced, they may not match each other, or may be incomplete. Then the previous context is
     used, and the files are read again for the next connection.
 
     Args:
-        make: Makes a context; raises `FatalError`, which is raised here for the first one only.
+        make: Function that makes a context. Its `FatalError` is passed on only while there is no context yet.
         config: The config that names the files.
 
-    Calling it returns the context. Raises `FatalError` where there is none yet.
+    A call returns the context, or raises `FatalError` if the first context cannot be made.
     """
 
     def __init__(self, make: Callable[[], ssl.SSLContext], config: TlsFiles) -> None:

@@ -8,6 +8,6 @@ Batches: files of requests that a service answers later, within a day for exampl
     frames.py    `submit_batches` and `collect_batches`, which users call
     report.py    `Batches`, which both return
 
-All of it runs on the driver; a connector offers it by `interface/batch_form.py`. Nothing is paid twice, because what is
-about to be done is on disk before it is done.
+This package runs on the driver; a connector offers batches by the interface in `interface/batch_form.py`. Nothing is
+paid twice, because each batch is noted on disk before it is sent.
 """

@@ -33,15 +33,17 @@ def submit_batches(
     """
     Submit the distinct keys of *df* to *source* in batches, which the service answers later at a lower price.
 
-    A key is submitted once: not if the journal has its answer, nor while a batch has it. So the call may be repeated,
-    also after this process was killed in the middle of it. It runs a Spark job that collects the distinct keys, and it
-    talks to the service from here; the driver needs the secrets of the config, and the folder of the journal.
+    A key is submitted once: it is left out if the journal has its answer, and while an earlier batch contains it. So
+    the call may be repeated, also after the driver was killed in the middle of a call. The call runs a Spark job that
+    collects the distinct keys, and the driver talks to the service itself: the driver needs the secrets of the config,
+    and the folder of the journal.
 
     Args:
         df: A DataFrame, not a stream.
         source: Name of a source whose connector has a batch form, or its config.
         keys: Key columns or their names, as for `enrich`. A row with a null in one of them is left out.
-        journal: Where the answers will be, and where it is noted what was submitted. With its `run_id`, or shared.
+        journal: The journal that gets the answers, and in which the submitted batches are noted. It has a `run_id`, or
+            is shared.
         returns: Type of one value, as for `enrich`. When absent: the type that the config declares.
         batch_requests: Most requests of a batch, 1 or more. None: as many as the service takes.
 
@@ -50,8 +52,9 @@ def submit_batches(
 
     Raises:
         ConfigError: An argument, config or type is wrong, or the source has no batch form.
-        ConnectorError: The service cannot be reached or refuses the batch. What was not submitted is at the next call.
-        JournalError: The journal cannot be read or written, or another process submits its batches.
+        ConnectorError: The service cannot be reached or refuses the batch. The next call submits the keys that were not
+            submitted.
+        JournalError: The journal cannot be read or written, or another process submits or collects its batches.
 
     Printed, the result is for example::
 
@@ -80,18 +83,19 @@ def collect_batches(
     """
     Ask how far the batches are, and write the answers of those that have ended to the journal.
 
-    After that ``enrich(source, *keys, journal=journal)`` finds the answers there, of the same types as those of calls,
-    and makes calls only for keys without one. It runs no Spark job, and may be repeated.
+    After that ``enrich(source, *keys, journal=journal)`` finds these answers in the journal, with the same types as the
+    answers of calls, and makes calls only for keys without an answer there. `collect_batches` runs no Spark job, and
+    may be repeated.
 
     Args:
-        df: The DataFrame of `submit_batches`, of which only the types of the columns count.
-        source: As for `submit_batches`, as are *keys*, *journal* and *returns*: batches of another config, prompt or
-            type are not found.
+        df: The DataFrame that `submit_batches` was given; only the types of its key columns count.
+        source: The same as for `submit_batches`, and so are *keys*, *journal* and *returns*: batches of another config,
+            prompt or type are not found.
         keys: Key columns or their names.
         journal: The journal.
         returns: Type of one value.
         wait: Seconds to wait for batches that have not ended; 0 or more.
-        every: Seconds between two questions, above 0.
+        every: Seconds between two questions to the service, above 0.
 
     Returns:
         How far the batches are. A request that failed is not in the journal: the next `submit_batches` submits its key
@@ -100,7 +104,7 @@ def collect_batches(
     Raises:
         ConfigError: An argument, config or type is wrong, or nothing was submitted.
         ConnectorError: The service cannot be reached, or refuses the questions.
-        JournalError: As `submit_batches`.
+        JournalError: As for `submit_batches`.
 
     Printed, the result is for example::
 
@@ -166,13 +170,13 @@ def _distinct(df: DataFrame, keys: tuple[Any, ...]) -> Iterator[Keys]:
 
     columns = [F.col(key) if isinstance(key, str) else key for key in keys]
     chosen = df.select(*[each.alias(f"key{number}") for number, each in enumerate(columns)]).dropna().distinct()
-    # Spark 3.5 has no toArrow; its own conversion to pandas begins with the other method.
+    # Spark 3.5 has no toArrow; its conversion to pandas begins with `_collect_as_arrow`.
     collect: Any = getattr(chosen, "toArrow", None)
     for batch in chosen._collect_as_arrow() if collect is None else collect().to_batches():  # type: ignore[operator]
         yield encode(batch.columns)[0]
 
 
 def _here(coroutine: Coroutine[Any, Any, Batches]) -> Batches:
-    """Return the result of *coroutine*, which runs in a thread: that of a notebook has an event loop already."""
+    """Run *coroutine* in a new thread, because that of a notebook has an event loop already, and return its result."""
     with ThreadPoolExecutor(1, "enrichkit-batches") as thread:
         return thread.submit(asyncio.run, coroutine).result()

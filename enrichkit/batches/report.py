@@ -1,4 +1,4 @@
-"""What `submit_batches` and `collect_batches` return: how far the batches are."""
+"""The result of `submit_batches` and `collect_batches`: how far the batches are."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Batch:
     One batch.
 
     Attributes:
-        id: Id that the service has given it; empty while it is planned.
-        status: The service's word for how far it is; `planned` before it has it.
+        id: Id that the service has given the batch; empty while the batch is planned.
+        status: The service's word for how far the batch is; `planned` or `submitted` until the service has said one.
         requests: Number of its requests.
         answered: Number of requests that the service has answered.
-        missing: Those of them that say that the source does not hold the key.
+        missing: Number of answers that say that the source does not hold the key; part of *answered*.
         failed: Number of requests without an answer that can be used, by the reason.
-        collected: True when the batch has ended and its answers are in the journal.
+        collected: Whether the batch has ended and its answers are in the journal.
         spent: What the batch has cost, by unit, as the service says; empty until it is collected.
     """
 
@@ -46,9 +46,9 @@ class Batches(Report):
         source: Name of the source.
         batches: The batches, the oldest first.
         submitted: Number of keys that this call has submitted.
-        known: Number of keys of the DataFrame whose answers the journal has, so that they were not submitted.
+        known: Number of keys of the DataFrame that were not submitted, because the journal has their answers.
         waiting: Number of keys of the DataFrame that are in a batch that was submitted before.
-        refused: Number of keys that the source does not take, so that they were not submitted.
+        refused: Number of keys that were not submitted, because the source does not take them.
     """
 
     source: str

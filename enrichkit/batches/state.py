@@ -1,9 +1,9 @@
 """
-What is known of batches, on durable storage: `<journal>/<table>/batches/<folder of the scope>/<name>.json`.
+The states of batches on durable storage: `<journal>/<table>/batches/<folder of the scope>/<name>.json`.
 
-A batch is *planned* before it is sent, *submitted* when the service has named it, and *collected* when its answers are
-in the journal. Its keys are in `<name>.keys` from before it is planned until it is collected. Each file is written
-whole, so a driver that is killed leaves the state before a step or after it.
+A batch is *planned* before it is sent, *submitted* when the service has given it an id, and *collected* when its
+answers are in the journal. Its keys are in `<name>.keys` from before it is planned until it is collected. Each file is
+written whole, so a driver that is killed leaves the state before a step or after it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: 32 hexadecimal digits, by which the service finds it again.
         step: `planned`, `submitted` or `collected`.
-        batch: Id that the service has given it; empty until then.
-        at: Seconds since 1970 at which it was planned.
+        batch: Id that the service has given the batch; empty while the batch is planned.
+        at: Seconds since 1970 at which the batch was planned.
         requests: Number of its requests.
-        status: The service's word for how far it is; empty until it was asked.
+        status: The service's word for how far the batch is; empty until the service was asked.
         answered: Number of requests that the service has answered.
         missing: Number of answers that say that the source does not hold the key; part of *answered*.
         failed: Number of requests without an answer that can be used, by the reason.
@@ -73,7 +73,7 @@ class States:
         Keep other processes of this machine from submitting or collecting the same batches.
 
         Raises:
-            JournalError: Another process does so now.
+            JournalError: Another process submits or collects them now.
         """
         if not isinstance(self._store, LocalStore):
             yield
@@ -95,14 +95,14 @@ class States:
         return sorted(found, key=lambda state: (state.at, state.name))
 
     def sweep(self) -> None:
-        """Delete what a driver has left that was killed before its batch was planned."""
+        """Delete the files of batches that were not planned to the end, because their driver was killed."""
         names = self._names()
         for name in names:
             if name.endswith((".new", ".keys")) and f"{name.partition('.')[0]}.json" not in names:
                 self._delete(name)
 
     def plan(self, columns: Sequence[Any], schema: pa.Schema) -> State:
-        """Note a new batch of the keys in *columns*, which are written first; return its state."""
+        """Write the keys in *columns*, and then the state of a new batch with these keys; return the state."""
         batch = pa.record_batch(columns, schema=schema)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as stream:
@@ -118,7 +118,7 @@ class States:
         return [column.chunk(0) for column in table.columns]
 
     def put(self, state: State) -> None:
-        """Write *state* in place of the older one of its batch."""
+        """Write *state* in place of the older state of its batch; delete the keys of a batch that is collected."""
         self._write(f"{state.name}.json", msgspec.json.encode(state))
         if state.step == "collected":
             self._delete(f"{state.name}.keys")

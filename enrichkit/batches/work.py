@@ -33,7 +33,7 @@ __all__ = ["Work"]
 T = TypeVar("T")
 
 ATTEMPTS = 6
-"""Attempts of a request to the service that fails for a moment, with waits that double from half a second on."""
+"""Most attempts of a request that the service fails with transient errors; the waits double from half a second on."""
 MOST_REASONS = 20
 
 
@@ -42,7 +42,7 @@ class Work:
     The batches of one source, and the journal that gets the answers.
 
     Args:
-        plan: The enrichment for which the answers are: the journal finds them by its fingerprint.
+        plan: Plan of the enrichment that will use the answers; the journal finds them by the fingerprint of the plan.
         journal: The journal.
         key_types: Arrow type of each key column.
 
@@ -116,7 +116,7 @@ class Work:
         return self.report()
 
     def report(self, **counts: int) -> Batches:
-        """Return how far the batches are, as the service has said last."""
+        """Return how far the batches are, according to the last words of the service."""
         batches = [
             Batch(
                 id=state.batch,
@@ -147,7 +147,7 @@ class Work:
         return len(keys)
 
     async def _resume(self) -> None:
-        """Send what a driver has planned that was killed before it knew whether the service has it."""
+        """Send planned batches again: their driver was killed before it knew whether the service has them."""
         for state in self._states.all():
             if state.step == "planned":
                 requests = [self.form.request(name, key) for name, key in self._keys(state).items()]
@@ -170,7 +170,7 @@ class Work:
             self._states.put(msgspec.structs.replace(state, status=status.word, answered=status.answered))
 
     async def _gather(self, state: State, word: str, reason: str) -> None:
-        """Write the answers of a batch that has ended to the journal, and then note that they are there."""
+        """Write the answers of a batch that has ended to the journal, and then note that the batch is collected."""
         spent = _Spent()
         keys = self._keys(state)
         call = Call(timeout=1.0, meter=spent)
@@ -182,7 +182,7 @@ class Work:
         right = [place for place in range(len(values)) if place not in errors]
         names = list(values)
         found = [values[names[place]] is not None for place in right]
-        # The answers survive the machine before the state says that they are there.
+        # With `sync`, the answers are on the disk before the state says that they are in the journal.
         with writer_of(
             replace(self._journal, sync=True), self._table, self._scope, task=f"batch-{state.name}"
         ) as writer:
@@ -207,11 +207,11 @@ class Work:
 
 
 _NO_ANSWER = Failure(PermanentError(""))
-"""Stands for what a request has whose name is in no line: None would be a miss."""
+"""The answer to a request whose name is in no line of the answers; None would be a miss."""
 
 
 class _Spent:
-    """Takes what the answers of a batch say that they have cost."""
+    """A meter that takes the costs that the answers of a batch report."""
 
     def __init__(self) -> None:
         self.units: dict[str, float] = {}
@@ -220,11 +220,11 @@ class _Spent:
         self.units.update(units)
 
     def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """A batch has no limit that a call would have to keep to."""
+        """Do nothing: the limits that a source reports bind calls, and a batch has none."""
 
 
 async def _steady(step: Callable[[int], Awaitable[T]]) -> T:
-    """Return what *step* returns, which gets the number of its attempt; it is made again after a `TransientError`."""
+    """Call *step* with the number of the attempt, again after each `TransientError`, and return its result."""
     for attempt in range(ATTEMPTS - 1):
         try:
             return await step(attempt)

@@ -8,6 +8,8 @@ The command `enrichkit`, of the extra `cli`.
     check.py      `check`: opens one source and looks up some keys
     lint.py       `lint`: finds all mistakes in a TOML file of sources
     bench.py      `bench`: measures how fast one source answers
+    doctor.py     `doctor`: finds what the executors of a cluster lack
+    pack.py       `pack`: makes the archive that a cluster needs
     watch.py      `top`: shows a monitor that runs in another program
     journal.py    `journal`: lists, shows and expires the answers of a journal
     scaffold.py   `new-connector`: creates a plugin package from `template/`

@@ -24,7 +24,7 @@ __all__ = ["ArgumentError", "keys_of", "options_of", "types_of"]
 
 
 class ArgumentError(ConfigError):
-    """An argument of the command line that describes keys is wrong."""
+    """An argument of the command line is wrong, so the exit code is 2."""
 
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")

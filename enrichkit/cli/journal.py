@@ -36,7 +36,7 @@ class Listing:
     Attributes:
         path: Path of the journal.
         parts: The answers by source and scope.
-        refused: The files that are none of a journal or cannot be read, with the reason.
+        refused: The files that do not belong to a journal or cannot be read, with the reason.
     """
 
     path: str
@@ -111,8 +111,8 @@ class Expired:
     The result of `journal expire`.
 
     Attributes:
-        files: How many files were deleted.
-        bytes: Their bytes.
+        files: Number of files that were deleted.
+        bytes: Size of these files.
     """
 
     files: int
@@ -162,7 +162,7 @@ def expire(path: str, older_than: float, scope: str | None = None) -> Expired:
     Args:
         path: Path of the journal.
         older_than: Seconds.
-        scope: Name of a scope, to delete only what it has written; None: of all.
+        scope: Name of a scope, to delete only what this scope has written; None: what any scope has written.
 
     Raises:
         ConfigError: There is no folder *path*.

@@ -1,4 +1,4 @@
-"""`pack`: makes the archive of what executors need, or looks at one."""
+"""`pack`: makes an archive of the packages that executors need, or looks at an archive."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Packed:
     An archive that executors can use.
 
     Attributes:
-        path: Of the archive.
-        bytes: Its size.
-        python: Python's version.
-        platform: Of the executors.
+        path: Path of the archive.
+        bytes: Size of the archive.
+        python: Version of Python on the executors.
+        platform: Platform of the executors.
         bare: Whether the executors must have pyarrow.
-        plugins: Names of its connectors.
-        packages: Versions of its packages, by name.
+        plugins: Names of the connectors in the archive.
+        packages: Versions of the packages in the archive, by name.
     """
 
     path: str
@@ -40,7 +40,7 @@ class Packed:
 
     @classmethod
     def of(cls, path: str, said: Manifest) -> Packed:
-        """Return the archive *path*, with what it has *said* of itself."""
+        """Return the archive *path*; *said* is the manifest of the archive."""
         size = Path(path).stat().st_size
         return cls(path, size, said.python, said.platform, said.bare, said.plugins, said.packages)
 

@@ -132,7 +132,7 @@ def describe(connector: type[Connector[Any]], config: ConnectorConfig) -> tuple[
 
     Raises:
         SourceError: The source could not be opened, or the question for the DDL failed.
-        MissingDriverError: The driver package of the connector is not installed.
+        MissingDriverError: The client package of the connector is not installed.
     """
     require_driver(connector)
 
@@ -167,10 +167,11 @@ def _as_source_error(config: ConnectorConfig) -> Iterator[None]:
 
 def _timed(connector: Connector[Any], seconds: list[float]) -> Connector[Any]:
     """
-    Append the duration of each call of *connector* to *seconds*, and return *connector*.
+    Make *connector* append the duration of each call to *seconds*, and return *connector*.
 
     The engine's own clock is too coarse: its resolution is a millisecond. An `UnavailableError` becomes a plain
-    `TransientError`, because who checks a source wants to hear at once that it is away, and not when it is back.
+    `TransientError`: after an `UnavailableError` the engine would wait until the source is back, but a user who checks
+    a source wants to learn at once that the source is away.
     """
     fetch_many, open_ = connector.fetch_many, connector.open
 

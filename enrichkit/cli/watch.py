@@ -1,4 +1,4 @@
-"""`top`: shows a monitor that runs elsewhere. `report`: shows the figures of a report as text."""
+"""`top`: shows a monitor that runs in another program."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 def ask(connector: Connector[Any], question: Callable[[], Awaitable[T]], timeout: float) -> T | BaseException:
     """
-    Return the answer to *question*, which is put while *connector* is open, or the exception that ended it.
+    Open *connector*, put *question* and close *connector*; return the answer, or the exception that ended this.
 
-    It takes *timeout* seconds at most. The coroutine runs in a thread of its own, because the thread of a notebook has
-    an event loop already.
+    The question may take *timeout* seconds, and its thread one second more to end. The coroutine runs in a thread of
+    its own, because the thread of a notebook has an event loop already.
     """
     result: list[T | BaseException] = []
 
@@ -34,7 +34,7 @@ def ask(connector: Connector[Any], question: Callable[[], Awaitable[T]], timeout
     def run() -> None:
         try:
             result.append(asyncio.run(asyncio.wait_for(opened(), timeout)))
-        except BaseException as error:  # noqa: BLE001  # the caller judges it, in the thread of the user
+        except BaseException as error:  # noqa: BLE001  # the caller judges the error, in the thread of the user
             result.append(error)
 
     thread = threading.Thread(target=run, name="enrichkit-describe", daemon=True)

@@ -22,22 +22,22 @@ __all__ = ["ask_connections", "hear_connections", "known_connections", "too_many
 ASK_TIMEOUT = 5.0
 _log = logging.getLogger("enrichkit")
 _told: dict[str, int] = {}
-"""Most connections, by source; of this driver program."""
+"""The most connections that each source takes, as the sources have told this driver program."""
 _warned: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-"""Sources by session."""
+"""The sources of which a warning was logged, by session."""
 
 
 class _NoSession:
-    """Stands for the session where there is none."""
+    """The key of `_warned` where there is no session."""
 
 
 _NO_SESSION = _NoSession()
 
 
 async def hear_connections(connector: Connector[Any]) -> int | None:
-    """Return how many connections the source takes, and remember it; *connector* is open. None: it does not tell."""
+    """Return how many connections the source of the open *connector* takes, and remember it; None: it does not tell."""
     most = None
-    with contextlib.suppress(Exception):  # it is asked for a warning only
+    with contextlib.suppress(Exception):  # the number only serves a warning, so an error does no harm
         most = await connector.max_connections()
     if most is not None:
         _told[_source_of(type(connector), connector.config)] = most
@@ -45,7 +45,7 @@ async def hear_connections(connector: Connector[Any]) -> int | None:
 
 
 def ask_connections(connector: type[Connector[Any]], config: ConnectorConfig) -> int | None:
-    """Return how many connections the source takes, which is asked for it now; None: it does not tell."""
+    """Ask the source now how many connections it takes, and return the number; None: it does not tell."""
     if connector.max_connections is Connector.max_connections:
         return None
     instance = connector(config)
@@ -54,14 +54,14 @@ def ask_connections(connector: type[Connector[Any]], config: ConnectorConfig) ->
 
 
 def known_connections(connector: type[Connector[Any]], config: ConnectorConfig) -> int | None:
-    """Return how many connections the source takes, as it has told this driver; None: it has not."""
+    """Return how many connections the source takes, as it told this driver earlier; None: it has not told."""
     if connector.max_connections is Connector.max_connections:
         return None
     return _told.get(_source_of(connector, config))
 
 
 def too_many(most: int, capacity: int, slots: int, expressions: int) -> str:
-    """Return what is wrong and what to do, where worker processes would make more than *most*; empty: they do not."""
+    """Return fault and remedy if the worker processes may make more than *most* connections; empty: they do not."""
     processes = slots * expressions
     if capacity * processes <= most:
         return ""
@@ -120,7 +120,7 @@ def _active_session() -> SparkSession | None:
 
 
 def _task_slots(session: SparkSession | None) -> int | None:
-    """Return how many tasks of *session* may run at a time: as its settings say, else as many as run now."""
+    """Return how many tasks of *session* may run at a time: by its settings, or by the cores that it has now."""
     if session is None:
         return None
 
@@ -135,6 +135,6 @@ def _task_slots(session: SparkSession | None) -> int | None:
         return executors * (cores // cpus)
     try:
         context = session.sparkContext
-    except Exception:  # noqa: BLE001  # Spark Connect has none, and says so by an error of its own
+    except Exception:  # noqa: BLE001  # Spark Connect has no context, and raises an error of its own
         return None
     return int(context.defaultParallelism) // cpus

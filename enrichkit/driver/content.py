@@ -1,9 +1,9 @@
 """
-The fingerprint of what answers depend on, which is the same in each program that asks the same source for the same.
+The fingerprint of all that an answer depends on: each program that asks a source the same question has the same one.
 
-A journal finds answers by it after a restart, and for other jobs. So it must change with a query or a prompt, and with
-the code of a function that a user has written and of all that this function uses, but not with the process, the path of
-a script, or a line above the function. What an installed package defines counts by its name.
+A journal finds answers by this fingerprint after a restart, and for other jobs. So the fingerprint must change with a
+query or a prompt, and with the code of a user's function and of all that the function uses, but not with the process,
+the path of a script, or a line above the function. Of what an installed package defines, only the name counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["content_of"]
 
 CHANGES_ANSWERS = "changes_answers"
-"""In the metadata of a field of a config, False: an answer is the same whatever the field says, as with a price."""
+"""A key in the metadata of a config's field; False there: answers do not depend on the field, such as a price."""
 _OF_THE_PROCESS = frozenset(
     ("__module__", "__dict__", "__weakref__", "__doc__", "__firstlineno__", "__slotnames__", "__static_attributes__")
 )
@@ -47,13 +47,14 @@ class _Writer:
     """Writes texts that are equal for equal values, and for code that does the same."""
 
     def __init__(self) -> None:
-        # Functions and classes that were written, and what is being written: of these, a number is written. Each is
-        # kept alive, so that no other object gets its id.
+        # `_written` has the functions and classes that have their text already, `_open` the values whose text is being
+        # made. When one of them comes again, its number is written. `_written` keeps its objects alive, so that no
+        # other object gets the id of one.
         self._written: dict[int, tuple[int, Any]] = {}
         self._open: dict[int, int] = {}
 
     def text(self, value: Any) -> str:
-        """Return the text of *value*, or a number where it is a part of itself, or code that has its text already."""
+        """Return the text of *value*; a number if it is being written, or is a function or class already written."""
         if isinstance(value, _PLAIN) and type(value) in _PLAIN:
             return f"{type(value).__name__}:{value!r}"
         if (depth := self._open.get(id(value))) is not None:
@@ -77,7 +78,7 @@ class _Writer:
 
 @functools.singledispatch
 def _text(value: Any, writer: _Writer) -> str:
-    """Return the text of *value*, whose class has no function of its own below."""
+    """Return the text of *value* if no function is registered below for its class."""
     kind = writer.text(type(value))
     if is_dataclass(value):
         counting = (f for f in fields(value) if f.metadata.get(CHANGES_ANSWERS, True))
@@ -86,8 +87,8 @@ def _text(value: Any, writer: _Writer) -> str:
         return f"{kind}:{writer.text(value.__wrapped__)}"
     if not is_installed(type(value)):
         try:
-            state = value.__reduce_ex__(2)[1:3]  # what pickle would send, after the function that makes the object
-        except TypeError:  # it cannot be pickled, and so no function that uses it travels to a worker
+            state = value.__reduce_ex__(2)[1:3]  # the arguments and the state that pickle would send
+        except TypeError:  # a value that cannot be pickled: no function that uses it travels to a worker
             return kind
         return f"{kind}{writer.texts(state)}"
     return f"{kind}:{_stable(value)}"
@@ -107,16 +108,16 @@ def _(value: FunctionType, writer: _Writer) -> str:
 
 
 def _outer(function: FunctionType, writer: _Writer) -> Iterator[str]:
-    """Yield the texts of what *function* uses of the functions around it, and of the global names."""
+    """Yield the texts of the variables of enclosing functions, and of the globals, that *function* uses."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield f"{name}={writer.text(cell.cell_contents)}"
-        except ValueError:  # it has no value yet
+        except ValueError:  # the variable has no value yet
             yield f"{name}:"
-    # Among these are the names of attributes, which may be those of global names by chance.
+    # Names of attributes are among these names; such a name may by chance be the name of a global, too.
     names = sorted(_names(function.__code__))
     for name in names:
-        if name in function.__globals__ and not name.startswith("__"):  # as the path of the file does
+        if name in function.__globals__ and not name.startswith("__"):  # such as `__file__`, the path of the file
             value = function.__globals__[name]
             yield f"{name}={writer.text(value)}"
             if isinstance(value, ModuleType) and not _is_installed_module(value):
@@ -183,7 +184,7 @@ def _(value: Field, writer: _Writer) -> str:  # type: ignore[type-arg]  # as abo
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Return *texts* as one text, which is different for different ones: each follows its length."""
+    """Return *texts* joined. Different *texts* give different results, because each text follows its length."""
     return f"({' '.join(f'{len(text)}:{text}' for text in texts)})"
 
 
@@ -193,12 +194,12 @@ def _stable(value: Any) -> str:
 
 
 def _counts(member: str) -> bool:
-    """Whether the *member* of a class may change answers."""
+    """Return whether the *member* of a class may change answers."""
     return member not in _OF_THE_PROCESS
 
 
 def _code(code: CodeType, writer: _Writer) -> str:
-    """Return what *code* does, without the file and lines where it is."""
+    """Return a text of what *code* does, without its file and its line numbers."""
     takes = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)
     does = f"{code.co_code.hex()} {code.co_exceptiontable.hex()}"
@@ -206,7 +207,7 @@ def _code(code: CodeType, writer: _Writer) -> str:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Return the names that *code*, or code inside it, looks up outside of functions."""
+    """Return the names of globals and attributes that *code*, or code inside it, uses."""
     inner = (part for part in code.co_consts if isinstance(part, CodeType))
     return {*code.co_names}.union(*map(_names, inner))
 
@@ -216,7 +217,7 @@ def _is_installed_module(module: ModuleType) -> bool:
 
 
 class _NamedAfter:
-    """An object of the module *name*, for `is_installed`."""
+    """An object whose `__module__` is *name*, for `is_installed`."""
 
     def __init__(self, name: str) -> None:
         self.__module__ = name

@@ -64,7 +64,7 @@ such a value does not fit. Declare string, or leave returns= out.
 
 
 def _sample(data_type: pa.DataType) -> Any:
-    """Return a value of the type; None where there is none that stands for all."""
+    """Return a sample value of *data_type*; None where no value stands for all values of the type."""
     if pa.types.is_timestamp(data_type):
         return dt.datetime(2000, 1, 1, tzinfo=dt.UTC if data_type.tz else None)
     return next((sample for is_kind, sample in _SAMPLES if is_kind(data_type)), None)

@@ -1,9 +1,9 @@
 """
 Checks the fallbacks of a lookup on the driver, and plans those that have to be asked.
 
-A fallback is a `default(value)`, another source, or a function of the key. The worker asks a source or a function after
-the first source, as a source with limits of its own: it becomes a `FallbackPlan`. Options that name the same fallback
-share one plan.
+A fallback is a `default(value)`, another source, or a function of the key. The worker asks another source or a function
+after the first source, with limits of its own; each of them becomes a `FallbackPlan`. Options that name the same
+fallback share one plan.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _check_source_name(name: str, policy: str) -> None:
 
 def fallback_capacities(options: Options) -> dict[str, int]:
     """
-    Return the calls in flight of each fallback that has to be asked, by the fallback's name. For `explain`.
+    Return the calls in flight of each fallback that has to be asked, by the fallback's name, for `explain`.
 
     A fallback that several options name counts once. Different fallbacks with the same name, for example lambdas, are
     added up. Fallbacks are compared by their configs or functions; `plan_fallbacks` compares their pickled forms, for

@@ -58,7 +58,7 @@ def enrich_frame(
     Look up a key for each row of *df* and return *df* with the values: a join with *source*.
 
     Args:
-        df: In batch or streaming. Its columns pass through untouched, event-time watermarks included.
+        df: A DataFrame in batch or streaming. Its columns pass through untouched, event-time watermarks included.
         source: Name of a source, its config, or `tiers(...)` of several.
         on: The key column or its name, or several columns that form one key. A key with a null part matches nothing.
         into: Name of the column of values. None: the fields of a struct become columns, and any other value becomes a
@@ -73,10 +73,10 @@ def enrich_frame(
         barrier: A column or its name, for ``ordered=False``: rows before a change of its value leave before all rows
             after the change. The end of a partition, and so of a micro-batch, is always a barrier.
         columns: Names of the fields of the value to keep, in this order; None: all fields.
-        shuffle: True: Spark sends the rows with the same key to one task first, so that the whole job asks once for a
-            key, and rows without a key evenly to all tasks. Spark chooses the number of tasks, as for
-            ``repartition("key")``; a number, 1 to 1,000,000, chooses it instead, as for ``repartition(200, "key")``.
-            Rows leave in another order than they had.
+        shuffle: True: Spark first sends all rows with the same key to one task, so that the whole job asks once for a
+            key. Rows without a key are spread evenly over all tasks. Spark chooses the number of tasks, as for
+            ``repartition("key")``; a number, 1 to 1,000,000, sets it instead, as for ``repartition(200, "key")``. The
+            order of the rows changes.
         returns: Type of one match, as for `enrich`. When absent: the type that the config declares or that the source
             tells.
         options: Flow control; see `Options`. `carrier` and `deterministic` do not apply.

@@ -105,7 +105,7 @@ def join(
         ordered=arguments.ordered,
         barrier=places[-1] if arguments.barrier is not None else None,
     )
-    # Columns get numbers for names, because Spark looks up the columns of mapInArrow by name, and a name may hold a dot
+    # Columns get numbers as names, because Spark looks up the columns of mapInArrow by name, and a name may hold a dot
     # or occur twice. The schema passes metadata on, such as the watermark of an event time.
     schema = t.StructType(
         [
@@ -124,9 +124,10 @@ def _shuffled(numbered: DataFrame, keys: Sequence[int], partitions: int | None) 
     """
     Return *numbered* with all rows of a key in one partition, and the rows without a key spread over all of them.
 
-    Spark's adaptive execution may join small partitions, but splits none, as it would with the hint REBALANCE: then the
-    rows of a key could be in two tasks. Rows without a key are spread by their other columns and the task that they
-    come from, and not by a random number: a repeated task of the shuffle has to send each row where it sent it before.
+    Spark's adaptive execution may join small partitions, but it splits none. With the hint REBALANCE it would split
+    some, and the rows of a key could be in two tasks. Rows without a key are spread by a hash of their other columns
+    and of the partition that they come from, not by a random number, because a repeated task of the shuffle has to send
+    each row to the same place as before.
     """
     columns = [F.col(f"c{place}") for place in keys]
     null = reduce(or_, (column.isNull() for column in columns))
@@ -187,7 +188,7 @@ def _check_clashes(columns: Sequence[str], added: Sequence[str], same: Any) -> N
     Args:
         columns: Names of the columns of the DataFrame.
         added: Names of the columns of values.
-        same: Turns names that are the same to Spark into equal texts.
+        same: Function that returns equal texts for names that are the same to Spark.
     """
     taken = {same(name) for name in columns}
     clashing = [name for name in added if same(name) in taken]
@@ -211,17 +212,17 @@ def _locate_columns(df: DataFrame, parts: Sequence[Column | str], same: Any) -> 
     """
     Find the columns of *parts*, which are columns or names.
 
-    Spark resolves a name unless it can only mean one column, so that `a.b` and an ambiguous name mean the same as in
-    any other expression.
+    A name that can only mean one column is looked up here. Spark resolves any other name, so that `a.b` and an
+    ambiguous name mean the same as in any other expression.
 
     Args:
         df: The DataFrame of the user.
         parts: The key columns, and the barrier if there is one.
-        same: Turns names that are the same to Spark into equal texts.
+        same: Function that returns equal texts for names that are the same to Spark.
 
     Returns:
-        *df*, with a further column behind its own for each part that is not simply a column of *df*; and the number of
-        the column of each part.
+        *df*, with a further column behind its own for each part that is not the plain name of one of these columns; and
+        the number of the column of each part.
     """
     names = [same(name) for name in df.columns]
     places: list[int] = []

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 __all__ = ["check_budget", "engine_limits", "plan_limits", "without_stores"]
 
 PROGRAM = uuid.uuid4().hex[:16]
-"""Names this driver program in the stores, so that the limits without a name are those of this program."""
+"""The id of this driver program, which is a part of the name of each limit that the user has not named."""
 
 
 def plan_limits(options: Options, source: str, config: ConnectorConfig) -> tuple[LimitPlan, ...]:
     """
-    Return the stores of the limits of *options* that hold for the whole job, for the lookups in *source*.
+    Return a plan for each limit of *options* that holds for the whole job, for the lookups in *source*.
 
     Raises:
-        ConfigError: There is no such store, or it can hold no limits.
+        ConfigError: A store does not exist, or cannot hold limits.
     """
     return tuple(_plan(option, limit, source, config) for option, limit in _of_job(options).items())
 
 
 def check_budget(source: str, instance: Connector[Any], budget: Budget | None) -> None:
     """
-    Check that the connector of *source* can say what a call may take at most of *budget*.
+    Check that the connector of *source* can say how much of *budget* a call may take at most.
 
     Raises:
-        ConfigError: It cannot, or not in all units of the budget.
+        ConfigError: The connector cannot say this, or not in all units of the budget.
     """
     if budget is None:
         return
@@ -83,14 +83,14 @@ def _plan(option: str, limit: Rate | Limit | Budget, source: str, of: ConnectorC
         )
     if limit.name is not None:
         name = f"{option}:{limit.name}"
-    else:  # two services may have the same name, that of the connector; columns of one may have different types
+    else:  # two services may share the connector's name, and columns of one service may have different types
         asked = {each.name: getattr(of, each.name) for each in fields(of) if each.name != "returns"}
         name = f"{option}:{source}:{digest(canonical_text(asked))[:16]}:{PROGRAM}"
     return LimitPlan(option=option, name=name, source=store, connector=connector, config=config)
 
 
 def engine_limits(options: Options, limits: tuple[LimitPlan, ...]) -> list[object]:
-    """Return what the limits of *options* add to the fingerprint of an engine: lookups with other limits share none."""
+    """Return what *options* add to an engine's fingerprint, so that lookups with different limits share no engine."""
     if not isinstance(options.rate, Rate) and options.limit is None and options.budget is None:
         return [options.rate]
     stores = [(each.option, each.name, canonical_text(each.config)) for each in limits]
@@ -99,6 +99,6 @@ def engine_limits(options: Options, limits: tuple[LimitPlan, ...]) -> list[objec
 
 
 def without_stores(options: Options) -> Options:
-    """Return *options* whose limits name no config: that of a store travels in its plan, and only there."""
+    """Return *options* without the configs of stores: the config of a store travels only in its `LimitPlan`."""
     changed: dict[str, Any] = {option: replace(limit, store="planned") for option, limit in _of_job(options).items()}
     return replace(options, **changed) if changed else options

@@ -1,7 +1,8 @@
 """
 Pickles plans for the workers, and makes the fingerprints of their engines and caches.
 
-A worker process is reused, and finds by the fingerprint an engine or cache that an earlier task has left there.
+Worker processes are reused. By the fingerprint, a task finds the engine or cache that an earlier task has left in its
+process.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def _pickle(value: Any, by_value: Mapping[str, ModuleType]) -> bytes:
 
     cloudpickle: Any = _cloudpickle  # it has no types
     with _registry_lock:
-        # A module that is registered already stays registered: the user has registered it, or a call of this function
-        # around this one, which unregisters it.
+        # A module that was registered before stays registered: either the user has registered it, or an outer call of
+        # this function, which will unregister it.
         listed = cloudpickle.list_registry_pickle_by_value()
         added = [module for name, module in by_value.items() if name not in listed]
         for module in added:
@@ -104,8 +105,8 @@ def identity_of(connector: type[Connector[Any]], config: ConnectorConfig) -> lis
     """
     Return texts that are different for engines that must not be shared: name and code of *connector*, and *config*.
 
-    The code belongs to it because a notebook or script may define a class or function anew with other code, while
-    reused worker processes still have an engine with the old code.
+    The code is included because a notebook or script may define a class or function again with other code, while reused
+    worker processes still have an engine with the old code.
 
     Raises:
         ConfigError: A class or function cannot travel.
@@ -119,7 +120,7 @@ def identity_of(connector: type[Connector[Any]], config: ConnectorConfig) -> lis
 
 
 def is_installed(part: Any) -> bool:
-    """Return whether an installed package defines *part*, a class or function, so that its name stands for it."""
+    """Return whether an installed package defines *part*, a class or function, so that its name identifies it."""
     module = _module_of(part)
     return module is not None and module.__name__ != "__main__" and _is_installed(module)
 

@@ -47,7 +47,7 @@ WINDOW_MIN = 20_000
 # Default of `window`, in rounds of calls. The rows of the window should fit into the processor's cache: on a busy
 # machine a Redis key took 0.9 us CPU in a window of 20,000 rows and 1.3 us in one of 80,000. A source with neighbours
 # gains more from a choice among many keys: with 2,000 keys a call, PostgreSQL took 1.6 us per key with 4 rounds, 1.1
-# with 10 and 0.9 with 20; with 20 rounds the worker loses the gain.
+# with 10 and 0.9 with 20; but with 20 rounds the worker loses what the source gains.
 WINDOW_ROUNDS, NEIGHBOURS_ROUNDS = 4, 10
 
 
@@ -96,7 +96,7 @@ def make_plan(
     declared = None if returns is None else arrow_type_of(returns)
     if declared is not None:
         if isinstance(returns, type):
-            config = replace(config, returns=returns)  # a config may read of a class what its DDL does not say
+            config = replace(config, returns=returns)  # a config may read from a class what its DDL does not say
         # A connector may return other values for another type, so the type is part of the config. Its DDL is always
         # the same for a type, so that users who write the type in different forms share an engine and a cache.
         config = replace(config, returns=ddl_of(declared[0]))
@@ -161,7 +161,7 @@ def names_of(columns: Sequence[Column | str]) -> list[str | None]:
 
 
 def _name_of_run(options: Options, instance: Connector[Any], beside: Sequence[SidePlan]) -> str:
-    """Return the name of the run of a batch job, for idempotency keys: what the user calls it, or one of its own."""
+    """Return the name of a batch job's run, for idempotency keys: `run_id` or a random one; empty: not needed."""
     if not instance.idempotency_keys and not any(each.content_key for each in beside):
         return ""
     named = None if options.journal is None else options.journal.run_id
@@ -171,7 +171,7 @@ def _name_of_run(options: Options, instance: Connector[Any], beside: Sequence[Si
 def _content(
     connector: type[Connector[Any]], config: ConnectorConfig, value_type: pa.DataType, tiers: Sequence[TierPlan]
 ) -> str:
-    """Return the fingerprint of all that an answer depends on, for a journal: the source, and what is asked before."""
+    """Return the fingerprint of all that an answer depends on: the source, and the tiers that are asked before it."""
     content = content_of(connector, config, value_type)
     return (
         digest(content, *(content_of(tier.connector, tier.config, value_type) for tier in tiers)) if tiers else content
@@ -180,10 +180,12 @@ def _content(
 
 def check_secrets(config: ConnectorConfig) -> None:
     """
-    Raise a `ConfigError` when a `Secret` of *config* is not in the environment of this process, and so of no worker.
+    Raise a `ConfigError` when a `Secret` of *config* is absent from the environment of this process, and therefore from
+    each worker's.
 
     Only a classic session with a local master tells where its workers run. They have the environment of this process,
-    and the variables of `spark.executorEnv`. A file may come until the job starts.
+    and the variables of `spark.executorEnv`. A secret in a file is not checked, because the file may be created before
+    the job starts.
     """
     secrets = [secret for secret in secrets_of(config) if secret.kind == "env"]
     context = _local_context() if secrets else None
@@ -212,8 +214,8 @@ def _check_with_source(name: str, connector: Connector[Any], declared: pa.DataTy
     """
     Raise a `ConfigError` if the source tells a type that does not fit into the type *declared*.
 
-    Only where the workers run on this machine, because elsewhere the source and its secrets are the workers' affair.
-    When the source cannot be asked, nothing is raised: the worker will say why.
+    The source is asked only where the workers run on this machine, because elsewhere perhaps only the workers reach
+    the source and its secrets. When the source cannot be asked, nothing is raised: the worker will report the reason.
     """
     from ..values.types import arrow_type_of
     from .declared import check_declared
@@ -272,7 +274,7 @@ def why_unlisted(instance: Connector[Any]) -> str:
 
 
 def check_preload(name: str, instance: Connector[Any], options: Options) -> None:
-    """Raise a `ConfigError` when *options* want the source *name* loaded, and its connector cannot list its keys."""
+    """Raise a `ConfigError` when *options* have `preload`, but *name* has a connector that cannot list its keys."""
     why = why_unlisted(instance)
     if options.preload and why:
         raise ConfigError(
@@ -291,7 +293,7 @@ def without_secrets(text: str, config: ConnectorConfig) -> str:
 
 
 def _ask_type(name: str, connector: Connector[Any]) -> str:
-    """Return the DDL of the values of the source *name*, which is asked for it; raises `ConfigError`."""
+    """Ask the source *name* for the DDL of its values, and return it; raises `ConfigError`."""
     described = _describe(connector, DESCRIBE_TIMEOUT)
     if isinstance(described, str):
         return described
@@ -307,18 +309,18 @@ def _ask_type(name: str, connector: Connector[Any]) -> str:
         if not isinstance(described, ConnectorError | ConfigError):
             reason = f"{type(described).__name__}: {reason}."
         if isinstance(described, FatalError | PermanentError | ConfigError):
-            how = ""  # the source, or the config, is wrong: the lookups would end likewise
+            how = ""  # the source or the config is wrong: the lookups would fail, too
         text = f"The type of the values of {name!r} could not be asked: {reason} {how}"
         raise ConfigError(text.rstrip()) from None
     raise ConfigError(f"The type of the values of {name!r} is not known: the source cannot tell it. {how}")
 
 
 def _describe(connector: Connector[Any], timeout: float) -> str | BaseException | None:
-    """Return the result of `Connector.describe`, or the exception that ended it, after *timeout* seconds at most."""
+    """Return the result of `Connector.describe`, or the exception that ended it; *timeout* is that of `ask`."""
 
     async def question() -> str | None:
         described = await connector.describe()
-        if connector.encoding == "python":  # `open` has connected; of JSON and text the first lookup connects
+        if connector.encoding == "python":  # `open` has connected; for JSON and text the first lookup connects
             await hear_connections(connector)
         return described
 

@@ -22,7 +22,7 @@ __all__ = ["engine_of", "find_side", "side_options"]
 
 
 def find_side(where: str, source: str | ConnectorConfig) -> tuple[str, type[Connector[Any]], ConnectorConfig]:
-    """Return name, connector class and config of *source*; the message of an error begins with *where* it is named."""
+    """Return name, connector class and config of *source*; error messages begin with *where*, which names its place."""
     try:
         name, connector, config = find_source(source)
         require_driver(connector)

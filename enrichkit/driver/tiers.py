@@ -23,12 +23,12 @@ __all__ = ["check_tiers", "main_source", "plan_tiers", "tier_capacities"]
 
 
 def main_source(source: str | ConnectorConfig | Tiers) -> str | ConnectorConfig:
-    """Return the source that options and messages speak of: the last one of tiers."""
+    """Return the source to which options and messages refer: *source*, or the last one of tiers."""
     return source.sources[-1] if isinstance(source, Tiers) else source
 
 
 def tier_capacities(source: str | ConnectorConfig | Tiers) -> dict[str, int]:
-    """Return the calls in flight per worker process of each source that is asked before, by its name in quotes."""
+    """Return the calls in flight per worker process of each tier before the last source, by its name in quotes."""
     capacities: dict[str, int] = {}
     for tier in source.sources[:-1] if isinstance(source, Tiers) else ():
         name, connector, config = find_side("tiers()", tier)
@@ -46,7 +46,7 @@ def plan_tiers(
     many: bool,
 ) -> tuple[TierPlan, ...]:
     """
-    Return the tiers of *source* but the last one.
+    Return the plans of all tiers of *source* but the last one.
 
     Args:
         source: What the user named.
@@ -66,7 +66,7 @@ def plan_tiers(
 
 
 def check_tiers(source: Tiers, options: Options, *, many: bool = False) -> None:
-    """Raise a `ConfigError` when the tiers of *source* leave the last one no time, or are written lists of matches."""
+    """Raise a `ConfigError` when the tiers of *source* leave no time to the last one, or would have to store lists."""
     spent = source.timeout * (len(source.sources) - 1)
     if options.timeout is not None and spent >= options.timeout:
         raise ConfigError(

@@ -2,7 +2,7 @@
 The vectorised UDFs, which the driver makes: `arrow_udf`, `pandas_udf` (both of the iterator kind) and `mapInArrow`.
 
 Spark ships a small closure that carries a pickled `Plan`. On the worker the closure imports enrichkit and calls
-`worker/entry.py`. All state is in modules on the worker, because a closure's globals start afresh with every task.
+`worker/entry.py`. All state is in modules on the worker, because a closure has new globals in every task.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> 
 def _is_text(column: Column) -> Column:
     from pyspark.sql import functions as F
 
-    return F.startswith(F.typeof(column), F.lit("string"))  # "string collate UNICODE" among them
+    return F.startswith(F.typeof(column), F.lit("string"))  # also "string collate UNICODE"
 
 
 def _instant(timestamp: Column) -> Column:

@@ -4,10 +4,10 @@ The engine: distinct keys in, outcomes out. It knows neither Spark nor pandas.
 From the Spark thread to the loop thread and back:
 
     bridge.py       the Spark thread's side: window, waiting, watch over the loop
-    consumer.py     what takes the rows: few keys are asked for until it wants many, and none when it has gone
+    consumer.py     the consumer of the rows: few keys are asked for until it wants many, none when it is gone
     overlap.py      whether a slice has keys in common with another one that is under way
     loop.py         the loop thread of a worker process, its mailbox, its engines and caches
-    names.py        the event loop's way to a host: a thread for each name, and all addresses of it
+    names.py        how the event loop finds a host: a thread for each name, and all addresses of the name
 
 One per source and worker process:
 
@@ -17,12 +17,12 @@ One per source and worker process:
     allowance.py    how many calls may be in flight at a source that refuses some of them
     tuning.py       capacity="auto": how many calls may be in flight, by the latency of those that end
     pacing.py       rates by unit, and what a call costs: estimated before it, corrected by its answer
-    quota.py        what the source says that it still allows
+    quota.py        how much the source still allows, as its answers say
     job.py          the limits of the whole job: their shares, and when they fail a run
     shares.py       the part of a rate that this process has
-    permits.py      the part of the calls in flight that it has
-    account.py      what the job may still spend: reserved before a call, told after it
-    leases.py       the questions to the stores that hold such limits
+    permits.py      the part of the job's calls in flight that this process may have
+    account.py      what the job may still spend: reserved before a call, reported to the store after the call
+    leases.py       the questions to the stores that hold the limits of the job
     outage.py       whether the source is away; probes; the ramp after an outage
     watchdog.py     what the sweeper does on each tick
     results.py      what the end of a call means for each of its keys
@@ -40,9 +40,9 @@ One per task:
     policies.py     what rows without an answer get, and the errors that fail the task
     fallback.py     fallbacks that have to be asked
     reuse.py        what a task has found out stands for its later rows
-    tiers.py        sources that are asked before, and what happens when one does not answer
-    write_back.py   what is found is written to them, in the background
-    refresh.py      keys of the cache that are asked for in the background; values beyond their time
+    tiers.py        sources that are asked before the run's own, and what happens when one does not answer
+    write_back.py   writes what was found to the tiers, in the background
+    refresh.py      keys of the cache that are asked for in the background; stale values
     pending.py      the keys that wait for a slot: which go next, and which go together
     deadlines.py    the deadlines of a run, and the timer that looks at them
 
@@ -51,8 +51,8 @@ The data:
     records.py      a lookup and its states; bundles of keys; a call; the part of a slice that leaves
     queues.py       which finished slice may leave next; the window
     cache.py        answers that later runs get too
-    eviction.py     which of them leave when there is no room
-    sizes.py        how many bytes they take
+    eviction.py     which answers leave the cache when there is no room
+    sizes.py        how many bytes keys and values take
     stats.py        counters and latencies of a run
 """
 

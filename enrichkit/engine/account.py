@@ -1,9 +1,10 @@
 """
-The account of the budget of a job in this process: what calls may take, before they leave, and what they took.
+The account of a job's budget in this process: it reserves what a call may take, and counts what the call took.
 
 A call leaves when the most that it may take is reserved in the store. The process reserves for a few calls ahead, so
-that calls do not wait for the store, and gives back what no call wants. Where nothing more fits, calls wait as long as
-others may give something back; then the budget is spent, and their keys are not asked for.
+that calls do not wait for the store, and gives back what no call wants. When the budget has no room for a further call,
+calls wait as long as other processes may give something back. After that the budget is spent, and the keys of the
+waiting calls are not asked for.
 """
 
 from __future__ import annotations
@@ -38,15 +39,17 @@ class Account:
 
     Attributes:
         lessee: Asks the store.
-        away, held: As `leases.Share` says; nothing is held without the store, since a budget is exact.
+        away, held: As in `leases.Share`. `held` is always 0, because a budget is exact: while the store is away, only
+            calls with a reservation leave.
         total: The budget, by unit.
         calls: What is reserved for each call in flight, by unit.
         waiting: Whether a call waits for an answer of the store.
-        spent_up: Whether the first call of the last question did not fit, while nobody may give anything back.
+        spent_up: Whether the budget had no room for the first call of the last question, while neither this process nor
+            another one may give anything back.
     """
 
     AHEAD = 1.5
-    """Reserved for the time until the next answer: a multiple of the calls that have left since the last one."""
+    """Calls to reserve for until the next answer, as a multiple of the calls that have left since the last question."""
 
     __slots__ = (
         "_average",
@@ -79,12 +82,12 @@ class Account:
         self.spent_up = False
         self._ready = dict.fromkeys(self.total, 0.0)  # reserved for calls that have not left
         self._spent = dict.fromkeys(self.total, 0.0)
-        self._told = dict(self._spent)  # what the store has heard of it
+        self._told = dict(self._spent)  # the part of `_spent` that the store knows of
         self._left = dict(self.total)
-        self._first: Mapping[str, float] = {}  # the most that the call which waits may take
+        self._first: Mapping[str, float] = {}  # the most that the waiting call may take
         self._average = dict.fromkeys(self.total, 0.0)
         self._sent = 0  # calls since the last question
-        self._question: Draw | None = None  # the last one
+        self._question: Draw | None = None  # the last question
         self._wanted_at = float("-inf")
 
     def most_of(self, connector: Connector[Any], group: Group) -> dict[str, float]:
@@ -96,7 +99,7 @@ class Account:
         return {unit: float(found[unit]) for unit in self.total}
 
     def take(self, most: Mapping[str, float], now: float) -> bool:
-        """Return whether a call that may take *most* may leave; that is reserved then. Else it waits, or is over."""
+        """Reserve *most* for a call; return False when the call has to wait, or can never leave (see `over`)."""
         self._wanted_at = now
         self.lessee.wake(self)
         for unit, average in self._average.items():
@@ -111,33 +114,33 @@ class Account:
         return False
 
     def over(self, most: Mapping[str, float]) -> bool:
-        """Whether a call that may take *most* is never going to leave."""
+        """Whether a call that may take *most* can never leave."""
         return self.spent_up and not self.calls and any(most[unit] > left for unit, left in self._left.items())
 
     def delay(self, now: float) -> float:
-        """Return 0 when it is worth to try to `take`, else the seconds after which to ask again."""
+        """Return 0 when it is worth trying to `take`, else the seconds after which to ask again."""
         return HOLD if self.waiting else 0.0
 
     def ended(self, call: InFlight, reported: Mapping[str, float] | None) -> None:
-        """Count what *call* took: what it *reported*, by unit, or else the most; None: it was not sent."""
+        """Count what *call* took: by unit, what it *reported*, or else its reservation; None: the call was not sent."""
         for unit, most in self.calls.pop(call).items():
             if unit in self._spent and reported is not None:
                 self._spent[unit] += reported.get(unit, most)
         self.lessee.wake(self)
 
     def describe(self) -> str:
-        """Return what has become of the budget, for messages."""
+        """Return the error text of a key that gets no call: how much of the budget is spent."""
         parts = [f"{total - self._left[unit]:,.6g} of {total:,.6g} {unit}" for unit, total in self.total.items()]
         return f"the budget of the job is spent, {' and '.join(parts)}; no call was made for the key"
 
     # the store; see `leases.Share`
 
     def idle(self, now: float) -> bool:
-        """Whether no call is in flight, none has wanted to leave for a while, and the store knows all."""
+        """Whether no call is in flight, none has wanted to leave for a while, and the store knows what was spent."""
         return now - self._wanted_at >= IDLE and not self.calls and self._told == self._spent
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Draw:
-        """Return the question to the store; the *last* one counts the calls in flight with the most they may take."""
+        """Return the question to the store; the *last* one counts the reservations of calls in flight as spent."""
         in_flight = {unit: sum(most[unit] for most in self.calls.values()) for unit in self.total}
         spent, calls = dict(self._spent), []
         if last:
@@ -159,7 +162,7 @@ class Account:
         return self._question
 
     def unanswered(self, ask: Draw) -> None:
-        """Nothing: the store may have reserved what was asked for, and the next question gives it back."""
+        """Do nothing: the store may have reserved what was asked for, and the next question gives it back."""
 
     def granted(self, drawn: Drawn, asked: float, now: float, *, back: bool) -> None:
         """Take the answer to the last question."""

@@ -66,7 +66,8 @@ def _take_known(run: Run, outcomes: Outcomes, stage: Stage, indices: Sequence[in
     if run.refresher is not None and stage is run.cache:
         run.refresher.refresh(asked)
     hits, missed, absent = indices, [], []
-    # `all` takes 4 ns for each value and the set 13; empty values, zeros and nulls need the set.
+    # `all` takes 4 ns for each value and the set 13 ns. The set is needed only where a value is false: it may be a
+    # mark, but also an empty value, a zero or a null.
     if not all(found) and MARK in set(map(type, found)):
         absent = [index for index, value in zip(indices, found, strict=True) if value is ABSENT]
         if len(absent) == len(indices):
@@ -88,7 +89,7 @@ def _take_known(run: Run, outcomes: Outcomes, stage: Stage, indices: Sequence[in
 
 
 def _take_stale(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> Sequence[int]:
-    """Settle those of the keys with *indices* that have a stale value, as the source is away; return the others."""
+    """While the source is away, settle those of the keys with *indices* that have a stale value; return the others."""
     keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
     known = run.old_values([keys[index] for index in indices])
     hits = [index for index in indices if keys[index] in known]
@@ -103,7 +104,7 @@ def _take_stale(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> Sequenc
 
 
 def _tell_earlier(run: Run, stage: Stage, keys: Sequence[Any], values: Sequence[Any]) -> None:
-    """Give what *stage* has found to the stages before it, so that they need not ask it again."""
+    """Give what *stage* has found to the stages before it, so that *stage* need not be asked again for these keys."""
     for earlier in run.stages:
         if earlier is stage:
             return
@@ -112,7 +113,7 @@ def _tell_earlier(run: Run, stage: Stage, keys: Sequence[Any], values: Sequence[
 
 
 def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
-    """Queue the keys of *outcomes* with *indices*, or let them wait for lookups and calls that there are."""
+    """Queue the keys of *outcomes* with *indices*; a key that is already asked for waits for that lookup or call."""
     keys, table, size = outcomes.keys, run.table, run.engine.batch_size
     if len(indices) < len(keys):
         every = list(keys)
@@ -122,7 +123,7 @@ def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
     if run.draining or (size == 1 and not table.keys().isdisjoint(keys)):
         new = [pair for pair in zip(keys, indices, strict=True) if _is_new(run, pair[0], outcomes, pair[1])]
         keys, indices = [key for key, _ in new], [index for _, index in new]
-    if size == 1:  # no key ever shares its fate with another
+    if size == 1:  # each key has a call of its own, so bundles would gain nothing
         lookups = list(map(Lookup, keys, repeat(outcomes), indices))
         if run.tiers:
             for lookup in lookups:
@@ -135,7 +136,7 @@ def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
 
 
 def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Sequence[int]) -> None:
-    """Queue *keys* in bundles of a call each, or in one bundle where neighbours are asked for together."""
+    """Queue *keys* in bundles of one call each, or in one bundle where neighbours are asked for together."""
     size = run.engine.batch_size
     if run.pending.neighbours:
         size = max(size, len(keys))
@@ -152,7 +153,7 @@ def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Seq
 
 
 def index_all(run: Run) -> None:
-    """Enter all bundles in the table that are not in it yet: a slice comes that may have some of their keys."""
+    """Enter in the table all bundles that are not in it yet, because a slice comes that may have some of their keys."""
     asked = (bundle for call in run.in_flight() for bundle in call.bundles)
     for bundle in chain(run.pending.bundles(), asked):
         if not bundle.entered:
@@ -161,7 +162,7 @@ def index_all(run: Run) -> None:
 
 
 def _is_new(run: Run, key: Any, outcomes: Outcomes, index: int) -> bool:
-    """Whether *key* has to be queued; else it waits for a lookup or a call that there is."""
+    """Return whether *key* has to be queued; otherwise let it wait for the lookup or call that already asks for it."""
     found = run.table.get(key)
     if found is not None:
         run.stats.shared += 1

@@ -1,13 +1,14 @@
 """
 How many calls may be in flight at a source that refuses some of them because it has too many.
 
-After each round of calls the allowance becomes the share of it that was answered. When nearly all have been answered
-for a second, it rises by one a round, or by a tenth. A slot whose call was refused rests for a moment, and until a
-later call is answered no other takes its place: a source that refuses all calls is asked by each slot once.
+After a round of calls in which more than a few were refused, the allowance shrinks to the share that was answered.
+After a round in which nearly all were answered, at least a second after the last fall, the allowance rises by one call
+or by a tenth, whichever is more. A slot whose call was refused rests for a moment, and no other slot takes its place
+until a call that left later is answered: a source that refuses all calls is asked by each slot once.
 
-A source may refuse for another reason: one of the servers behind a balancer is full. Then fewer calls are refused as
-often, and fewer are answered in a second, as many fewer as there are fewer calls. So the allowance is given back, and
-refusals change nothing for a while.
+A source may refuse calls for another reason: one of the servers behind a load balancer is full. A lower allowance does
+not lower the share of refusals then, and the answers per second fall in proportion to the calls in flight. So the
+allowance returns to what it was before it fell, and refusals change nothing for a while.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ class Allowance:
     """
 
     REST = 0.05
-    """Seconds for which the slot of a refused call rests, and at most as long as a call takes."""
+    """Most seconds for which the slot of a refused call rests; it rests no longer than an answered call takes."""
     ROUND = 20
     """Fewest calls of a round."""
     TOLERATED, FEW = 0.05, 0.02
     """Shares of refusals: above the first the allowance falls, below the second it rises."""
     SMOOTHING = 0.2
     CALM, STEP = 1.0, 1.1
-    """Seconds after a fall from which on the allowance rises, and by which factor in a round."""
+    """Seconds after a fall before the allowance may rise, and the factor by which it rises in a round."""
     MOST = 0.5
-    """Share of refusals beyond which the source has too many calls, whatever its answers in a second say."""
+    """Share of refusals beyond which the source has too many calls, however many it answers per second."""
     USELESS, USELESS_MAX = 2.0, 60.0
-    """Seconds for which refusals change nothing, when fewer calls were of no use; they double up to the most."""
+    """First and most seconds for which refusals change nothing after fewer calls were of no use; doubled each time."""
 
     __slots__ = (
         "_answers",
@@ -64,17 +65,17 @@ class Allowance:
         self._capacity = capacity
         self._calls: float | None = None  # None: as many as there are slots
         self._rests: deque[float] = deque()  # until when slots of refused calls rest
-        self._top: tuple[float, float] | None = None  # the allowance before it fell, and the answers in a second
+        self._top: tuple[float, float] | None = None  # the allowance before it fell, and the answers per second then
         self._fell_at = 0.0
         self._ignores = self.USELESS
         self._ignores_until = 0.0
-        self._took = 0.0  # seconds that a call takes which is answered, on average
-        self._unanswered = 0  # refusals since the last answer to a call that left later
-        self._refused_since = 0.0  # when the first of these calls left
-        # A round: calls that started since it began.
+        self._took = 0.0  # average seconds that an answered call takes
+        self._unanswered = 0  # refusals that no answer to a later call has followed
+        self._refused_since = 0.0  # when the first call that `_unanswered` counts left
+        # The current round: the calls that started since `_began`.
         self._began = 0.0
         self._answers = 0
-        self._refusals: list[float] = []  # when each came
+        self._refusals: list[float] = []  # when each refusal came
 
     @property
     def holds(self) -> bool:
@@ -121,7 +122,9 @@ class Allowance:
             self._refusals.append(now)
         else:
             self._answers += 1
-        begun = now - self._took  # an answer comes later than a refusal: calls that started later do not count
+        # An answer takes longer than a refusal: calls that left after `begun` have no answers yet, and so refusals that
+        # came after it do not count either.
+        begun = now - self._took
         ended = self._answers + len(self._refusals)
         if ended < max(self.ROUND, self._calls) or not self._answers or begun - self._began <= self._took:
             return
@@ -132,7 +135,7 @@ class Allowance:
             self._adjust(share, per_second, now)
 
     def _adjust(self, share: float, per_second: float, now: float) -> None:
-        """Set the allowance after a round with this *share* of refusals and so many answers *per_second*."""
+        """Set the allowance after a round with this *share* of refusals and this number of answers *per_second*."""
         calls = self._calls
         assert calls is not None
         if share < self.FEW:
@@ -145,7 +148,7 @@ class Allowance:
         elif share > self.TOLERATED:
             if self._top is not None and share <= self.MOST:
                 most, best = self._top
-                if per_second < best * (1.0 + calls / most) / 2:  # nearer to in proportion than to the same
+                if per_second < best * (1.0 + calls / most) / 2:  # nearer to a proportional fall than to none
                     self._calls, self._top = most, None
                     self._ignores_until, self._ignores = now + self._ignores, min(self.USELESS_MAX, 2 * self._ignores)
                     return

@@ -52,7 +52,7 @@ NOTHING = Part(Outcomes([], 0), None, 0, 0)
 
 class Mark(enum.Enum):
     """
-    What the input may hold between slices.
+    A mark that the input may hold between slices.
 
     Attributes:
         BARRIER: Rows before the barrier leave before rows behind it; for unordered runs.
@@ -65,10 +65,10 @@ class Mark(enum.Enum):
 
 class Observer(Protocol):
     """
-    Hears of a run; see `observe/task.py`.
+    What hears of a run; see `observe/task.py`.
 
     Attributes:
-        clock: Where the seconds of the task go.
+        clock: Counts the seconds of the task by phase.
         saw: Hear of the distinct keys of a slice, and of the key of each of its rows.
         begin: Hear of the run before its first slice; on the loop thread.
         end: Hear that the task has ended, with an error or without one.
@@ -87,8 +87,8 @@ class Bridge:
 
     Attributes:
         wake_at: `time.monotonic()` at which the next wait ends with `NOTHING`, set between two parts; None: the wait
-            lasts until parts are ready, or until a consumer gets a beat.
-        observed: Who hears of the run; None: nobody.
+            lasts until parts are ready, or until the consumer is due an empty batch (`BEAT`).
+        observed: The observer of the run; None: there is none.
 
     Args:
         loop: The loop thread of this process.
@@ -99,9 +99,9 @@ class Bridge:
         make_run: Makes the run from the function that takes its parts; called on the loop thread.
         intersects: See `OverlapCheck`; for ordered runs.
         consumer: What takes the rows; None where nothing can be known of it.
-        observed: Who hears of the run; None: nobody.
+        observed: The observer of the run; None: there is none.
         first: Rows of the window at first; None: *start*.
-        row_bytes: What earlier tasks have found out of the bytes of values of a row; None: nothing.
+        row_bytes: How many bytes the values of a row take, as earlier tasks have learned; None: nothing is known.
     """
 
     def __init__(
@@ -145,12 +145,13 @@ class Bridge:
     @property
     def slice_rows(self) -> int:
         """
-        Most rows of the next slice: an eighth of the window, or up to half of it for four rounds of calls.
+        Most rows of the next slice: an eighth of the window; in a window of full size, also four rounds of calls, up to
+        half of the window.
 
         The rows of a larger slice share more keys and cost less; the rows of a smaller one leave earlier. The window
         grows only when rows leave, so in a small window a slow row in a large first slice would hold all others up.
         With values as wide as those of the last parts, a slice fills at most a sixteenth of `window_bytes`, because the
-        oldest slice passes that limit whatever it holds.
+        keys of the oldest slice are looked up even when the run has more bytes than that limit.
         """
         window = self._window
         few = max(1, window.size // SLICES_PER_WINDOW)
@@ -209,7 +210,7 @@ class Bridge:
             self._consumer.took_all()
 
     def _drain(self) -> Iterator[Part]:
-        """Wait until the tiers have what the task has found; meanwhile Spark may cancel the task."""
+        """Wait until the tiers have what the task has found, and yield meanwhile, so that Spark can cancel the task."""
         if self._run is None or not self._run.writers:
             return
         drained = threading.Event()
@@ -219,13 +220,13 @@ class Bridge:
             yield NOTHING
 
     def _look_back(self) -> None:
-        """All rows have left: warn when the source held none of their keys, raise when no answer had a field."""
+        """When all rows have left: warn if the source held none of their keys, raise if no answer had a field."""
         run = self._run
         if run is None:
             return
         if run.found_none:
             run.tell_of_misses(FEW)
-        looked_at = run.first_answers  # a late answer may end the look meanwhile, on the thread of the loop
+        looked_at = run.first_answers  # on the loop thread, a late answer may make this None meanwhile
         if looked_at is not None and (error := looked_at.verdict()) is not None:
             raise error
 
@@ -287,7 +288,7 @@ class Bridge:
     # waiting: on Spark's thread
 
     def _take(self, until: float | None = None) -> Iterator[Part]:
-        """Wait for parts, at most until the times *until* and `wake_at`; yield them, or raise what failed the run."""
+        """Wait for parts, at most until *until*, `wake_at` or a `BEAT`; yield them, or raise what failed the run."""
         beat = None if self._consumer is None else time.monotonic() + BEAT
         parts = self._wait(min((moment for moment in (until, self.wake_at, beat) if moment is not None), default=None))
         if isinstance(parts, BaseException):
@@ -320,7 +321,7 @@ class Bridge:
                 return self._ready.get(timeout=step)
             except queue.Empty:
                 now = time.monotonic()
-                if now - asked < step + FROZEN:  # else the whole process stood still, and the loop is not to blame
+                if now - asked < step + FROZEN:  # otherwise the whole process stood still, and the loop is not to blame
                     self._watch()
                 if until is not None and now >= until:
                     return []

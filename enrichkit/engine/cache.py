@@ -24,7 +24,7 @@ __all__ = [
 
 
 class _Mark:
-    """Marks a place in a list that has no value. It is false, so that `all` finds out quickly that a list has none."""
+    """A mark in a list, in place of a value. It is false, so that `all` finds out quickly that a list has no mark."""
 
     __slots__ = ("_name",)
 
@@ -49,29 +49,29 @@ BATCH_BYTES = 320
 """Bytes of a batch with its list, and of its places in the line and among the expiries."""
 LEAST_COUNTERS, MOST_COUNTERS = 255, 2**24
 BYTES_PER_COUNTER = 128
-"""A small answer takes about 200 bytes, a larger one has several counters."""
+"""Bytes of the cache for each counter: fewer than a small answer takes (about 200), so counters do not run short."""
 FEW = 64
-"""Fewer keys than this join the batch that is open."""
+"""Fewer keys than this, stored together, join the batch that is open."""
 JOINED = 500
-"""The part of the time to live for which a batch is open."""
+"""A batch is open for the time to live divided by this number."""
 JITTER_PARTS = 8
-"""Parts of many answers that expire at times of their own."""
+"""Number of parts into which many answers are divided; each part expires at a time of its own."""
 
 
 class Stage:
     """
-    What is asked for keys before the source: it finds answers in memory, and gets those of the source.
+    What a run asks for keys before it asks the source; a stage also gets the answers of the source.
 
-    What a stage need not do, it inherits.
+    A subclass inherits the methods that it does not need: except for `get_many`, they do nothing.
 
     Attributes:
         origin: The origin of rows that it answers, as details show it.
         active: Whether it is asked for keys; False: it only sees the keys of each slice, see `watch`.
         get_many: Return for each key its value, `MISS`, or `ABSENT`.
-        put_many: Store values, some of which may be `MISS`; *late* ones replace none, which may be newer.
+        put_many: Store values, some of which may be `MISS`; *late* ones replace no stored value, which may be newer.
         watch: See the keys of a slice while it is not active.
         flush: Make durable what was stored, before rows with it leave.
-        close: The run has ended.
+        close: Note that the run has ended.
     """
 
     origin: str
@@ -82,7 +82,7 @@ class Stage:
         raise NotImplementedError
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Do nothing: what the source answers is no news."""
+        """Do nothing: the stage has no use for the answers of the source."""
 
     def watch(self, keys: Sequence[Any]) -> None:
         """Do nothing: the stage is always active."""
@@ -91,7 +91,7 @@ class Stage:
         """Do nothing: the stage is in memory."""
 
     def close(self) -> None:
-        """Do nothing: other runs go on to use the stage."""
+        """Do nothing: other runs go on using the stage."""
 
 
 class AnswerCache(Stage):
@@ -99,16 +99,17 @@ class AnswerCache(Stage):
     Decoded answers by key, for a time; errors are never stored. Lives on the loop thread.
 
     Expired answers are removed before each lookup, so a lookup is one `dict.get` in C per key. Answers that came
-    together expire together: `jitter` shortens the time of each eighth of them by a share of its own.
+    together expire together. `jitter` shortens their time by a random share, of its own for each eighth of them when
+    they are many (512 or more).
 
     Early refresh is XFetch (Vattani, Chierichetti and Lowenstein: Optimal Probabilistic Cache Stampede Prevention, VLDB
-    2015): each lookup draws how long before its expiry an answer is asked for anew, an exponential time with a mean of
-    `refresh_ahead` calls. The draw is one for all keys of a slice.
+    2015): each lookup draws how long before its expiry an answer is asked for again, an exponentially distributed time
+    with a mean of `refresh_ahead` times the duration of a call. One draw serves all keys of a slice.
 
     Args:
         ttl: Seconds for which a value may be used.
         max_bytes: Most bytes of everything that the cache holds.
-        missing_ttl: The same for a miss; None: as long as a value; 0: not at all.
+        missing_ttl: Seconds for which a miss may be used; None: as long as a value; 0: not at all.
         jitter: Largest share of its time by which an answer expires earlier.
         stale_if_error: Seconds after its expiry for which `stale` still returns a value.
         refresh_ahead: The multiple of a call's time, see above; 0: no early refresh.
@@ -116,7 +117,7 @@ class AnswerCache(Stage):
 
     Attributes:
         refreshing: Keys that are asked for in the background now.
-        call_time: Seconds that a call takes, as a moving average; the runs that share the cache tell it.
+        call_time: Seconds that a call takes, as a moving average; the runs that share the cache update it.
     """
 
     origin = "cache"
@@ -162,10 +163,10 @@ class AnswerCache(Stage):
         self._content = 0  # bytes of keys and values, the stale ones included
         self._eviction = Eviction(max(LEAST_COUNTERS, min(MOST_COUNTERS, self._max_bytes // BYTES_PER_COUNTER)))
         self._expiries: list[tuple[float, int, Batch]] = []
-        self._soon: list[tuple[float, int, Batch]] = []  # the same, those that no draw has come to
-        self._old: deque[Batch] = deque()  # of the stale values
-        self._renewed: dict[Any, Batch] = {}  # keys of several batches, and the one that counts
-        self._open: dict[float, tuple[float, Batch]] = {}  # by time to live: until when single keys join the batch
+        self._soon: list[tuple[float, int, Batch]] = []  # the batches among them that no draw has reached
+        self._old: deque[Batch] = deque()  # batches of stale values
+        self._renewed: dict[Any, Batch] = {}  # keys that are in several batches, each with the batch that counts
+        self._open: dict[float, tuple[float, Batch]] = {}  # by time to live: until when a few keys join the batch
         self._due: set[Any] = set()  # keys to refresh when they are looked up
         self._number = 0
         self._knew_all = self._pressed = False
@@ -187,7 +188,7 @@ class AnswerCache(Stage):
         return found
 
     def due(self, keys: Sequence[Any], now: float) -> set[Any]:
-        """Return those of *keys* that should be asked for anew, each once."""
+        """Return those of *keys* that should be refreshed now; each is returned once."""
         if self._soon:
             ahead = -math.log(1.0 - self._rng.random()) * self._refresh_ahead * self.call_time
             while self._soon and self._soon[0][0] <= now + ahead:
@@ -204,7 +205,7 @@ class AnswerCache(Stage):
         return self._stale_if_error > 0.0
 
     def stale(self, keys: Iterable[Any], now: float) -> dict[Any, Any]:
-        """Return the values of *keys* that have expired, and may be used when the source fails."""
+        """Return the expired values of *keys* that may still be used when the source fails."""
         if not self._stale_if_error:
             return {}
         self.expire(now)
@@ -219,7 +220,7 @@ class AnswerCache(Stage):
         self._clear_if_empty()
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Store *values*, some of which may be `MISS`, under *keys*; *late* ones replace none, which may be newer."""
+        """Store *values*, or `MISS`, under *keys*; *late* ones replace no stored value, which may be newer."""
         given = dict(zip(keys, values, strict=True))
         answers = self._answers
         if late:
@@ -255,8 +256,8 @@ class AnswerCache(Stage):
                 self._renewed.update(dict.fromkeys(set(known).intersection(part), batch))
 
     def _joined(self, keys: list[Any], ttl: float, now: float) -> Batch | None:
-        """Return the last batch that a few keys have begun, with *keys*; None if that was not just now."""
-        # A batch for each key would take as much as the key. Those that join expire a little early.
+        """Add *keys*, which are few, to the batch that is open, and return the batch; None: there is none to join."""
+        # A batch for each key would take as many bytes as the key. Keys that join a batch expire a little early.
         until, batch = self._open.get(ttl, (now, None))
         fits = batch is not None and until > now and batch.came < FEW and self._eviction.join(batch, keys)
         return batch if fits else None
@@ -334,7 +335,7 @@ class AnswerCache(Stage):
 
     def _clear_if_empty(self) -> None:
         if self._number and not self._answers and not self._stale:
-            self.clear()  # tables keep the size that they once had
+            self.clear()  # a dict keeps its size when its keys are removed
 
     def _bytes_of(self, keys: Iterable[Any], values: Iterable[Any]) -> int:
         return self._sizes.of(keys) + self._sizes.of(values)

@@ -1,4 +1,4 @@
-"""What takes the rows of a task, and how few keys are asked for until it is known to want many."""
+"""The consumer of the rows of a task, and the limit on its first rows until it is known to want many."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 __all__ = ["Consumer", "FirstRows"]
 
 LOOK = 0.01
-"""Seconds between two looks whether the consumer is gone."""
+"""Seconds between two checks whether the consumer is gone."""
 BEAT = 0.2
-"""Seconds without rows after which the consumer gets an empty batch: Spark looks for a cancel when a batch comes."""
+"""Seconds without rows after which the consumer gets an empty batch, at which Spark looks for a cancellation."""
 GRACE = 0.2
-"""Seconds that a new consumer has to go, from the first rows on, before more than three rounds of calls are made."""
+"""Seconds after its first rows in which a new consumer may go before more than three rounds of calls are made."""
 
 
 class Consumer(Protocol):
@@ -35,7 +35,7 @@ class Consumer(Protocol):
 
 class FirstRows:
     """
-    The rows that may be admitted before a consumer that wants only a few has had the time to go.
+    The rows that may be admitted before a consumer that wants only a few rows has had the time to go away.
 
     A job such as `show(5)` closes the socket a few milliseconds after its rows, or a tenth of a second after them when
     Spark compiles its plan for the first time; meanwhile a fast source would be asked for thousands of keys.
@@ -63,5 +63,5 @@ class FirstRows:
         return rows <= self._rows or (until is not None and time.monotonic() >= until)
 
     def until(self) -> float | None:
-        """Return the `time.monotonic()` from which any rows may be admitted; None while no row has left."""
+        """Return the `time.monotonic()` from which any number of rows may be admitted; None while no row has left."""
         return None if self._first_left is None else self._first_left + GRACE

@@ -22,8 +22,8 @@ __all__ = ["TICKS_PER_TIMEOUT", "TICK_MAX", "Deadlines", "Sweeper", "prune"]
 TICK_MAX = 0.05
 TICKS_PER_TIMEOUT = 20
 GAP = 1.0
-"""Seconds by which a look comes late when the process stood still, or a connector blocked the loop."""
-FEW_RECORDS = 1000  # take 150 KB, so there is no need to look for empty ones
+"""When a look is more seconds late than this, the process stood still, or a connector blocked the loop."""
+FEW_RECORDS = 1000  # so many records take 150 KB: too little to look for empty ones
 
 
 class Deadlines:
@@ -38,9 +38,9 @@ class Deadlines:
 
     def start(self, lookups: Sequence[Lookup | Bundle], now: float, spent: float = 0.0) -> None:
         """
-        Start the clock of *lookups*, of which *spent* seconds have passed, and keep the list as their record.
+        Start the clocks of *lookups* as if *spent* seconds had passed already, and keep the list as their record.
 
-        The caller removes settled lookups from the list with `prune`; else this record would keep them for a whole
+        The caller removes settled lookups from the list with `prune`; otherwise the record would keep them for a whole
         timeout.
         """
         started = now - spent
@@ -56,7 +56,7 @@ class Deadlines:
                 self._compact()
 
     def _insert(self, deadline: float, lookups: Sequence[Lookup | Bundle]) -> None:
-        """Keep a record in its place, by deadline: tiers took less for lookups that came before."""
+        """Insert a record by its deadline: tiers may have taken less time for the lookups of earlier records."""
         place = len(self._records)
         while place and self._records[place - 1][0] > deadline:
             place -= 1
@@ -85,7 +85,7 @@ class Deadlines:
         for deadline, lookups in reversed(self._records):
             stood = until - max(since, deadline - timeout)
             for lookup in lookups:
-                # A lookup whose clock was started anew is in an earlier record, too.
+                # A lookup whose clock was restarted is in an earlier record, too.
                 if lookup.started is not None and lookup not in seen:
                     lookup.started = min(until, lookup.started + stood)  # the sum may be rounded up
                     seen.add(lookup)
@@ -101,7 +101,7 @@ class Deadlines:
 
 
 def prune(record: list[Any]) -> None:
-    """Remove the lookups that have their outcome from *record*."""
+    """Remove from *record* the lookups that have their outcome."""
     if len(record) == 1 and record[0].settled:
         record.clear()
         return
@@ -110,7 +110,7 @@ def prune(record: list[Any]) -> None:
 
 class Sweeper:
     """
-    A timer that calls *sweep* every *tick* seconds, from `wake` until *sweep* returns False: nothing to watch.
+    A timer that calls *sweep* every `tick` seconds, from `wake` until *sweep* returns False: nothing is left to watch.
 
     When a look comes late by more than `GAP`, nothing has been read from the sockets in that time, as after SIGSTOP or
     in a virtual machine that was paused. Then *stood_still* is called with the time at which the look was due and the
@@ -133,7 +133,7 @@ class Sweeper:
         self._stopped = False
 
     def watch(self, tick: float) -> None:
-        """Look each *tick* seconds, if the tick is longer."""
+        """Look every *tick* seconds, if the present tick is longer."""
         self.tick = min(self.tick, tick)
 
     def wake(self) -> None:

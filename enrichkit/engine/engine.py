@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
-TURNS_WITHOUT_YIELD = 32  # calls that a slot may make without letting the loop go round, if they never suspend
+TURNS_WITHOUT_YIELD = 32  # calls that a slot may make without letting the loop go round, if the calls never suspend
 
 
 class Engine:
@@ -69,10 +69,10 @@ class Engine:
         retry_budget: How many retries the source may get.
         tuner: What says how many calls may be in flight; None: the capacity does.
         hedges: When a call is slow, and what second calls the source may get; None: no run has asked for them.
-        silent: No call has ended in time since one became late.
-        cancelled: Whether a call was cancelled since one ended in time.
-        room_at: Loop time from which on a late call may be cancelled so that a key that waits has its slot.
-        idle_since: Loop time since which nobody uses the engine; None: a run or a tier does.
+        silent: Whether no call has ended in time since one became late.
+        cancelled: Whether a call was cancelled since a call last ended in time.
+        room_at: Loop time from which on a late call may be cancelled to give its slot to a key that waits.
+        idle_since: Loop time since which no run or tier uses the engine; None: one does.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Engine:
 
     @property
     def allowed(self) -> int:
-        """The calls that may be in flight now."""
+        """How many calls may be in flight now."""
         return self.capacity if self.tuner is None else self.tuner.allowed
 
     # runs
@@ -174,7 +174,7 @@ class Engine:
             self.idle_since = self.now()
 
     def cancel(self, call: InFlight, now: float) -> None:
-        """Cancel *call*, once; its slot is free when it has ended."""
+        """Cancel *call*, once; its slot becomes free when the call has ended."""
         self.cancelled = True
         call.cancel(now)
 
@@ -194,9 +194,9 @@ class Engine:
 
     def later(self, run: Run, wait: float, group: list[Lookup], tokens: int = 0, search: Search | None = None) -> None:
         """
-        Put *group* at the head of the pending queue of *run* in *wait* seconds; it holds no slot meanwhile.
+        Put *group* at the head of the pending queue of *run* in *wait* seconds; the group holds no slot meanwhile.
 
-        It waits longer when it needs *tokens* of the budget that are not there: until they have come back.
+        The group waits longer when the retry budget lacks the *tokens* that it needs: until they have come back.
         """
 
         def due() -> None:
@@ -288,7 +288,7 @@ class Engine:
                 await asyncio.sleep(0)
 
     def _about(self, run: Run, call: InFlight) -> Call:
-        """Return what the connector may know of *call*, with what takes its reports where somebody needs them."""
+        """Return what the connector may know of *call*, with a meter for its reports where the engine counts costs."""
         about = run.call(call.attempt)
         if not self._metered:
             return about
@@ -297,7 +297,7 @@ class Engine:
         return replace(about, meter=meter)
 
     def _count_cost(self, run: Run, call: InFlight) -> None:
-        """Count what *call* has cost, which has ended."""
+        """Count what the ended *call* has cost."""
         meter, reported = self._meters.pop(call, None), None
         if meter is not None:
             meter.ended()
@@ -317,7 +317,7 @@ class Engine:
             self.wake()
 
     def _next(self, task: asyncio.Task[None] | None) -> tuple[InFlight, Run] | None:
-        """Take the next group, for a call that *task* makes, if the gate lets one leave now; the runs take turns."""
+        """Return the next call that *task* makes, and its run; None: no call may leave now. The runs take turns."""
         runs = self.runs
         if self.tuner is not None and len(self.calls) >= self.tuner.allowed:
             return None  # a call in flight ends first, and its slot comes here
@@ -340,7 +340,7 @@ class Engine:
         return None
 
     def _call_for(self, run: Run, task: asyncio.Task[None] | None) -> InFlight | None:
-        """Return the call that *task* makes now for keys of *run*; None: none may leave."""
+        """Return the call that *task* makes now for keys of *run*; None: no call may leave."""
         if run.background and not self._has_room_behind():
             return None
         group, search = run.take(1 if self.batch_size == 1 else self._most_keys(run))
@@ -357,7 +357,7 @@ class Engine:
 
     def _has_room_behind(self) -> bool:
         """Whether a call in the background may leave: no row waits for a slot, and few such calls are in flight."""
-        # While the source is away no row needs a slot, and somebody has to ask whether it is back.
+        # While the source is away, no row needs a slot, and one call has to ask whether the source is back.
         most = background_slots(self.capacity) or self.gate.outage.since is not None
         if sum(run.background for run in self.calls.values()) >= most:
             return False
@@ -368,8 +368,8 @@ class Engine:
         Reserve the most that a call for *group* may take, and return it.
 
         Returns:
-            None: the call may not leave now. The group is back at the head of the queue, or it will have its outcome,
-            that the budget is spent.
+            The reservation, or None when the call may not leave now. Then the group is back at the head of the queue,
+            or its keys will get the outcome that the budget is spent, or the run fails because `most` raised an error.
         """
         try:
             most = account.most_of(self.connector, group)
@@ -396,7 +396,7 @@ class Engine:
         return self._answer_bytes.most(self.batch_size, run.options.window_bytes / 2 / self.allowed)
 
     def _held_back(self) -> bool:
-        """Whether the gate holds calls back now; if so, the slots are woken when it may let one leave."""
+        """Return whether the gate holds calls back now; if so, wake the slots when it may let a call leave."""
         wait = self.gate.delay(self.now(), len(self.calls))
         if wait <= 0:
             return False
@@ -406,13 +406,13 @@ class Engine:
         return True
 
     def look_again(self) -> None:
-        """Look now whether the gate lets calls leave: a share of a limit has changed."""
+        """Look now whether the gate lets calls leave, because a share of a limit has changed."""
         if self._resume is not None:
             self._resume.cancel()
             self._wake_again()
 
     def held_by(self) -> str | None:
-        """Return what holds calls back now, although keys wait: a limit of the gate; None: nothing does."""
+        """Return why the gate holds calls back for which keys wait, see `Gate.reason`; None: it holds none back."""
         if self._resume is None or not any(run.pending for run in self.runs):
             return None
         return self.gate.reason(self.now())
@@ -442,7 +442,7 @@ class Engine:
             run.broken(error)
         came = run.settled_bytes - settled
         if self.batch_size > 1 and ending is ANSWERED and self._answer_bytes.saw(came, len(call.keys)):
-            self.wake()  # the keys that wait are more calls than before
+            self.wake()  # a call has fewer keys now, so the keys that wait need more calls
         if self.gate.may_hold or self.tuner is not None or self.hedges is not None:
             self._note(run, call, ending)
         if call.late or ending is None:
@@ -454,7 +454,7 @@ class Engine:
             self._count(ending)
 
     def _count(self, ending: Ending) -> None:
-        """Let the breaker know of a call that ended in time, and not with an answer."""
+        """Tell the breaker of a call that ended in time, but without an answer."""
         if ending is TROUBLED:
             self.gate.refused()
         elif ending is FAULTY:
@@ -469,7 +469,7 @@ class Engine:
             self.tuner.refused(call.started, now)
 
     def _note(self, run: Run, call: InFlight, ending: Ending | None) -> None:
-        """Let what holds calls back see how *call* ended."""
+        """Tell the outage, the hedges and the tuner how *call* ended."""
         if self.gate.may_hold:
             self._note_for_outage(call, ending)
         hedges = self.hedges
@@ -477,7 +477,7 @@ class Engine:
         if hedges is not None and answered and hedges.answered(call, self.now(), earns=run.hedged):
             self._sweeper.watch(hedges.tick)
         tuner = self.tuner
-        if tuner is None or call.cancelled_at is not None:  # a cancelled call says how long the engine has waited
+        if tuner is None or call.cancelled_at is not None:  # the call's time says only how long the engine waited
             return
         if ending is TROUBLED or (ending is AWAY and not self.gate.outage.probes):
             tuner.refused(call.started, self.now())
@@ -485,7 +485,7 @@ class Engine:
             self.wake()
 
     def _note_for_outage(self, call: InFlight, ending: Ending | None) -> None:
-        """Note that *call* ended: an answer ends an outage, and the calls in flight ramp up after it."""
+        """Note that *call* ended: an answer ends an outage, and the calls in flight ramp up after the outage."""
         outage, now = self.gate.outage, self.now()
         if ending not in (ANSWERED, FAULTY) or call.cancelled_at is not None:
             outage.gave_up(call, now)

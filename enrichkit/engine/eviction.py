@@ -2,14 +2,16 @@
 Which answers leave a cache that is full: those that are asked for least, as far as a sketch remembers.
 
 This is TinyLFU (Einziger, Friedman and Manes: TinyLFU: A Highly Efficient Cache Admission Policy, ACM Transactions on
-Storage 13, 2017) for whole groups of keys. Answers that came together are a batch. New batches wait in line, in a
-twentieth of the cache. When there is no room, the oldest of them competes with the batches of the main part whose turn
-it is: of all keys in these batches, the least often asked for leave, as many as the new batch has. The others go to the
-end of the main part. So a scan of keys that never come again pushes out nothing that is asked for.
+Storage 13, 2017) for whole groups of keys. Answers that came together are a batch. New batches wait in line; the line
+has a twentieth of the cache. When there is no room, the oldest batch in line competes with those batches of the main
+part whose turn it is. As many keys leave as the new batch has: of all keys in these batches, those that were asked for
+least often. The other keys go to the end of the main part. So a scan of keys that never come again pushes out nothing
+that is asked for.
 
-How often a key was asked for is known to a sketch, an array of small counters in which the hash of a key has its place.
-Two keys may have the same place, and then both seem to be asked for more often. After each `AGE` looks per answer all
-counters are halved, so that what was popular long ago is forgotten. Nothing is counted while the cache is half empty.
+A sketch knows how often a key was asked for. It is an array of small counters, and the hash of a key says which of them
+is the key's. Two keys may have the same counter, and then both seem to be asked for more often. After each `AGE` looks
+per answer all counters are halved, so that what was popular long ago is forgotten. Nothing is counted until the cache
+is half full.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Batch:
     Keys that came together.
 
     Attributes:
-        keys: Those whose answers are still there.
+        keys: The keys whose answers are still there.
         expires: Loop time at which their answers expire.
         came: How many keys came.
     """
@@ -59,7 +61,7 @@ class Eviction:
     The line of new batches, the round of the main part, and the sketch.
 
     Args:
-        counters: Size of the sketch, in bytes; about eight for each answer that there is room for.
+        counters: Size of the sketch, in bytes; more than one for each answer that there is room for.
     """
 
     def __init__(self, counters: int) -> None:
@@ -98,7 +100,7 @@ class Eviction:
         return True
 
     def count(self, keys: Iterable[Any], answers: int) -> None:
-        """Count that *keys* were asked for, of a cache with a number of *answers*."""
+        """Count that *keys* were asked for; *answers* is the number of answers in the cache."""
         counters, size = self._counters, self._size
         for code in map(hash, keys):
             place = code % size
@@ -110,10 +112,10 @@ class Eviction:
             self._counters = counters.translate(_HALF)
 
     def choose(self, answers: int) -> list[Any] | None:
-        """Return keys to remove from a cache with a number of *answers*, which may be gone; None: there are none."""
+        """Return keys to remove from a cache of *answers* answers; some may be gone; None: there are no keys."""
         batches: list[Batch] = []
         while self._new and self._waiting - self._new[0].came > NEW * answers:
-            self._main.append(self._first_in_line())  # it came while there was room
+            self._main.append(self._first_in_line())  # the batch came while there was room
         if self._waiting > NEW * answers or (self._new and not self._main):
             batches.append(self._first_in_line())
         candidates = max(1, sum(len(batch.keys) for batch in batches))

@@ -3,7 +3,7 @@ Fallbacks that have to be asked: another source, or a function of the key.
 
 A fallback has its own run on the engine of its source, so the engine groups, bounds, times, retries and drains its
 lookups like all others. When the main run flushes, it passes the lookups without an answer on to their fallback. The
-rows wait until the fallback has an outcome. The main run has forgotten the lookup by then: a later row with the same
+rows wait until the fallback has an outcome. Meanwhile the main run has forgotten the lookup: a later row with the same
 key makes a new lookup.
 """
 
@@ -50,7 +50,7 @@ class Fallback:
         self.run = make_run(self._take)
         self.parent: Run | None = None  # set by the run whose fallback this is
         self._waiting: dict[Outcomes, list[FallbackRequest]] = {}
-        self._held = 0  # keys that the run has, and that have no outcome
+        self._held = 0  # keys in the run that have no outcome yet
         self._limit = AHEAD * room
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class Fallback:
         self.run.close()
 
     def _take(self, parts: list[Part] | BaseException) -> None:
-        """Settle the requests whose outcomes are in *parts*, in the run whose fallback this is."""
+        """Settle in the parent run the requests whose outcomes are in *parts*; fail it when *parts* is an error."""
         parent = self.parent
         assert parent is not None
         if isinstance(parts, BaseException):
@@ -112,7 +112,7 @@ class Fallback:
 
 
 def joined_text(request: FallbackRequest, fallback: Fallback, text: str | None) -> str | None:
-    """Return the error text of a lookup when *fallback* has failed as well, with *text*, or has missed (None)."""
+    """Return the error text of a lookup whose *fallback* has failed, too, with *text*, or holds no value (None)."""
     name = fallback.name
     if text is None:
         return request.text and f"{request.text}; {name} has nothing for the key"

@@ -1,7 +1,7 @@
 """
-The short ways from a call's answers to outcomes, which most calls go: none of its keys needs a look of its own.
+The fast paths from a call's answers to outcomes. Most calls take one: none of their keys needs a look of its own.
 
-Each function says whether it settled the keys. If not, it has done nothing, and `results.py` looks at each key, which
+Each function returns whether it settled the keys. If not, it has done nothing, and `results.py` looks at each key and
 comes to the same outcomes.
 """
 
@@ -30,7 +30,7 @@ _TEXT = frozenset((bytes, str, type(None), type(ABSENT)))
 
 
 def answered_one(run: Run, call: InFlight, answers: Any) -> bool:
-    """Settle the only key of *call*: the fastest path. False: nothing done, since there is more to it than a value."""
+    """Settle the only key of *call*, the fastest path; return False, and do nothing, if the key needs more."""
     if type(answers) is not dict or len(answers) != 1 or len(call.lookups) != 1:
         return False
     [lookup] = call.lookups.values()
@@ -43,14 +43,14 @@ def answered_one(run: Run, call: InFlight, answers: Any) -> bool:
         return False
     call.running = False
     call.record.clear()
-    call.lookups.clear()  # the call and the lookup would hold each other until the garbage collector comes
+    call.lookups.clear()  # the call and the lookup would keep each other alive until the garbage collector comes
     if run.engine.retry_budget.tokens < RetryBudget.SIZE:  # else it would earn nothing, for 1 % of a whole lookup
         earn(run, call)
     return True
 
 
 def answered_together(run: Run, call: InFlight, answers: Any) -> bool:
-    """Settle all keys of *call* at once: the path of bulk calls. False: nothing done, as a key needs more than that."""
+    """Settle all keys of *call* at once, as for most bulk calls; return False, and do nothing, if a key needs more."""
     if run.closed or type(answers) is not dict:
         return False
     in_order = [*answers] == [*call.keys]  # as most connectors give them, which saves a look at each key
@@ -64,7 +64,7 @@ def answered_together(run: Run, call: InFlight, answers: Any) -> bool:
         for place in missed:
             raws[place] = None
     if len(answers) + len(missed) != len(raws):
-        return False  # an answer to what was not asked for
+        return False  # an answer for a key that was not asked for
     values, bad = run.decode(raws)
     if bad:
         return False
@@ -73,7 +73,7 @@ def answered_together(run: Run, call: InFlight, answers: Any) -> bool:
 
 
 def answered_in_columns(run: Run, call: InFlight, answers: Answers) -> bool:
-    """Settle all keys of *call* without an object for each value. False: nothing done."""
+    """Settle all keys of *call* without an object for each value; return False, and do nothing, if they need one."""
     if run.closed or run.columns is None or run.remembers:
         return False
     if any(bundle.more and not bundle.more.keys().isdisjoint(bundle.keys) for bundle in call.bundles):
@@ -82,7 +82,7 @@ def answered_in_columns(run: Run, call: InFlight, answers: Answers) -> bool:
         return False
     try:
         column, missed = run.columns(answers, call.keys)
-    except Exception:  # noqa: BLE001  # whatever the reader stumbles over, a look at each key explains
+    except Exception:  # noqa: BLE001  # whatever the reader fails on, a look at each key reports it
         return False
     _settle_together(run, call, column, missed, column.nbytes)
     return True
@@ -98,17 +98,17 @@ def _settle_together(run: Run, call: InFlight, values: Any, missed: Sequence[int
 
 
 def earn(run: Run, call: InFlight) -> None:
-    """Give back some of the budget of retries for a clean answer in time."""
+    """Give tokens back to the retry budget, because *call* was answered in time and without a failure."""
     budget = run.engine.retry_budget
     if not call.late and budget.tokens < RetryBudget.SIZE:
         retry = run.options.retry
-        # The half of a poisoned group has cost less, and a miss that is asked for again is no success.
+        # A part of a poisoned group has cost no tokens, and a miss that is asked for again is no success.
         retried = call.attempt > 1 and call.search is None and not (retry and retry.on_missing)
         budget.earn(RetryBudget.RETRY if retried else 1)
 
 
 def bytes_of(raws: list[Any], kinds: set[type]) -> int:
-    """Return about how many bytes the answers *raws* take, which are of the types *kinds*."""
+    """Return about how many bytes the answers *raws*, of the types *kinds*, take."""
     if kinds <= _TEXT:
         return sum(map(len, filter(None, raws))) + TEXT_BYTES * len(raws)
     return 64 * len(raws) if kinds <= SMALL else sum(map(size_of, raws))

@@ -1,12 +1,12 @@
 """
 Hedged reads: a second call for the keys of a call that is slow for its source; the first answer counts.
 
-`attempt_timeout="p95"`. A call is slow once it takes longer than 95 % of the last thousand calls that were answered.
-Second calls are at most 2 % of the first ones, and the calls that have taken longest get theirs first, so that the
-worst of the slow calls have one. The idea and both numbers are those of "The Tail at Scale" (Dean and Barroso, 2013)
-and of Finagle's back-up requests.
+`attempt_timeout="p95"` asks for them. A call is slow once it takes longer than 95 % of the last thousand calls that
+were answered. Second calls are at most 2 % of the first ones, and the calls that have taken longest get theirs first,
+so that the worst of the slow calls have one. The idea and both numbers are those of "The Tail at Scale" (Dean and
+Barroso, 2013) and of Finagle's back-up requests.
 
-A second call needs a token of the budget of retries, too, and none leaves while the source is away or refuses calls:
+A second call also needs the tokens of a retry, and none leaves while the source is away or refuses calls:
 what helps with a few slow calls would harm a source that is overloaded.
 """
 
@@ -45,7 +45,7 @@ class Hedges:
     """Second calls that may leave at once, after a time in which no call was slow."""
     LAST = 1000
     EVERY = 100
-    """Answers after which the delay is found anew: to sort a thousand numbers takes 50 us."""
+    """Answers after which the delay is computed again: to sort a thousand numbers takes 50 us."""
 
     __slots__ = ("_saved", "_took", "_until_look", "delay")
 
@@ -53,7 +53,7 @@ class Hedges:
         self.delay: float | None = None
         self._took: deque[float] = deque(maxlen=self.LAST)
         self._until_look = self.EVERY
-        self._saved = 0.0  # not a single second call is for nothing
+        self._saved = 0.0  # the first second call has to be earned, too
 
     @property
     def tick(self) -> float:
@@ -62,10 +62,10 @@ class Hedges:
 
     def answered(self, call: InFlight, now: float, *, earns: bool) -> bool:
         """
-        Note that *call* was answered, which *earns* its share of a second call or does not.
+        Note that *call* was answered; *earns*: whether it adds its share to the second calls that may leave.
 
         Returns:
-            Whether the delay has been found anew.
+            Whether the delay has been computed again.
         """
         self._took.append(now - call.started)
         if earns and call.attempt == 1:
@@ -78,7 +78,7 @@ class Hedges:
         return True
 
     def spend(self, budget: RetryBudget) -> bool:
-        """Take what one second call costs; False, and nothing taken, where it is not there."""
+        """Take what one second call costs; return False, and take nothing, if there is too little."""
         if self._saved < 1.0 or not budget.spend(RetryBudget.RETRY):
             return False
         self._saved -= 1.0
@@ -86,7 +86,7 @@ class Hedges:
 
 
 def hedge(engine: Engine, now: float) -> None:
-    """Ask a second time for the keys of slow calls, of the oldest first, as far as the budget goes."""
+    """Ask a second time for the keys of slow calls, the oldest call first, as far as the budgets go."""
     hedges, gate = engine.hedges, engine.gate
     if hedges is None or hedges.delay is None:
         return
@@ -110,7 +110,7 @@ def answered_twice(call: InFlight, run: Run, now: float) -> bool:
 def _ask_twice(run: Run, call: InFlight) -> None:
     """Queue the keys of *call* once more, ahead of all others; the call goes on."""
     call.separate()
-    call.overdue = True  # its failure is that of no key that is asked for elsewhere
+    call.overdue = True  # its failure does not count for keys that are asked for elsewhere
     waiting = [lookup for lookup in call.lookups.values() if lookup.waits_for(call) and lookup.routes == 1]
     for lookup in waiting:
         lookup.queued()

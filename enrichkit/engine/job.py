@@ -1,4 +1,4 @@
-"""The limits of the whole job, as an engine obeys them: its shares of them, and when a store makes it fail its runs."""
+"""The limits of the whole job: the shares that an engine has of them, and when a store makes it fail its runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Store(NamedTuple):
 
 
 def average_cost(connector: Connector[Any], rate: float | Rate | None) -> AverageCost | None:
-    """Return what an average call costs by *rate*; None: each call costs one request, so that nothing is to count."""
+    """Return what an average call costs by *rate*; None: each call costs one request, so there is nothing to learn."""
     if not isinstance(rate, Rate):
         return None
     estimates = type(connector).cost is not Connector.cost
@@ -52,7 +52,7 @@ def average_cost(connector: Connector[Any], rate: float | Rate | None) -> Averag
 
 class JobLimits:
     """
-    The shares of one engine of the limits of its job.
+    The shares that one engine has of the limits of its job.
 
     Args:
         source: Name of the source in messages.
@@ -106,7 +106,7 @@ class JobLimits:
         )
 
     def fatal(self) -> FatalError | None:
-        """Return why a limit can never be kept; None: nothing is known of the kind."""
+        """Return why a limit can never be kept; None: no such reason is known."""
         for share in self._shares:
             if (error := share.lessee.fatal) is not None:
                 return FatalError(
@@ -115,7 +115,7 @@ class JobLimits:
         return None
 
     def stalled(self, now: float, since: float, patience: float) -> SourceStalledError | None:
-        """Return why a run that began at *since* has waited for a first share for longer than *patience*, if it has."""
+        """Return the error of a run that began at *since*, if it waits longer than *patience* for a first share."""
         for share in self._shares:
             waiting_since = share.lessee.waiting_since
             if waiting_since is not None and now - max(waiting_since, since) > patience:
@@ -128,7 +128,7 @@ class JobLimits:
         return None
 
     async def close(self) -> None:
-        """Give all shares back, and let go of the stores."""
+        """Give all shares back, and release the connections to the stores."""
         for share in self._shares:
             with contextlib.suppress(Exception):  # nothing depends on it any more: a lease ends by itself
                 await share.lessee.close(share)

@@ -1,8 +1,8 @@
 """
 The questions of a worker process to the stores that hold the limits of its job.
 
-A process has one connection to a store, whatever many engines and limits ask it. While the store is away, a limit goes
-on with the share that it had; the store is asked again a few times a second.
+A process has one connection to a store, however many engines and limits ask the store. While the store is away, calls
+go on with the last share of their limit, and the store is asked again a few times a second.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["AGAIN", "HOLD", "IDLE", "PERIOD", "Lessee", "Share", "StoreConnectio
 _log = logging.getLogger("enrichkit")
 
 PERIOD = 0.25
-"""Seconds for which a lease is asked."""
+"""Seconds that a lease is to cover."""
 FIRST_TIMEOUT = 2.5
-"""Seconds that the first question may take: it connects."""
+"""Seconds that the first question may take, which also connects."""
 TIMEOUT = 0.5
 """Seconds that a further question may take, while calls go on with the last lease."""
 AGAIN = 0.2
 """Fewest seconds between two questions."""
 HOLD = 0.05
-"""Seconds after which a slot looks again that waits for the store."""
+"""Seconds after which a slot that waits for the store looks again."""
 IDLE = 2 * PERIOD
 """Seconds without a call that wants to leave, after which a share is given back."""
 AT_CLOSE = 0.2
@@ -55,7 +55,7 @@ class StoreConnection:
 
     @classmethod
     def of(cls, connector: type[Connector[Any]], config: ConnectorConfig) -> StoreConnection:
-        """Return the connection to the store of *config* for one more user. It connects with the first question."""
+        """Return the connection to the store of *config* for one more user. The first question connects it."""
         connections = _connections.setdefault(asyncio.get_running_loop(), {})
         key = (connector, config)
         if key not in connections:
@@ -86,7 +86,7 @@ class Share(Protocol):
         """Return the question to the store, which may have been *away*; the *last* one gives the share back."""
 
     def unanswered(self, ask: Any) -> None:
-        """Take back what *ask* has told the store, which has not heard it."""
+        """Take back what *ask* was to tell the store, because the store has not answered it."""
 
     def granted(self, grant: Any, asked: float, now: float, *, back: bool) -> None:
         """Take the answer to a question that left at *asked*; *back*: the store was away."""
@@ -111,7 +111,7 @@ class Lessee:
 
     Attributes:
         store: Name of the store in messages.
-        fatal: Why the store can never answer; None: nothing is known of the kind.
+        fatal: Why the store can never answer; None: no such reason is known.
         waiting_since: Loop time since which there is neither a share nor an answer; None: there is one of them.
         problem: Why the last question has got no answer.
     """
@@ -154,7 +154,7 @@ class Lessee:
             _log.error("%s: the limit of the job is not kept up: %s", self._source, error)
 
     async def close(self, share: Share) -> None:
-        """Give *share* back, and let go of the connection."""
+        """Give *share* back, and release the connection."""
         self._closing = True
         task = self._task
         if task is not None:
@@ -192,7 +192,7 @@ class Lessee:
             await asyncio.sleep(max(AGAIN - (now - asked), wait, 0.01))
 
     async def _asked_once(self, share: Share, ask: Ask, asked: float) -> ConnectorError | None:
-        """Ask the store, and hand *share* the answer; return why there is none."""
+        """Ask the store, and hand *share* the answer; return the error if there is no answer."""
         error: ConnectorError
         try:
             async with asyncio.timeout(TIMEOUT if self._answered else FIRST_TIMEOUT):

@@ -30,9 +30,9 @@ __all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "Rate", "RetryBudget", "asked_p
 RETRY_AFTER_MAX = 60.0
 """Longest Retry-After that is honoured, in seconds; botocore clamps likewise."""
 BACKGROUND_SHARE = 4
-"""Calls in the background take one of so many slots; of fewer slots they take one, and none of a single one."""
+"""Background calls take one in this many slots; they take one of fewer slots, and none where there is only one."""
 TOGETHER = 0.01
-"""Seconds in which refusals are one: a second look for idle engines would find none."""
+"""Seconds in which refusals count as one, because a second search for idle engines would find none."""
 
 
 def asked_pause(retry_after: float | None) -> float | None:
@@ -68,11 +68,11 @@ class Rate:
         return max(0.0, self._next - self._tolerance - now)
 
     def spend(self, now: float, cost: float = 1.0) -> None:
-        """Count one call as sent; or one of another *cost*, which is negative where less was needed than counted."""
+        """Count a call of *cost* as sent; a negative *cost* corrects a call that needed less than was counted."""
         self._next = max(now, self._next) + cost * self._interval
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* besides."""
+        """Count the requests in *units* in addition to the calls that `spend` has counted."""
         self.spend(now, units.get("requests", 0.0))
 
 
@@ -83,12 +83,12 @@ class Breaker:
     The breaker holds a call back with the probability max(0, (requests - K x accepts) / (requests + 1)), over the last
     30 s, and at most 0.9, so that some calls go out as probes. A call that is held back leaves later; its rows never
     get a null for it, because a batch job can wait. A request counts when it has ended or has become late, so that many
-    calls that start slowly are no failure. After three good calls in a row the breaker forgets the history, because
-    the formula alone would take as long to recover as the outage lasted.
+    calls that are still in flight do not look like failures. After three good calls in a row the breaker forgets the
+    history, because the formula alone would take as long to recover as the outage lasted.
 
     Attributes:
-        accepts: Calls that the source answered in time, in all; also those that it refused for a key, or for all.
-        faults: Those of them that it refused.
+        accepts: All calls that the source answered in time, including those in `faults`.
+        faults: The calls among them that the source refused with an error that is not transient.
         held_since: Loop time since which calls have been held back; None: they are not.
     """
 
@@ -103,7 +103,7 @@ class Breaker:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._refusals = 0  # in all; the formula takes the difference to the oldest entry of _then
+        self._refusals = 0  # since the start; the formula subtracts those of the oldest entry of _then
         self.accepts = 0
         self.faults = 0
         self._then: deque[tuple[float, int, int]] = deque([(-1.0, 0, 0)])  # (time, refusals, accepts), one a second
@@ -136,7 +136,7 @@ class Breaker:
                 self._then = deque([(self._then[-1][0], self._refusals, self.accepts)])
 
     def faulted(self) -> None:
-        """Count a call that the source refused, with an error that is not transient: it works, so that is an answer."""
+        """Count a call that the source refused with an error that is not transient as answered: the source works."""
         self.faults += 1
         self.accepted()
 
@@ -178,7 +178,7 @@ class Gate:
         breaker: The breaker.
         accepted: Count a call that the source answered in time.
         make_room: Close idle engines with connectors of the same class; called when a server had no free connection.
-        asked: The loop times at which the source has asked for the last pause, and at which that ends.
+        asked: Two loop times: when the source last asked for a pause, and when that pause ends.
         may_hold: Whether `delay` has to be asked before a call; False while nothing holds calls back.
     """
 
@@ -218,10 +218,10 @@ class Gate:
         self._limit = limit
         self._account = account
         self._quotas: dict[str, Quota] = {}
-        self._mean: dict[str, float] = {"requests": 1.0}  # what a call takes, by unit
+        self._mean: dict[str, float] = {"requests": 1.0}  # what a call takes on average, by unit
         self._paused_until = 0.0
         self.asked = (0.0, 0.0)
-        self._room_at = 0.0  # when the next refusal has idle engines make room
+        self._room_at = 0.0  # from then on, a refusal makes idle engines close
 
     def delay(self, now: float, in_flight: int) -> float:
         """Return 0 when a call may leave now beside *in_flight* others, else the seconds after which to ask again."""
@@ -240,7 +240,7 @@ class Gate:
             wait = max(quota.delay(now) for quota in self._quotas.values())
         if wait <= 0 and self.outage.since is None and self.breaker.troubled():  # a probe is not held back twice
             wait = self.breaker.delay(now)
-            self._paused_until = now + wait  # for all slots: each of them would draw again
+            self._paused_until = now + wait  # for all slots, because each of them would draw again
         if wait > 0:
             return wait
         always = self._rate is not None or self._limit is not None or self._account is not None
@@ -272,24 +272,24 @@ class Gate:
             quota.sent(call.started)
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* besides those of the calls; negative ones were counted and not needed."""
+        """Count *units* in addition to those of the calls; negative ones were counted and not needed."""
         if self._rate is not None:
             self._rate.correct(now, units)
 
     def took(self, units: Mapping[str, float]) -> None:
-        """Note what a call has taken, for what the source says that it still allows of a unit."""
+        """Learn what a call takes of each unit: `told` turns the units that the source still allows into calls."""
         for unit, amount in units.items():
             if unit != "requests":
                 before = self._mean.get(unit, amount)
                 self._mean[unit] = before + 0.1 * (amount - before)
 
     def told(self, now: float, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """Note that the source allows *remaining* of *limit* of a *unit* in the next *seconds*."""
+        """Note that, in the next *seconds*, the source allows *remaining* of a *unit*, out of *limit*."""
         each = self._mean.get(unit, 0.0)
         if each > 0.0:
             remaining, limit = remaining / each, None if limit is None else limit / each
         elif remaining > 0.0:
-            return  # how many calls that is, nobody knows
+            return  # nobody knows how many calls that is
         if remaining < 1.0:
             self.pause(now, seconds)
         quota = self._quotas.setdefault(unit, Quota())
@@ -306,7 +306,7 @@ class Gate:
         return away
 
     def _answers_others(self, call: InFlight, error: TransientError, in_flight: int) -> bool:
-        """Whether the source answers others than *call*; one that has too many answers those that it has taken."""
+        """Whether the source answers other calls than *call*; if it has too many, it answers those it has taken."""
         return call.accepts != self.breaker.accepts or (_busy(error) and in_flight > 0)
 
     def pause(self, now: float, seconds: float) -> None:
@@ -323,17 +323,18 @@ class Gate:
         return self._paused_until - now
 
     def stood_still(self, gap: float) -> None:
-        """Move what began before the last *gap* seconds, in which the process did not run, to after them."""
+        """Move the times of the outage and the breaker by the last *gap* seconds, in which the process did not run."""
         self.outage.stood_still(gap)
         if self.breaker.held_since is not None:
             self.breaker.held_since += gap
 
     def heed(self, call: InFlight, error: TransientError, in_flight: int, now: float) -> None:
         """
-        Pause where *error*, which *call* got, says that the source asks for it; *in_flight* other calls go on.
+        Pause all calls where the *error* of *call* says that the source asks for it; *in_flight* other calls go on.
 
-        A node of several asks for its own keys alone. So does a source that refuses a call while it answers others.
-        Where the call got no connection because the server has no free one, idle engines give theirs up.
+        The pause of one node of several concerns only the keys of this node, and the pause of a source that refuses a
+        call while it answers others concerns only the keys of the call: neither holds other calls back. Where the call
+        got no connection because the server had no free one, idle engines give theirs up.
         """
         if isinstance(error, UnavailableError) and error.busy and not error.sent:
             self.no_connection(now)
@@ -345,8 +346,8 @@ class Gate:
             self.pause(now, error.retry_after)
 
     def no_connection(self, now: float) -> None:
-        """Note that a server had no free connection; idle engines make room, once for what comes together."""
-        if now >= self._room_at:  # a refusal may be that of many keys, and of all slots
+        """Note that a server had no free connection; idle engines close, once for refusals that come together."""
+        if now >= self._room_at:  # the same refusal may come for many keys, and in all slots
             self._room_at = now + TOGETHER
             self.make_room()
 
@@ -357,12 +358,12 @@ class Gate:
 
 
 def _busy(error: TransientError) -> bool:
-    """Whether *error* says that the source has as many calls as it takes."""
+    """Whether *error* says that the source has as many calls as it can take."""
     return isinstance(error, UnavailableError) and error.busy and error.node is None
 
 
 def _no_engines() -> None:
-    """Make no room: no loop thread has told the gate of other engines."""
+    """Do nothing: no loop thread has told the gate of other engines."""
 
 
 class RetryBudget:
@@ -390,7 +391,7 @@ class RetryBudget:
         self.tokens = min(self.SIZE, self.tokens + seconds * self.TRICKLE)
 
     def spend(self, cost: int) -> bool:
-        """Take *cost* tokens; False, and nothing taken, when there are not so many."""
+        """Take *cost* tokens; return False, and take none, when there are fewer."""
         if self.tokens < cost:
             return False
         self.tokens -= cost

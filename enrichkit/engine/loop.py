@@ -3,8 +3,8 @@ The loop thread of a worker process: Flink's mailbox.
 
 One daemon thread runs one event loop, and only that thread touches the state of engines and runs. Other threads post
 mails, which the loop drains together, so that a burst of mails wakes it once. The thread and its engines outlive
-Spark's tasks. An idle engine closes its connector before Spark ends the idle worker, because no exit hook runs then; or
-as soon as another engine gets no connection.
+Spark's tasks. An idle engine closes its connector before Spark ends the idle worker, because no exit hook runs then. It
+closes the connector earlier when another engine gets no connection.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ IDLE_AFTER = 45.0
 """Seconds without a run after which an engine closes; Spark ends idle workers after 60."""
 BEAT = 0.25
 LAST_STEP = 1.0
-"""Seconds that the end of the process waits for the step that the loop is in."""
+"""Seconds that the end of the process waits for the current step of the loop."""
 
 
 class LoopThread:
@@ -145,8 +145,8 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            # Something raised through the loop (a plugin's own task and its SystemExit, say): the tasks that wait see
-            # that the thread is dead. Nothing is closed, since no loop is left to do it.
+            # An exception has ended the loop, for example a SystemExit in a plugin's own task. The tasks that wait see
+            # that the thread is dead. Nothing is closed, because no loop is left that could do it.
             if not self._stopped:
                 _log.error("the event loop of enrichkit has ended")
 
@@ -176,10 +176,11 @@ class LoopThread:
 
     def _make_room(self, kind: type[Connector[Any]], asks: Engine | None = None) -> None:
         """
-        Close the idle engines with a connector of *kind*, of which one got no connection: that of *asks*, or of a load.
+        Close the idle engines with a connector of *kind*, because such a connector got no connection: that of the
+        engine *asks*, or that of a load.
 
-        Another `batch_size` or `capacity`, and another table, have an engine of their own, and its idle connections
-        may be those that fill the server.
+        Tasks with another `batch_size`, `capacity` or table have an engine of their own, whose idle connections may be
+        those that fill the server.
         """
         for key, engine in list(self.engines.items()):
             idle = engine.idle_since is not None and not engine.calls and engine is not asks
@@ -201,14 +202,14 @@ def loop_thread() -> LoopThread:
 
 
 def _forget_after_fork() -> None:
-    # The child has neither the thread nor a usable lock: another thread may have held it.
+    # The child has neither the thread nor a usable lock: another thread may have held the lock at the fork.
     global _current, _current_lock
     _current = None
     _current_lock = threading.Lock()
 
 
 def _stop_at_exit() -> None:
-    # A timer of uvloop that rings after the interpreter has ended asks it for the GIL, and the process crashes.
+    # A timer of uvloop that fires after the interpreter has ended asks for the GIL, and the process crashes.
     if _current is not None:
         _current.stop()
 

@@ -1,9 +1,9 @@
 """
-The way from the name of a host to a connection: a thread of its own for each name, and all addresses of it.
+The way from the name of a host to a connection: a thread for each name that is looked up, and all addresses are tried.
 
-It is part of the loop, so that each driver and each connector of a user has it. Without it, uvloop and asyncio look all
-names up on a few threads, where one name server that hangs holds up every source, and the end of the process; and
-uvloop tries the addresses of a name one after the other, so that one which is silent uses all the time there is.
+This is part of the event loop, so that each client package and each connector of a user has it. Without it, uvloop and
+asyncio look all names up on a few threads, where one name server that hangs holds up every source, and the end of the
+process; and uvloop tries the addresses of a name one after the other, so that a silent address uses up all the time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Infos: TypeAlias = list[tuple[Any, Any, int, str, Any]]
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop, uvloop's where it is installed, that reaches hosts in this way."""
+    """Return an event loop, uvloop's where it is installed, that reaches hosts as this module describes."""
     try:
         import uvloop
     except ImportError:
@@ -89,13 +89,13 @@ def _is_address(host: str) -> bool:
 
 
 def _on_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[], Infos]) -> asyncio.Future[Infos]:
-    """Return what *look_up* will return. Its thread is a daemon: the end of the process must not wait for it."""
+    """Return a future of what *look_up* returns. It runs on a daemon thread: the end of the process must not wait."""
     future = loop.create_future()
 
     def settle(result: Infos | BaseException) -> None:
         if isinstance(result, BaseException):
             future.set_exception(result)
-            future.exception()  # whoever asked may have been cancelled; then nobody looks at it
+            future.exception()  # marks the error as seen: whoever asked may have been cancelled
         else:
             future.set_result(result)
 
@@ -114,7 +114,7 @@ def _on_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[], Infos]) ->
 
 
 async def _first(loop: asyncio.AbstractEventLoop, infos: Infos) -> socket.socket:
-    """Return a socket that is connected to the first of *infos* that accepts; raises the error of the first one."""
+    """Return a socket that is connected to the first of *infos* that accepts; if none does, raise the first error."""
     connected: socket.socket | None
     connected, _, errors = await staggered_race([partial(_connected, loop, info) for info in infos], STAGGER)
     if connected is None:

@@ -1,4 +1,4 @@
-"""The connector of an engine, which the first call opens: one slot does it, and a failure is that of all who wait."""
+"""The opening of an engine's connector at the first call: one slot opens it, and a failure counts for all that wait."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _log = logging.getLogger("enrichkit")
 
 class Opening:
     """
-    Opens and closes a connector.
+    The opening and closing of a connector.
 
     Args:
-        connector: Not opened yet.
+        connector: The connector, not opened yet.
         name: What messages call the engine.
         no_connection: Called when the server has no free connection.
 
@@ -44,12 +44,12 @@ class Opening:
         self._failure: BaseException = TransientError("")
 
     async def open(self) -> None:
-        """Open the connector, unless somebody else has done it meanwhile; raises a `ConnectorError`."""
+        """Open the connector, unless it has been opened meanwhile; raise a `ConnectorError` if it fails."""
         times = self._failures
         async with self._lock:
             if self.done:
                 return
-            if self._failures > times:  # while this slot waited for the lock: one failure is that of all
+            if self._failures > times:  # it failed while this slot waited: one failure counts for all
                 raise self._failure.with_traceback(None)
             try:
                 await self._connector.open()

@@ -1,25 +1,25 @@
 """
 Outages: the source answers nobody, so a call that fails says nothing about its keys.
 
-The engine is *away* from the first call that finds the source unavailable, when no other call has ended well since that
-call started, until a call ends well that left no earlier than the last one that failed. Meanwhile one call at a time
-goes out as a probe, with keys that have not failed where there are some. When a probe hangs, the next one leaves a
-second after it: the probe may have met the one server of several that is still gone. After the outage the calls in
+The source is *away* from the first call that finds it unavailable, if no other call has ended well since that call
+started. The outage ends when a call ends well that left no earlier than the last call that failed. Meanwhile one call
+at a time goes out as a probe, with keys that have not failed if there are any. When a probe hangs, the next one leaves
+a second after it: the probe may have met the one server of several that is still gone. After the outage the calls in
 flight ramp up by doubling, so that a source that has just come back is not met by all slots at once.
 
-It was not the source, and the failures count as those of their keys, when a call is answered that started before the
-first failure came, but no earlier than the last call that failed; or when the keys of one call alone have failed and
-the probe is answered. Then there is no ramp either: a source that refuses some calls at once must not lose its
+In two cases the source was not away, and the failures count as failures of their keys: a call is answered that started
+before the first failure came, but no earlier than the last call that failed; or only the keys of one call have failed,
+and the probe is answered. Then there is no ramp either: a source that refuses some calls at once must not lose its
 throughput.
 
-When calls start at different times, the first to fail are those after whose start others ended well. So after each such
-failure the source is in *doubt*, until a call ends well that started no earlier than the failed one: an answer to an
-older call says nothing of what came after it. Meanwhile one call leaves each 50 ms. Else a slot that an old answer sets
-free would send its next call into the same outage.
+When calls start at different times, the first calls to fail are those that started before others ended well. So after
+each such failure the source is in *doubt*, until a call ends well that started no earlier than the failed one: an
+answer to an older call says nothing of what came after it. Meanwhile one call leaves each 50 ms. Otherwise a slot that
+an old answer sets free would send its next call into the same outage.
 
-The log has a line at the beginning of an outage and one at its end. Within a minute after such a line an outage is
-logged only when it has lasted five seconds; the next line counts the others. Else a source whose connections break
-every second would fill the log of each worker.
+The log has a line at the beginning of an outage and one at its end. Within a minute after the line at an end, the next
+outage is logged only when it has lasted five seconds; the next line at a beginning counts the outages left out.
+Otherwise a source whose connections break every second would fill the log of each worker.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = ["Outage"]
 _log = logging.getLogger("enrichkit")
 
 OWN = 4
-"""Refusals of a key, while others were answered, after which a further one begins no outage."""
+"""Refusals of a key, while other calls were answered, after which a further refusal begins no outage."""
 
 
 class Outage:
     """
-    Whether the source is away, and which calls may leave while it is, and just after.
+    Whether the source is away, and which calls may leave during an outage and just after it.
 
     Args:
         name: Name of the source in messages.
@@ -55,10 +55,11 @@ class Outage:
 
     Attributes:
         since: Loop time since which the source is away; None: it is not.
-        alone: The lookups of the only call that has failed in this outage, again and again: they may be the reason
-            themselves. Empty when other calls have failed, too. A dict, as a set in order.
+        alone: The lookups of the only call that has failed in this outage, again and again: these keys may be the
+            reason themselves. Empty when other calls have failed, too, or a call has failed before it was sent. The
+            dict serves as a set that keeps its order.
         suspects: The lookups of all calls that have failed in this outage.
-        last: What the last failed call got.
+        last: The error of the last failed call.
         probes: Probes of this outage.
         repeated: Calls of this outage whose keys go out again.
         seconds: Seconds of the outages that are over.
@@ -71,7 +72,7 @@ class Outage:
     QUIET = 60.0
     """Seconds after a line in the log for which a short outage is counted and not logged."""
     SHORT = 5.0
-    """Seconds after which an outage is no short one any more."""
+    """Seconds from which on an outage is no longer short."""
 
     __slots__ = (
         "_allowed",
@@ -114,10 +115,10 @@ class Outage:
         self._clock = ""  # time of day at which the outage began, for the message
         self._probe: InFlight | None = None
         self._wait = self._next_probe = 0.0
-        self._doubt: float | None = None  # when the last call started that failed while others were answered
+        self._doubt: float | None = None  # the latest start of a call that failed while others were answered
         self._next_in_doubt = 0.0
-        self._failing_since = 0.0  # when the first failure came of this doubt or outage
-        self._last_failed = 0.0  # when the last call started that failed in this outage
+        self._failing_since = 0.0  # when the first failure of this doubt or outage came
+        self._last_failed = 0.0  # the latest start of a call that failed in this outage
         self._allowed: int | None = None  # calls in flight during the ramp; None: there is no ramp
 
     @property
@@ -141,7 +142,7 @@ class Outage:
             self._probe = call
             self._next_probe = call.started + self.PROBE_MAX  # unless it fails before that
             self.probes += 1
-            # Not before two groups have failed, because one alone may be the reason itself.
+            # Not at the first probe while one group alone has failed: the group may be the reason itself.
             known = not self.alone or self.probes > 1
             if known and not self._logged and call.started >= min(self._quiet_until, self.since + self.SHORT):
                 self._logged = True
@@ -205,7 +206,8 @@ class Outage:
         Note that *call* ended well, after which *in_flight* others are in flight.
 
         Returns:
-            None unless this ends an outage; else the lookups whose own failure it was, empty where it was the source.
+            None unless *call* ends an outage. Otherwise the lookups that failed by their own fault; empty if the source
+            was away.
         """
         if self._doubt is not None and call.started >= self._doubt:
             self._doubt = None
@@ -216,12 +218,12 @@ class Outage:
                     self._allowed = None
             return None
         if call.started < self._last_failed:
-            return None  # an older call may have been answered before
+            return None  # the source may have answered an older call before it went away
         suspects = self.suspects if call.started <= self._failing_since else self.alone
         blamed = [lookup for lookup in suspects if not lookup.settled]
         lasted = now - self.since
         self.since = self._probe = self.last = None
-        self.alone, self.suspects = {}, {}  # lookups hold much alive, as errors do
+        self.alone, self.suspects = {}, {}  # lookups keep many objects alive, as errors do
         self._last_failed = 0.0
         self.seconds += lasted
         self._allowed = None if blamed else max(2, in_flight + 1)
@@ -246,7 +248,7 @@ class Outage:
                 self.alone.pop(lookup, None)
 
     def stood_still(self, gap: float) -> None:
-        """Move all moments by *gap* seconds, as those at which the calls in flight started: their order stays."""
+        """Move all moments by *gap* seconds, as the starts of the calls in flight are moved: their order stays."""
         if self.since is not None:
             self.since += gap
             self._last_failed += gap
@@ -282,9 +284,9 @@ class Outage:
 
     def _schedule(self, now: float) -> None:
         """
-        Set the time of the next probe: twice as late as the last one, with jitter.
+        Set the time of the next probe: after twice the last wait, at most `PROBE_MAX`, with jitter.
 
-        The jitter takes at most half of the wait. With full jitter, as of a back-off, two probes a second would leave
+        The jitter takes at most half of the wait. With the full jitter of a back-off, two probes a second would leave
         on average, and often three.
         """
         self._wait = min(self.PROBE_MAX, 2 * self._wait)

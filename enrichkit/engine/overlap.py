@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["OverlapCheck"]
 
-COMPARED_MAX = 4  # times as many keys as the slice has; to compare it with more costs more than the table
+COMPARED_MAX = 4  # a slice is compared with at most this many times its own keys; beyond, the table costs less
 
 
 class OverlapCheck:
@@ -46,7 +46,7 @@ class OverlapCheck:
             return False
         is_compared = sum(map(len, self._columns)) <= COMPARED_MAX * len(column)
         if is_compared and self._columns and self._intersects(column, self._columns):
-            self._stop()  # where two slices share a key, later slices do so as a rule
+            self._stop()  # when two slices share a key, later slices usually do, too
             return False
         self._columns.append(column)
         return is_compared

@@ -1,5 +1,5 @@
 """
-When the next call may leave by a rate for each unit, and what calls cost.
+When a rate for each unit lets the next call leave, and what calls cost.
 
 What a call costs is not known before its keys are: the gate lets a call leave when each rate would let an average call
 leave, and then counts what this call costs. So a costly call delays the next ones, and none is refused.
@@ -20,7 +20,7 @@ __all__ = ["AverageCost", "CallMeter", "Pace", "UnitRates"]
 
 
 class Pace(Protocol):
-    """What spaces calls: a rate of this process, or a part of the rate of the whole job."""
+    """A rate that spaces calls: one of this process, or a part of the rate of the whole job."""
 
     def delay(self, now: float) -> float:
         """Return 0 when a call may leave now, else the seconds after which to ask again."""
@@ -29,14 +29,14 @@ class Pace(Protocol):
         """Count one call of average cost as sent."""
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* besides; negative ones were counted and not needed."""
+        """Count *units* in addition; negative amounts were counted before, and were not needed."""
 
 
 class AverageCost:
     """
     What a call of the source costs on average, and by how much the connector's estimates are wrong on average.
 
-    At first a call costs as much of each unit as the rates have for a request.
+    At first a call counts as much of each unit as the rates allow for one request; 1 if there is no rate of requests.
 
     Args:
         per_second: The rates, by unit.
@@ -76,7 +76,7 @@ class AverageCost:
 
 class UnitRates:
     """
-    A rate for each unit, of which a call may need all.
+    A rate for each unit; a call leaves when all of them let it.
 
     Args:
         per_second: The rates, by unit.
@@ -98,7 +98,7 @@ class UnitRates:
         self.correct(now, self._average.units)
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* besides; negative ones were counted and not needed."""
+        """Count *units* in addition; negative amounts were counted before, and were not needed."""
         for unit, amount in units.items():
             if unit in self._rates:
                 self._rates[unit].spend(now, amount)
@@ -109,14 +109,14 @@ class CallMeter:
     The cost of one call: reserved as the connector estimates it, and corrected by what the answer reports.
 
     Args:
-        gate: Of the engine.
-        average: What a call costs on average, which the gate has counted; None: no cost is limited.
+        gate: The gate of the engine.
+        average: What a call costs on average, which the gate counted when the call left; None: no cost is limited.
         cost: The estimate.
         now: Returns the loop time.
 
     Attributes:
-        reported: What the call has cost in all, as far as the connector has said, by unit.
-        known: Whether the connector says that this is all.
+        reported: The whole cost of the call, as far as the connector has reported it, by unit.
+        known: Whether `reported` is the whole cost, as the connector says.
     """
 
     __slots__ = ("_average", "_gate", "_now", "_reserved", "known", "reported")
@@ -135,7 +135,7 @@ class CallMeter:
             gate.correct(now(), average.beyond(self._reserved))
 
     def spent(self, units: Mapping[str, float]) -> None:
-        """Note what the call has cost in all."""
+        """Note *units* as the whole cost of the call."""
         self.reported.update(
             (unit, amount) for unit, amount in units.items() if math.isfinite(amount) and amount >= 0.0
         )
@@ -153,7 +153,8 @@ class CallMeter:
             return
         cost = {unit: self.reported.get(unit, reserved) for unit, reserved in self._reserved.items()}
         if cost.get("tokens") == 0.0 and self.reported.get("requests"):
-            # The request failed, or its answer was lost: limits count it by its length, and it corrects no estimate.
+            # The request failed, or its answer was lost: the source's limits count the request by its length, so the
+            # reserved tokens stay counted, and the call corrects no estimate.
             cost["tokens"] = self._reserved["tokens"]
         self._average.learn(self._reserved, cost)
         self._gate.correct(self._now(), {unit: amount - self._reserved[unit] for unit, amount in cost.items()})

@@ -1,7 +1,7 @@
 """
 The keys of a run that wait for a slot: which of them go next, and which go together.
 
-Retries and halves of a poisoned group go first, each as a group of its own. Keys that have had no slot yet go in the
+Retries and parts of a poisoned group go first, each as a group of its own. Keys that have had no slot yet go in the
 order of their arrival, or, to a source that keeps its keys in order, in elevator order (SCAN): each call takes the
 lowest keys that wait, and keys that arrive later and are lower wait for the next round. A B-tree of a million keys
 finds 2,000 neighbours among the 80,000 keys that wait in a quarter of the time that it needs for 2,000 scattered keys.
@@ -35,15 +35,15 @@ class Pending:
 
     Args:
         neighbours: Whether keys that are neighbours in their order go together; the keys of each bundle are in order.
-        mixed: Whether keys of a slice may come after those of later slices, as from a tier.
+        mixed: Whether keys of a slice may come after keys of later slices, as they do from a tier.
         alone: Whether each key has a call of its own, so that all entries are lookups.
 
     Attributes:
         neighbours: As given.
         keys: Number of keys that have had no slot yet.
         fresh_first: Whether keys that have had no slot go before the others: while the source is away, a probe is made
-            with keys that have not failed, because those that have may be the reason.
-        clocked: Number of keys among them whose clock runs all the same, and that have no outcome.
+            with keys that have not failed, because keys that have failed may be the reason.
+        clocked: Number of keys that have had no slot, but whose clock runs all the same, and that have no outcome.
     """
 
     __slots__ = (
@@ -76,7 +76,7 @@ class Pending:
         return bool(self._urgent or self._fresh)
 
     def groups(self, limit: int) -> int:
-        """Return how many groups of at most *limit* lookups wait; a retry, or a part of a failed call, is one alone."""
+        """Return how many groups of at most *limit* lookups wait; each retry or part of a failed call is a group."""
         return len(self._urgent) - (-self.keys // limit)
 
     def add(self, lookups: Sequence[Lookup]) -> None:
@@ -85,7 +85,7 @@ class Pending:
         self.keys += len(lookups)
 
     def add_bundle(self, bundle: Bundle) -> None:
-        """Append keys that have had no slot; in elevator order those that the round has passed wait for the next."""
+        """Append keys that have had no slot; in elevator order, keys that this round has passed wait for the next."""
         self.keys += len(bundle.keys)
         if self._fresh and self._reached is not None:
             keys, start, end = _place(bundle.keys)
@@ -105,7 +105,7 @@ class Pending:
         """Remove and return the next group of at most *limit* keys, of the slice *only* or of any; empty if none."""
         fresh = self._fresh
         if self._alone and only is None and fresh and not (self._urgent or self.clocked or fresh[0].state is SETTLED):
-            self.keys -= 1  # the fast path: a further call for it would take 2 % of a whole lookup
+            self.keys -= 1  # the fast path, inline: one more function call takes 2 % of a whole lookup
             return [fresh.popleft()], None
         if self._urgent:
             if self.fresh_first and (taken := self._take_fresh(limit, only)):
@@ -132,7 +132,7 @@ class Pending:
         return taken
 
     def _take_only(self, limit: int, only: Part | Outcomes) -> Group:
-        """Take keys for which the slice *only* waits, wherever they stand."""
+        """Take keys for which the slice *only* waits, wherever they are in the queue."""
         self._start_round(len(self._later))
         others: list[Lookup | Bundle] = []
         fresh: deque[Lookup | Bundle] = deque()
@@ -206,7 +206,7 @@ class Pending:
         return [lookup for lookup in chain(urgent, fresh) if not lookup.settled]
 
     def clock(self, count: int) -> list[Lookup]:
-        """Return the next lookups without a clock: as many as it takes until *count* waiting lookups have one."""
+        """Return the next lookups without a clock, whose clocks start so that *count* waiting lookups have one."""
         self._start_round(len(self._later))
         starting: list[Lookup] = []
         passed: list[Lookup] = []
@@ -242,7 +242,7 @@ class Pending:
         while fresh and room:
             if len(fresh) > SLICES:
                 self._later.extend([fresh.pop() for _ in range(len(fresh) - SLICES)][::-1])
-            bundles: list[Bundle] = list(fresh)  # type: ignore[arg-type]  # the caller has looked
+            bundles: list[Bundle] = list(fresh)  # type: ignore[arg-type]  # the caller has checked
             fresh.clear()
             waiting = sum(len(bundle.keys) for bundle in bundles)
             if waiting > room:
@@ -272,7 +272,7 @@ class Pending:
 
 
 def _place(keys: Sequence[Any]) -> tuple[Sequence[Any], int, int]:
-    """Return *keys* as a range of a list, where a bisection is quicker: the list, the start and the end."""
+    """Return *keys* as a list, a start and an end, because bisection is quicker in a list than in `Keys`."""
     return keys.place() if isinstance(keys, Keys) else (keys, 0, len(keys))
 
 
@@ -302,7 +302,7 @@ def _lowest(columns: list[tuple[Sequence[Any], int, int]], count: int) -> list[i
             found = min(bisect_right(keys, bound, taken[n], end), taken[n] + share)
             room -= found - taken[n]
             taken[n] = found
-    while room:  # the last few keys go without a bound: a call is full while keys wait
+    while room:  # the last few keys go without a bound, so that a call is full while keys wait
         givers = giving()
         share = -(-room // len(givers))
         for n in sorted(givers, key=lambda n: columns[n][0][taken[n]]):

@@ -1,4 +1,4 @@
-"""The part of the calls in flight of the whole job that this process may have."""
+"""The share of this process in the calls that the whole job may have in flight."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["LimitShare"]
 
 class LimitShare:
     """
-    A part of the calls in flight of the job.
+    The share of this process in the calls in flight of the job.
 
     Args:
-        calls: Calls in flight of the job.
-        capacity: Calls in flight that this process can have.
-        in_flight: Returns how many it has.
+        calls: Most calls in flight of the job.
+        capacity: Most calls in flight that this process can have.
+        in_flight: Returns how many calls this process has in flight.
         lessee: Asks the store.
 
     Attributes:
@@ -89,7 +89,7 @@ class LimitShare:
         )
 
     def unanswered(self, ask: Ask) -> None:
-        """Nothing: a question changes nothing here."""
+        """Do nothing: the question has changed nothing here."""
 
     def granted(self, grant: Grant, asked: float, now: float, *, back: bool) -> None:
         """Take the answer to a question that left at *asked*."""

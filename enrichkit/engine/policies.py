@@ -35,7 +35,7 @@ class Policies:
 
     Args:
         source: Name of the source in messages.
-        options: The options; used are the policies, `max_fallback_ratio`, `details` and `show_keys`.
+        options: The options; the policies, `max_fallback_ratio`, `timeout`, `details` and `show_keys` are used.
         default_values: Decoded `default(...)` values by option name.
         fallbacks: The fallbacks that have to be asked; each knows the options that name it.
         salt: For the hash of keys in messages.
@@ -56,9 +56,9 @@ class Policies:
 
     def note_failure(self, status: int, error: BaseException | None) -> str | None:
         """
-        Count a lookup with *status* for `max_fallback_ratio`, and return its error text; None, uncounted: a miss.
+        Count a lookup with *status* for `max_fallback_ratio`, and return its error text. A miss is not counted: None.
 
-        A key for which the budget left no call is not counted: that is what the user has asked for.
+        A key for which the budget left no call is not counted either: the user has asked for the budget.
         """
         if status == MISSING:
             return None
@@ -80,7 +80,7 @@ class Policies:
 
     def next_policy(self, request: FallbackRequest, fallback: Fallback, status: int, text: str | None) -> int:
         """
-        Note in *request* that *fallback* has no answer either, but *status* and the error *text*.
+        Note in *request* that *fallback* has no answer either, and ended with *status* and the error *text*.
 
         Returns:
             The status whose policy comes next: `MISSING` when the fallback does not hold the key, else `ERROR`.
@@ -89,7 +89,7 @@ class Policies:
         if status == MISSING:
             request.origin = "fallback"
             return MISSING
-        if request.status == MISSING:  # whether any source holds the key is not known any more
+        if request.status == MISSING:  # it is no longer known whether any source holds the key
             request.status = ERROR
             self._count(request.text)
         return ERROR
@@ -105,7 +105,7 @@ class Policies:
         return None, None
 
     def failure(self, lookup: Lookup, status: int, text: str | None, waited: float) -> TaskFailedError | None:
-        """Return the error of the task when *lookup* ends with *status* after *waited* seconds; None: it goes on."""
+        """Return the error of the task when *lookup* ends with *status* after *waited* seconds; None: no error."""
         last = self._fallbacks[status] is not None  # a fallback has been asked, and had no answer either
         if last and (self._options.details or status == MISSING):
             return None
@@ -132,7 +132,7 @@ class Policies:
         )
 
     def too_many(self, done: int) -> TooManyFallbacksError | None:
-        """Return the error of the task when too many of its *done* keys have failed; None: it goes on."""
+        """Return the error of the task when too many of its *done* keys have failed; None: no error."""
         if done < RATIO_FLOOR or self._failed <= self._options.max_fallback_ratio * done:
             return None
         last = str(self._last).rstrip(".")

@@ -55,13 +55,13 @@ class Table(Stage):
         connector: Makes the connector of a load.
         kinds: Python type of each part of a key.
         size: Most keys of a page.
-        decode: Raw answers of one call to values of the declared type.
-        preload: What the user said.
+        decode: Turns the raw answers of one call into values of the declared type.
+        preload: The option of the user.
         patience: Seconds for which the source may be away before a load fails.
         limit: Seconds that one step of a load may take.
-        many: An answer is a list, with one element for each match of its key.
-        first_answers: Makes what looks at the first answers of a load; None: nobody does.
-        today: The time of day, in any time zone; tests give one.
+        many: Whether an answer is a list, with one element for each match of its key.
+        first_answers: Makes the check of the first answers of a load; None: they are not checked.
+        today: Returns the date and the time of day, in any time zone; tests give their own.
 
     Attributes:
         answers: The values by key, `MISS`, or `ABSENT` for a key for which the source has to be asked. Each load makes
@@ -69,9 +69,9 @@ class Table(Stage):
         bytes: About how many bytes keys and values take.
         loads: Loads that have ended well.
         failures: Loads that have failed.
-        ended: Whether it can be used no more.
+        ended: Whether the table can no longer be used.
         make_room: Close idle engines with connectors of a class; called when the server had no free connection.
-        idle_since: Loop time since which no run uses it; None: one does.
+        idle_since: Loop time since which no run uses the table; None: a run uses it.
     """
 
     origin = "preload"
@@ -103,7 +103,7 @@ class Table(Stage):
         self._call = Call(timeout=self._limit, many=many)
         self._first_answers = first_answers
         self._today = today
-        self._otherwise: Any = ABSENT  # what a key is that was not listed
+        self._otherwise: Any = ABSENT  # what `get_many` returns for a key that was not listed
         self._told = False
         self._runs: dict[Run, None] = {}
         self.answers: dict[Any, Any] = {}
@@ -120,7 +120,7 @@ class Table(Stage):
     def __len__(self) -> int:
         return len(self.answers)
 
-    # of the runs
+    # for the runs
 
     def enter(self, run: Run) -> bool:
         """Serve *run*; return whether the source is loaded. If not, `Run.loaded` is called once it is."""
@@ -129,7 +129,7 @@ class Table(Stage):
         return self.loads > 0
 
     def leave(self, run: Run) -> None:
-        """Serve *run* no more."""
+        """Stop serving *run*."""
         self._runs.pop(run, None)
         if not self._runs:
             self.idle_since = self._now()
@@ -154,7 +154,7 @@ class Table(Stage):
         while True:
             try:
                 loaded = await self._load()
-            except Exception as error:  # noqa: BLE001  # the border to a plugin, and what waits must hear of it
+            except Exception as error:  # noqa: BLE001  # the border to a plugin, and the runs that wait must hear of it
                 self.failures += 1
                 if self.loads == 0 or self._preload.on_refresh_error == "fail":
                     self._fail(error)
@@ -187,12 +187,17 @@ class Table(Stage):
         self.ended = True
         self.answers = {}
         for run in list(self._runs):
-            # A misspelt field has a message of its own, which names it.
+            # The error of a misspelt field has a message of its own, which names the field.
             is_whole = isinstance(error, ConfigError)
             run.fail(error if is_whole else TaskFailedError(f"{self._source}: it could not be loaded: {error}"))
 
     async def _load(self) -> tuple[dict[Any, Any], Any, int]:
-        """Return the answers of a new load, what other keys are, and the bytes; wait for a source that is away."""
+        """
+        Load the source, and wait for it while it is away.
+
+        Returns:
+            The answers, what `get_many` returns for a key that was not listed, and the bytes.
+        """
         wait, began = FIRST_WAIT, self._now()
         away: float | None = None
         while True:
@@ -203,7 +208,8 @@ class Table(Stage):
                 now = self._now()
                 if isinstance(error, UnavailableError) and error.busy and load.kind is not None:
                     self.make_room(load.kind)
-                # From the last sign of life before the first failure, so that breaks in each attempt end it, too.
+                # Counted from the last answer before the first failure, and not from the last answer of all: so a load
+                # ends in an error, too, when each attempt gets some answers and then fails.
                 away = max(began, load.heard) if away is None else away
                 pause = max(wait, asked_pause(error.retry_after) or 0.0)
                 if now - away + pause > self._patience:
@@ -266,7 +272,7 @@ class _Load:
             raise TransientError(f"no answer within {self._table._limit:g} s") from None
 
     async def _take(self, connector: Connector[Any], keys: tuple[Any, ...], first: FirstAnswers | None) -> None:
-        """Look up *keys* and keep the answers; when one of the keys cannot be looked up, find it by halves."""
+        """Look up *keys* and keep the answers; when one of the keys cannot be looked up, find it by bisection."""
         if not keys:
             return
         try:
@@ -299,7 +305,7 @@ class _Load:
             if isinstance(raw, Failure):
                 if isinstance(raw.error, TransientError | FatalError):
                     raise raw.error
-                answers[key] = ABSENT  # the source is asked, and says again what is wrong
+                answers[key] = ABSENT  # a run asks the source for the key, and gets the error again
             elif not (isinstance(raw, Absent) or (self._table._call.many and raw in ([], ()))):
                 raws[key] = raw
         values, bad = self._table._decode(list(raws.values()))
@@ -323,7 +329,7 @@ class _Load:
             )
 
     def _fits(self, key: Any) -> bool:
-        """Return whether the parts of *key* have the types of the keys of the rows: 1 equals True, and is not True."""
+        """Whether the parts of *key* have the types of the keys of the rows: 1 equals True, but is another key."""
         parts = key if isinstance(key, tuple) else (key,)
         return tuple(map(type, parts)) == self._table._kinds
 

@@ -49,7 +49,7 @@ class OrderedQueue(Generic[T]):
         self.ready(self.put(barrier), barrier)
 
     def ready(self, ticket: Ticket[T], part: T, *, last: bool = True) -> None:
-        """Hand in a *part* of an entry; with the *last* one it is done, and what comes later is ignored."""
+        """Hand in a *part* of an entry; the *last* part makes the entry done, and later parts are ignored."""
         if not ticket.done:
             ticket.parts.append(part)
             ticket.done = last
@@ -152,8 +152,8 @@ class Window:
     """
     How many rows may be admitted and not yet emitted.
 
-    It starts small and doubles with each emission, so that a job that wants a few rows (`show`, `limit`) does not
-    look a whole window up.
+    The window starts small, if *start* is given, and doubles with each emission, so that a job that wants a few rows
+    (`show`, `limit`) does not look up a whole window.
 
     Attributes:
         held: Rows admitted and not yet emitted.
@@ -171,7 +171,7 @@ class Window:
         self.held = 0
 
     def admits(self, rows: int) -> bool:
-        """Whether *rows* more fit; an empty window takes anything, or a large slice would wait for ever."""
+        """Whether *rows* more fit; an empty window takes any slice, since a large one would otherwise wait for ever."""
         return self.held == 0 or self.held + rows <= self.size
 
     def enter(self, rows: int) -> None:

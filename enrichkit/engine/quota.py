@@ -1,4 +1,4 @@
-"""What the source says that it still allows, as the headers `RateLimit` and `X-RateLimit-Remaining` do."""
+"""The calls that the source says it still allows, as in the headers `RateLimit` and `X-RateLimit-Remaining`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Quota:
     The calls that the source still allows, as its last answer said.
 
     Calls leave as they come while more than a fifth of the limit remains. Then they are spread evenly over the seconds
-    until the limit begins anew. Other processes draw on the same limit: each answer says anew what remains, and so the
-    calls of all slow down together, and none is refused.
+    until the limit is reset. Other processes draw on the same limit: each answer says what remains then, so the calls
+    of all processes slow down together, and none is refused.
     """
 
     RESERVE = 0.2
@@ -30,7 +30,7 @@ class Quota:
         return self._interval > 0.0
 
     def told(self, now: float, remaining: float, seconds: float, limit: float | None) -> None:
-        """Note that *remaining* calls of *limit* are allowed in the next *seconds*; None: the most that ever were."""
+        """Note that *remaining* calls of *limit* may leave within *seconds*; None: of the most that ever remained."""
         self._limit = limit if limit is not None else max(self._limit, remaining)
         self._until = now + seconds
         self._interval = seconds / remaining if 0 < remaining <= self.RESERVE * self._limit else 0.0

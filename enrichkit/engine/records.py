@@ -11,9 +11,9 @@ The life of a lookup. Only the methods of `Lookup` and `settlement.py` change it
 | DRAINING  | waits for a late call that an earlier lookup of it has left | `queued`: WAITING                     |
 | SETTLED   | has its outcome, which is final; a late call may still run  |                                       |
 
-Each state but SETTLED also ends with the outcome: SETTLED. After `attempt_timeout` a key may be held by several calls,
-and a call may outlive the lookups it was made for: the first answer settles a key, and a key fails only when its
-`routes` are used up, that is when no call holds it and no retry of it is queued.
+Each state but SETTLED also ends when the key gets its outcome: the next state is SETTLED. After `attempt_timeout` a key
+may be held by several calls, and a call may outlive the lookups it was made for: the first answer settles a key, and a
+key fails only when its `routes` are used up, that is when no call holds it and no retry of it is queued.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_SLICE", "Bundle", "FallbackRequest", "Group", "InFlight", "Lookup", "Part", "Search", "State"]
 
 NO_SLICE = Outcomes([], 0)
-"""A slice without keys, where only the keys of one slice may be asked for, and it is none."""
+"""A slice without keys: stands for the only slice whose keys may be asked for, when no key may be."""
 
 
 class State(enum.Enum):
@@ -48,7 +48,7 @@ class State(enum.Enum):
     SETTLED = enum.auto()
 
 
-# As globals: to find a member in its class takes three times as long, for each key and call.
+# Globals, because each key and call needs them: to find a member in its class takes three times as long.
 PENDING, IN_FLIGHT, WAITING, DRAINING, SETTLED = State
 
 
@@ -59,7 +59,8 @@ class Lookup:
     Attributes:
         state: See the table above.
         routes: Ways in which an answer may still come: calls that hold the key, and a place in a queue.
-        started: Loop time at which its clock started; None before, and while it waits for no fault of its own.
+        started: Loop time at which the clock of the key started; None before, and while the key waits for no fault of
+            its own.
         attempts: Calls made with the key.
         failures: Attempts that count against `Retry.attempts`: transient errors, overdue calls, and misses with
             `on_missing`.
@@ -148,7 +149,7 @@ class Lookup:
         self.node_away_since = node_away_since
 
     def unasked(self) -> bool:
-        """Note that no further call is made with the key; return whether no answer may come any more."""
+        """Note that no further call is made with the key; return whether no call can answer it any longer."""
         self.routes -= 1
         if self.routes:
             self.state = IN_FLIGHT  # a late call holds it
@@ -158,16 +159,16 @@ class Lookup:
         """Note that the call after which the key was put back has failed because of the key."""
         self.routes -= 1
         if self.routes:
-            self.state = IN_FLIGHT  # a late call holds it, and it may be that no retry is due
+            self.state = IN_FLIGHT  # a late call holds the key, and perhaps no retry follows
         self.attempts += 1
         self.failures += 1
 
     def call_ended(self) -> None:
-        """Note that a call which held the key has ended without a value for it."""
+        """Note that a call that held the key has ended."""
         self.routes -= 1
 
     def failed(self, error: BaseException | None, *, counted: bool) -> None:
-        """Note a transient *error*; *counted*: as one more failure of the key."""
+        """Note a transient *error*; if *counted*, it is one more failure of the key."""
         self.error = error
         self.node_away_since = None
         self.failures += counted
@@ -188,7 +189,7 @@ class Lookup:
         return self.outcomes is outcomes or any(other is outcomes for other, _ in self.more or ())
 
     def singly(self) -> Sequence[Lookup]:
-        """Return this lookup alone, as `Bundle.singly` returns several."""
+        """Return a sequence of this lookup alone: the counterpart of `Bundle.singly`."""
         return (self,)
 
 
@@ -196,22 +197,22 @@ class Bundle:
     """
     Several keys of one slice, handled as one lookup until a deadline, failure or retry separates them.
 
-    The keys of a bundle wait for a slot together, and in a call of several keys they travel and end together. Whatever
-    concerns one of them alone makes a `Lookup` of each first, so that all rules are about lookups.
+    The keys of a bundle wait for a slot together, and in a call of several keys they travel and end together. Before
+    anything is done to one of the keys alone, each key becomes a `Lookup`, so that all rules are about lookups.
 
     Attributes:
         keys: Keys of the slice *outcomes*; `indices` are their places there.
         entered: Whether the table leads from the keys to this bundle, or to the bundle that it was cut from.
-        started: Loop time of its slot; None before.
-        call: The call that holds it.
-        more: By key, further slices that wait for it, with the key's index in each. Bundles that were cut from this one
-            share the dict.
+        started: Loop time at which the clock of its keys started; None before.
+        call: The call that holds the bundle.
+        more: For each key, the further slices that wait for it, with the key's index in each. Bundles that were cut
+            from this one share the dict.
         spent: Seconds that tiers took for its keys.
     """
 
     __slots__ = ("_lookups", "_table", "call", "entered", "indices", "keys", "more", "outcomes", "spent", "started")
 
-    state = State.PENDING  # of all its keys: a bundle whose keys have their outcomes is gone
+    state = State.PENDING  # never SETTLED: a bundle is dropped when its keys have their outcomes
     settled = False
 
     def __init__(self, table: dict[Any, Any], outcomes: Outcomes, keys: Sequence[Any], indices: Sequence[int]) -> None:
@@ -230,10 +231,10 @@ class Bundle:
         """
         Enter the bundle in the table under its keys.
 
-        A key that the table has already waits for the lookup or bundle that it finds there, and leaves this one.
+        If the table has a key already, the key leaves this bundle, and its rows wait for the lookup or bundle there.
 
         Returns:
-            How many keys left.
+            How many keys have left the bundle.
         """
         self.entered = True
         holders: list[Lookup | Bundle] = list(map(self._table.setdefault, self.keys, repeat(self)))
@@ -253,14 +254,14 @@ class Bundle:
         self.more.setdefault(key, []).append((outcomes, index))
 
     def concerns(self, outcomes: Any) -> bool:
-        """Whether the slice *outcomes* waits for one of the keys, or for one of a bundle with which it was one."""
+        """Whether the slice *outcomes* waits for a key of this bundle, or of one that was cut from the same bundle."""
         return self.outcomes is outcomes or any(other is outcomes for rows in self.more.values() for other, _ in rows)
 
     def cut(self, size: int) -> Bundle:
         """Remove the first *size* keys, and return them as a bundle."""
         first = Bundle(self._table, self.outcomes, self.keys[:size], self.indices[:size])
         self.keys, self.indices = self.keys[size:], self.indices[size:]
-        first.entered, first.more = self.entered, self.more  # the table may go on to lead to either
+        first.entered, first.more = self.entered, self.more  # the table may still lead from a key to either bundle
         first.spent = self.spent
         return first
 
@@ -288,21 +289,27 @@ Group: TypeAlias = "Sequence[Lookup | Bundle]"
 
 class Search:
     """
-    The search for the bad keys among those of a call that failed: its four parts are asked for, then theirs.
+    The search for the bad keys of a failed call: it asks for four parts of the keys, then for parts of those that fail.
 
-    That takes at most 2 x bad x ceil(log2(keys)) calls, as halves would, in half as many rounds. As soon as so many
-    groups have failed that to ask for each key alone takes no more, the keys of a group are asked for alone. So there
-    are at most one and a half calls a key. One call a key cannot be promised: a group that fails settles no key.
+    The search takes at most 2 x bad x ceil(log2(keys)) calls, as bisection would, in half as many rounds. As soon as so
+    many groups have failed that asking for each key alone takes no more calls, the keys of a group are asked for alone.
+    So there are at most one and a half calls per key. One call per key cannot be promised, because a group that fails
+    settles no key.
 
     Args:
         keys: Keys of the call with which the search began.
-        failed: Groups that failed, by depth; those of one depth have no key in common, so there are as many bad keys.
+        failed: Number of groups that failed, by depth. Groups of one depth have no key in common, so there are at least
+            as many bad keys.
         depth: How often the keys have been divided.
     """
 
     PARTS = 4
     SHARE_ALONE = 0.7
-    """Of a call a key, by trial of all sizes up to 130 and some up to 5,000: below it, few bad keys cost too much."""
+    """
+    Share of one call per key: from there on, the keys of a group are asked for alone.
+
+    Found by trial of all sizes up to 130 and some up to 5,000: with a lower share, few bad keys cost too much.
+    """
 
     __slots__ = ("depth", "failed", "keys")
 
@@ -329,7 +336,7 @@ class InFlight:
 
     Args:
         group: The lookups or bundles that the call is made with.
-        search: That *group* is a part of; else None.
+        search: The search that *group* is a part of, or None.
         now: Loop time.
         task: The slot that makes the call; cancelled at the hard limit.
         key_columns: Whether the connector takes `Keys`.
@@ -337,16 +344,19 @@ class InFlight:
     Attributes:
         keys: The keys of *group*.
         bundles: The bundles of *group* until one of their keys has to be looked at by itself; then empty.
-        lookups: Else, key to the lookup that waits for its answer; a later lookup may replace one that timed out.
+        lookups: Without bundles, the lookup that waits for the answer, by key; a later lookup of the key may replace
+            one that timed out.
         attempt: How often the first key has been asked for, this call included.
-        running: Not ended yet.
-        accepts: The number of calls that the source had answered in time when this call left, as the breaker counts it.
-        late: Nobody has to wait for the call: all its lookups have their outcome, or `attempt_timeout` has passed.
-        late_since: Loop time since which it is late; not set before.
-        overdue: `attempt_timeout` has passed, and the keys were queued again where that is allowed.
+        running: Whether the call has not ended yet.
+        accepts: The number of calls that the source had answered in time when this call left, as the breaker counts
+            them.
+        late: Whether no lookup has to wait for the call: all its lookups have their outcome, or `attempt_timeout` has
+            passed.
+        late_since: Loop time since which the call is late; not set before.
+        overdue: Whether `attempt_timeout` has passed; the keys were queued again then where that is allowed.
         cancelled_at: Loop time at which the engine cancelled the call; None: it did not.
         record: The lookups or bundles whose clock started with this call; `deadlines.py` keeps it.
-        paid: What it has cost, by unit; not set unless the source has reported it.
+        paid: What the call has cost, by unit; not set unless the source has reported the cost.
     """
 
     __slots__ = (
@@ -400,7 +410,7 @@ class InFlight:
         again, lookups = False, self.lookups
         for lookup in self.record:
             lookups[lookup.key] = lookup
-            # What `Lookup.sent` does: to call it takes 2 % of a whole lookup.
+            # The lines of `Lookup.sent`, inline: to call the method takes 2 % of a whole lookup.
             lookup.state = IN_FLIGHT
             lookup.attempts += 1
             lookup.call = self
@@ -423,7 +433,7 @@ class InFlight:
         self.record[:] = self.lookups.values()
 
     def share(self) -> dict[str, float]:
-        """Return what the call has cost for each of its keys: equal parts."""
+        """Return the share of each key in the cost of the call, by unit: all keys have equal shares."""
         return {unit: amount / len(self.keys) for unit, amount in getattr(self, "paid", {}).items()}
 
     def pay(self) -> None:
@@ -449,7 +459,7 @@ class InFlight:
             self.task.cancel()
 
     def release(self) -> None:
-        """Let go of bundles and lookups: they and the call would hold each other until the garbage collector comes."""
+        """Drop the bundles and lookups: the reference cycle would keep all alive until the garbage collector runs."""
         self.bundles = ()
         self.lookups.clear()
 
@@ -459,10 +469,10 @@ class FallbackRequest:
     A lookup without an answer, on its way through its fallbacks.
 
     Attributes:
-        status: Of its rows.
-        text: What they say of it; None for a miss.
-        origin: Where the last word came from.
-        asked: The fallbacks that it has been handed to.
+        status: The status of its rows.
+        text: The error text of its rows; None for a miss.
+        origin: The origin that its rows get, unless another fallback changes it.
+        asked: The fallbacks that have got the request.
     """
 
     __slots__ = ("asked", "lookup", "origin", "status", "text")

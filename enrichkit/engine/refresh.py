@@ -1,10 +1,10 @@
 """
-Asks for keys of the cache in the background: answers whose time is nearly over, and keys that got a stale value.
+Asks for keys of the cache in the background: keys whose answers expire soon, and keys that got a stale value.
 
-The keys have a run of their own on the engine of their source, as those of a fallback have. A call of it leaves only
-while no row waits for a slot, and such calls take at most a quarter of the slots, so no row waits for more than one of
-them. Keys for which there is no room are not asked for. While the source is away, the keys that got a stale value are
-the probes.
+The keys have a run of their own on the engine of their source, as the keys of a fallback have. A call of this run
+leaves only while no row waits for a slot, and such calls take at most a quarter of the slots, so no row waits for more
+than one of them. Keys for which there is no room are not asked for. While the source is away, probes are made with the
+keys that got a stale value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["BackgroundRun", "Refresher", "background_options"]
 
 AHEAD = 2
-"""Keys that may wait, as a multiple of those in calls."""
+"""Most keys of the background run, as a multiple of the keys that its calls can have."""
 
 
 class BackgroundRun(Run):
@@ -45,15 +45,15 @@ def background_options(options: Options) -> Options:
 
 class Refresher:
     """
-    The background of one run. Lives on the loop thread.
+    The background lookups of one run. Lives on the loop thread.
 
     Args:
-        cache: Gets the answers; the runs that share it ask for a key once.
+        cache: The cache that gets the answers; the runs that share it ask for a key once.
         make_run: Makes the unordered `BackgroundRun` from the function that takes its parts.
         capacity: Slots of the engine.
 
     Attributes:
-        run: The run.
+        run: The background run.
         serves_stale: Whether values beyond their time stand for lookups that fail.
     """
 
@@ -70,7 +70,7 @@ class Refresher:
         self._room = AHEAD * max(1, background_slots(capacity)) * self.run.engine.batch_size
 
     def took(self, seconds: float) -> None:
-        """Note that a call took a number of *seconds*."""
+        """Note that a call took *seconds*, for the moving average of the cache."""
         known = self._cache.call_time
         self._cache.call_time = known + (seconds - known) / 8 if known else seconds
 
@@ -79,13 +79,13 @@ class Refresher:
         return self._cache.stale(keys, self.run.engine.now())
 
     def refresh(self, keys: Sequence[Any]) -> None:
-        """Ask for those of *keys*, which rows have just looked up, whose answers are nearly too old."""
+        """Ask for those of *keys* whose answers expire soon; rows have just looked *keys* up."""
         due = self._cache.due(keys, self.run.engine.now())
         if due:
             self.ask(due)
 
     def ask(self, keys: Iterable[Any]) -> None:
-        """Ask for those of *keys* that nobody asks for in the background, as far as there is room."""
+        """Ask for those of *keys* that are not asked for in the background yet, as far as there is room."""
         wanted = [key for key in keys if key not in self._cache.refreshing][: self._room - len(self._held)]
         if wanted and not self.run.closed:
             self._held.update(wanted)
@@ -99,7 +99,7 @@ class Refresher:
         self.run.close()
 
     def _take(self, parts: list[Part] | BaseException) -> None:
-        """Give the answers in *parts* to the cache. What fails is left alone: no row asks for it now."""
+        """Give the answers in *parts* to the cache. Keys that failed are dropped, as no row waits for them."""
         if isinstance(parts, BaseException):
             self.close()
             return

@@ -1,8 +1,8 @@
 """
 A call has ended: what that means for each of its keys.
 
-Where all keys fare alike, they are settled at once (`fast_paths.py`). Else each key is looked at by itself: it has a
-value, is a miss, is asked for again (`retries.py`), or has failed.
+Where all keys fare alike, they are settled at once (`fast_paths.py`). Otherwise each key is looked at by itself: the
+key has a value, is a miss, is asked for again (`retries.py`), or has failed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ANSWERED", "AWAY", "FAULTY", "TROUBLED", "Ending", "breach", "conclude", "in_rows", "with_said"]
 
-_LISTS = frozenset((list, tuple))  # of matches; an empty one is a miss
+_LISTS = frozenset((list, tuple))  # types of a list of matches; an empty list is a miss
 
 
 class Ending(enum.Enum):
@@ -47,7 +47,7 @@ class Ending(enum.Enum):
 
     Attributes:
         ANSWERED: The source did its work.
-        TROUBLED: All that came back was transient trouble.
+        TROUBLED: The call brought transient errors and nothing else.
         AWAY: The source is away, and the keys of the call wait for it.
         FAULTY: The source refused the call, for its keys or for all.
     """
@@ -58,7 +58,7 @@ class Ending(enum.Enum):
     FAULTY = enum.auto()
 
 
-# As globals: to find a member in its class takes three times as long, for each call.
+# Globals, because each call needs them: to find a member in its class takes three times as long.
 ANSWERED, TROUBLED, AWAY, FAULTY = Ending
 
 
@@ -70,7 +70,7 @@ def conclude(run: Run, call: InFlight, answers: Any, error: BaseException | None
             return ANSWERED
         answers, error = in_rows(run.source, answers)
     if run.first_call.many and isinstance(answers, Mapping):
-        # A list without a match says what an absent key says.
+        # An empty list of matches means the same as an absent key: a miss.
         answers = {key: answer for key, answer in answers.items() if type(answer) not in _LISTS or answer}
     if call.bundles:
         if error is None and answered_together(run, call, answers):
@@ -115,7 +115,7 @@ def _conclude_each(run: Run, call: InFlight, answers: Any, error: BaseException 
 
 
 def breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError | None:
-    """Return how *answers* breaks the contract: anything but a mapping of keys that were asked is never a guess."""
+    """Return how *answers* breaks the contract, or None: only a mapping from keys that were asked for is accepted."""
     if not isinstance(answers, Mapping):
         return ContractError(
             f"{source}: fetch_many returned a {type(answers).__name__}; it must return a mapping of the keys it was "
@@ -131,10 +131,10 @@ def breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError | 
 
 
 def in_rows(source: str, answers: Answers) -> tuple[Mapping[Any, Any], ConnectorError | None]:
-    """Return *answers* as a dict, or what is wrong with them."""
+    """Return *answers* as a dict, and what is wrong with them, or None."""
     try:
         rows = answers.rows()
-    except Exception as error:  # noqa: BLE001  # of Arrow: text that is no UTF-8, the year 10000
+    except Exception as error:  # noqa: BLE001  # Arrow raises for text that is no UTF-8, or the year 10000
         if _can_be_hashed(answers.found):
             name = type(error).__name__
             return {}, PermanentError(f"the connector returned a column with a value that is none: {name}")
@@ -185,7 +185,7 @@ def _answered(run: Run, call: InFlight, answers: Mapping[Any, Any]) -> None:
 
 
 def _settle_values(run: Run, call: InFlight, lookups: Sequence[Lookup], raws: Sequence[Any]) -> None:
-    """Settle *lookups* with their *raws*, decoded; one whose answer cannot be decoded has failed."""
+    """Settle *lookups* with their decoded *raws*; a lookup whose answer cannot be decoded fails."""
     values, bad = run.decode(raws)
     good = [index for index in range(len(lookups)) if index not in bad]
     for index, decode_error in bad.items():
@@ -224,14 +224,14 @@ def _split(run: Run, call: InFlight, lookups: list[Lookup], raws: list[Any]) -> 
 
 
 def with_said(run: Run, error: BaseException | None) -> BaseException | None:
-    """Return *error*, its message followed by what the source said, where the user wants to see keys."""
+    """Return *error*; where the user wants to see keys, add what the source said to the message."""
     if run.options.show_keys and isinstance(error, ConnectorError) and error.said:
         return reworded(error, f"{str(error).rstrip('.')} (the source said: {error.said})")
     return error
 
 
 def _settle_failures(run: Run, failures: Iterable[tuple[Lookup, Failure]]) -> None:
-    """Settle the keys of *failures* that are final; one that is fatal fails the task."""
+    """Settle the keys whose *failures* are final; a fatal failure fails the task."""
     for lookup, failure in failures:
         if isinstance(failure.error, FatalError):
             run.fail(failure.error)
@@ -241,7 +241,11 @@ def _settle_failures(run: Run, failures: Iterable[tuple[Lookup, Failure]]) -> No
 
 
 def _without_text(run: Run, error: BaseException) -> BaseException:
-    """Return the *error* of a `Failure`; where its class is not ours, one without its text, which may hold a secret."""
+    """
+    Return the *error* of a `Failure`, or a `PermanentError` instead if the class of *error* is not ours.
+
+    The text of such an error may hold a secret, so it is shown only if the user wants to see keys.
+    """
     if isinstance(error, EnrichkitError):
         return error
     return PermanentError(f"the connector returned {raised(error, show_text=run.options.show_keys)}")
@@ -286,7 +290,7 @@ def _settle_misses(run: Run, call: InFlight, missed: list[Lookup]) -> None:
 
 
 def _final_misses(run: Run, call: InFlight, missed: list[Lookup]) -> list[Lookup]:
-    """Queue those of *missed* again that may be asked once more; return those whose miss is the last word."""
+    """Queue those of *missed* again that may be asked for once more; return the keys whose miss is final."""
     waiting = [lookup for lookup in missed if not lookup.settled]
     for lookup in waiting:
         lookup.failed(lookup.error, counted=not call.overdue)

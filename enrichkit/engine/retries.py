@@ -1,5 +1,5 @@
 """
-Keys of a call that are asked for again: after a failure, or while the call goes on and nobody waits any longer.
+Keys of a call that are asked for again: after a failure, or after `attempt_timeout` while the call goes on.
 
 The policy (`Retry`) says how often a key may be asked for, and the `RetryBudget` how many retries the source may get.
 """
@@ -43,19 +43,19 @@ _log = logging.getLogger("enrichkit")
 
 HERE = os.path.dirname(__file__)
 PLACES_MAX = 20
-"""Most places that a run logs: a connector that is compiled anew for each call must not fill the log."""
+"""Most places that a run logs: a connector whose code is compiled again for each call must not fill the log."""
 REFUSALS_MAX = 8
 """Calls of a key that a source may refuse, while it answers others, before a refusal counts as an attempt."""
 BUSY_MAX = 60
-"""The same where the source says that it has as many calls as it takes, which is no word about the key."""
+"""The same where the source says that it has as many calls as it takes, which says nothing about the key."""
 REFUSED = Retry(wait=0.05, factor=2.0, wait_max=1.0)
-"""How long the keys of a call wait that was refused."""
+"""How long the keys of a refused call wait."""
 SEARCHES_AT_ONCE, SEARCH_WAIT, SEARCH_WAIT_MAX = 20, 0.05, 1.0
-"""Calls of several keys that may fail in a row before what comes of them waits; seconds for each more, and at most."""
+"""Calls of several keys that may fail in a row before a search waits; its seconds for each further one, and at most."""
 
 
 def retry_late(run: Run, call: InFlight) -> None:
-    """Queue the keys of *call* again, whose `attempt_timeout` has passed while it goes on; not those that joined it."""
+    """Queue the keys of *call* again, which goes on after its `attempt_timeout`; not the keys that joined the call."""
     call.separate()
     call.late = call.overdue = True
     waiting = [lookup for lookup in call.lookups.values() if not (lookup.settled or lookup.attached)]
@@ -65,7 +65,7 @@ def retry_late(run: Run, call: InFlight) -> None:
 
 
 def failed(run: Run, call: InFlight, error: BaseException) -> None:
-    """Queue the keys of *call*, which ended with *error*, again where that is allowed; settle or fail the others."""
+    """Queue the keys of *call*, which got *error*, again where that is allowed; settle the others, or fail the task."""
     if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
         error = FatalError(f"{run.source}: its connector raised {type(error).__name__}, which ends the task.")
     if isinstance(error, FatalError):
@@ -86,7 +86,7 @@ def failed(run: Run, call: InFlight, error: BaseException) -> None:
 
 
 def failed_for_now(run: Run, call: InFlight, failures: Sequence[tuple[Lookup, TransientError]]) -> None:
-    """Queue the keys of *failures* again, whose errors may pass; settle those that may not be asked again."""
+    """Queue the keys of *failures* again, as their errors may pass; settle the keys that may not be asked for again."""
     waiting: dict[float | None, list[Lookup]] = {}
     for lookup, error in failures:
         lookup.failed(error, counted=not (lookup.settled or call.overdue))
@@ -98,15 +98,15 @@ def failed_for_now(run: Run, call: InFlight, failures: Sequence[tuple[Lookup, Tr
 
 def refused(run: Run, refusals: Sequence[tuple[Lookup, UnavailableError]]) -> list[tuple[Lookup, UnavailableError]]:
     """
-    Queue the keys of *refusals* again, which the source has refused while it answers others; return the rest.
+    Queue the keys again that the source has refused while it answers others; return the refusals that are failures.
 
     A refusal is the source's word about load or about one of its servers, and not about the key: it counts as no
     attempt and costs no token. But a key that is refused again and again may itself be the reason, so after
-    `REFUSALS_MAX` or `BUSY_MAX` it is one that has failed. So is one whose deadline comes before its turn.
+    `REFUSALS_MAX` or `BUSY_MAX` refusals the key has failed. So has a key whose deadline comes before its turn.
 
     Args:
         run: The run whose keys they are.
-        refusals: Keys of one call with what they got; the errors ask for the same wait.
+        refusals: Keys of one call, each with its error; all the errors ask for the same wait.
     """
     failed = put_off(run, refusals, refusals[0][1].retry_after if refusals else None)
     for lookup, error in refusals:
@@ -120,9 +120,10 @@ def put_off(
     run: Run, refusals: Iterable[tuple[Lookup, UnavailableError]], retry_after: float | None
 ) -> dict[Lookup, None]:
     """
-    Have the keys of *refusals* asked for again after a while; return those that have to fail, in order.
+    Queue the keys of *refusals* again after a wait; return the lookups that have to fail, in order.
 
-    Where a timeout would fail the task, and the source asks to wait for longer than that, the clocks stop meanwhile.
+    Where a timeout would fail the task, and the source asks for a wait that ends after the deadline, the clocks stop
+    meanwhile, unless the wait is longer than `stall_timeout`.
     """
     if run.closed or run.options.retry is None:
         return dict.fromkeys(lookup for lookup, _ in refusals)
@@ -150,7 +151,7 @@ def put_off(
 
 
 def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: BaseException) -> None:
-    """Settle the *waiting* key of *call* with *error*, or ask for parts of its keys to find those that are bad."""
+    """Settle the *waiting* key of *call* with *error*, or ask for parts of its keys to find the bad ones."""
     if not isinstance(error, ConnectorError):
         _log_place(run, error)
         # The text of an unknown exception may hold a key or a secret.
@@ -158,7 +159,7 @@ def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: Bas
     if len(call.lookups) > 1:
         _search(run, call, [lookup for lookup in waiting if not asked_elsewhere(call, lookup)])
         return
-    # What is wrong with a key that was asked alone is an answer, as a `Failure` is: no other call will do better.
+    # The error of a key that was alone in its call is an answer, as a `Failure` is: another call would do no better.
     for lookup in waiting:
         if not run.closed:
             settlement.settle(run, lookup, ERROR, error=error)
@@ -174,12 +175,12 @@ def _log_place(run: Run, error: BaseException) -> None:
 
 
 def asked_elsewhere(call: InFlight, lookup: Lookup) -> bool:
-    """Whether *lookup* was queued again when *call* became overdue, so that its failure is no reason to do so again."""
+    """Whether *lookup* was queued again when *call* became overdue: then the end of *call* does not queue it again."""
     return call.overdue and lookup.routes > 0
 
 
 def ask_afresh(run: Run, attached: list[Lookup]) -> None:
-    """Queue lookups that had joined a late call: its failure is not theirs. Their clock goes on."""
+    """Queue *attached* lookups, which had joined a late call: its failure is not theirs. Their clocks go on."""
     for lookup in attached:
         lookup.queued()
     run.put_first(attached)
@@ -189,10 +190,10 @@ def ask_again(
     run: Run, lookups: list[Lookup], retry_after: float | None, cost: int, *, only_delayed: bool = False
 ) -> list[Lookup]:
     """
-    Queue those of *lookups* again that may be asked once more, after their back-off; return the others.
+    Queue those of *lookups* again that may be asked for once more, after their back-off; return the others.
 
-    When the budget is empty, the keys wait until the *cost* of their retry has come back. Where the user has named
-    another value for a key in error, the keys get this value at once, unless *only_delayed*.
+    When the budget of retries is empty, the keys wait until the *cost* of their retry has come back. But where
+    `on_error` names another value, no key is queued then, and all are returned; not if *only_delayed*.
     """
     retry = run.options.retry
     if run.closed or retry is None:
@@ -223,7 +224,7 @@ def _reason(lookup: Lookup, *, only_delayed: bool) -> str:
 
 
 def ask_again_or_fail(run: Run, lookups: list[Lookup], retry_after: float | None) -> None:
-    """Queue those of *lookups* again that may be asked once more; put the others in error, if no call holds them."""
+    """Queue those of *lookups* again that may be asked for once more; put others in error that no call holds."""
     for lookup in ask_again(run, lookups, retry_after, RetryBudget.RETRY):
         if not run.closed and not lookup.settled and lookup.routes == 0:
             settlement.settle(run, lookup, ERROR, error=lookup.error)
@@ -233,12 +234,12 @@ def _due(
     run: Run, retry: Retry, lookups: Iterable[Lookup], retry_after: float | None
 ) -> tuple[list[tuple[float, list[Lookup]]], list[Lookup]]:
     """
-    Draw the back-off of *lookups*, once for those that failed equally often.
+    Draw the back-off of *lookups*, once for all lookups that failed equally often.
 
     Keys of one call that each waited a time of their own would come back one by one.
 
     Returns:
-        Groups with the seconds that each waits, and the lookups whose deadline comes first.
+        Groups with the seconds that each waits, and the lookups whose deadline comes before the end of the wait.
     """
     now = run.engine.now()
     by_failures: dict[int, list[Lookup]] = {}
@@ -261,7 +262,7 @@ def _due(
 def _not_repeated(
     error: BaseException | None, wait: float, retry_after: float | None, timeout: float | None
 ) -> BaseException | None:
-    """Return *error* with the reason for which its key is not asked again: a *wait* that ends after its deadline."""
+    """Return *error* with the reason why its key is not asked for again: the *wait* ends after the deadline."""
     if not isinstance(error, TransientError):
         return error  # a miss, or a call that is overdue
     asked = wait >= (asked_pause(retry_after) or math.inf)
@@ -272,10 +273,10 @@ def _not_repeated(
 
 def _search(run: Run, call: InFlight, waiting: list[Lookup]) -> None:
     """
-    Ask for parts of the *waiting* keys of *call*, which failed for one of its keys or more.
+    Ask for parts of the *waiting* keys of *call*, at least one of whose keys made it fail.
 
-    The search is not paid from the budget of retries: a bad key is no sign of overload. But a source that fails each
-    call gets the calls of the search a moment later, so that a view that is broken is not asked as fast as it fails.
+    The search takes nothing from the budget of retries: a bad key is no sign of overload. But to a source that fails
+    each call, the calls of the search leave a moment later, so that a broken view is not asked as fast as it fails.
     """
     if not waiting or run.closed:
         return

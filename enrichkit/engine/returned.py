@@ -27,7 +27,7 @@ NODE_RETRY = Retry(wait=0.5)
 
 def put_back(run: Run, call: InFlight, error: TransientError) -> None:
     """
-    Put the keys of *call* at the head of the queue, because the source is away: no attempt, and no token.
+    Put the keys of *call* at the head of the queue, because the source is away; no attempt and no token is counted.
 
     Where the source has asked to be left alone for as long as a lookup may take, the clocks of the keys stop as well.
     """
@@ -49,9 +49,9 @@ def put_back(run: Run, call: InFlight, error: TransientError) -> None:
 
 def wait_for_node(run: Run, lacking: Sequence[tuple[Lookup, UnavailableError]]) -> None:
     """
-    Ask again for keys whose node is not available, while other nodes answer: no attempt, and no token.
+    Ask again for *lacking* keys, whose node is away while other nodes answer; no attempt and no token is counted.
 
-    Raises nothing; fails the run when a node has been away for `stall_timeout`.
+    Fail the run when a node has been away for longer than `stall_timeout`.
     """
     if run.closed:
         return
@@ -80,14 +80,14 @@ def wait_for_node(run: Run, lacking: Sequence[tuple[Lookup, UnavailableError]]) 
 
 def came_back(run: Run, since: float, now: float, blamed: Sequence[Lookup], *, counted: bool) -> None:
     """
-    Note that the source was away *since* then until *now*.
+    Note that the source was away from *since* to *now*.
 
     Args:
         run: A run that the engine served meanwhile.
         since: Loop time at which the outage began.
         now: Loop time.
-        blamed: The lookups whose own failure it was, and not the source's; empty: it was the source.
-        counted: Whether it was an outage.
+        blamed: The lookups that failed by their own fault, while the source was not away; empty: it was away.
+        counted: Whether the time counts as an outage.
     """
     run.pending.fresh_first = False
     if blamed:
@@ -101,10 +101,10 @@ def came_back(run: Run, since: float, now: float, blamed: Sequence[Lookup], *, c
 
 def _blame(run: Run, suspects: set[Lookup]) -> None:
     """
-    Take *suspects* out of the queue, which were put back although the source was not away.
+    Take *suspects* out of the queue: they were put back although the source was not away.
 
-    Those that the source has refused are put off. The failure of the others counts, and they are asked for again after
-    a back-off where that is allowed.
+    Keys that the source has refused are put off. The failure of the other keys counts, and these keys are asked for
+    again after a back-off where that is allowed.
     """
     for group, search in run.pending.take_urgent():
         run.put_first([lookup for lookup in group if lookup not in suspects], search)
@@ -120,10 +120,12 @@ def _blame(run: Run, suspects: set[Lookup]) -> None:
 
 def give_up(run: Run, since: float, now: float) -> bool:
     """
-    Put the keys in error that a source has not answered which is away *since* then, and be patient anew.
+    Settle the keys in error that have failed while the source is away, and let the run wait for it once more.
+
+    The source has been away since the loop time *since*; the run may wait for another `stall_timeout` from *now* on.
 
     Returns:
-        False, and nothing done, where an error fails the task, or when this happens again in one outage.
+        True; or False, with nothing done, where an error fails the task, or when this outage has been given up before.
     """
     if run.options.policy("on_error") == "fail" or run.gave_up == since:
         return False

@@ -1,14 +1,14 @@
 """
-Reuse: what a task has found out stands for its later rows, so that a task asks for a key once.
+Reuse: the answers that a task has got serve its later rows, too, so that a task asks for a key once.
 
 Answers and misses are kept for the life of the task, within a number of bytes. Two generations approximate LRU without
-work for each hit: what is looked up in the old generation moves to the young one, and when the young one is full it
-becomes the old one, whose own entries are dropped: the least recently used ones.
+work for each hit. An entry that is found in the old generation moves to the young one. When the young generation is
+full, it becomes the old one, and the entries of the former old generation are dropped: the least recently used ones.
 
-To remember costs 0.3 us for each key, a tenth of a bulk lookup, and answers in columns become objects for it. Where
-keys do not repeat, nothing is remembered after the first `TRIAL` keys. Then the keys of some slices are watched, as the
-ghosts of a cache are, and when later slices have them again, the task remembers anew. A task whose keys do not repeat
-takes 2 % more CPU for all this, measured with Redis and 500,000 keys.
+To remember costs 0.3 us for each key, a tenth of a bulk lookup, and needs an object for each answer in a column. Where
+keys do not repeat, nothing is remembered after the first `TRIAL` keys. Then the keys of some slices are kept without
+their answers, like the ghost entries of a cache; when later slices have these keys again, the task remembers answers
+again. All this takes 2 % more CPU in a task whose keys do not repeat, measured with Redis and 500,000 keys.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .sizes import sizes_of
 __all__ = ["Reuse"]
 
 TRIAL = 10_000
-"""Distinct keys after which it is decided, and decided again, whether keys repeat."""
+"""Distinct keys between two decisions whether keys repeat."""
 WORTH = 0.005
 """Share of the keys that must have come before: less is not worth the work."""
 SAMPLE = 64
 """Keys of each slice that are looked up among the ghosts."""
 GHOSTS = 4_096
-"""Most keys of a slice that become ghosts: one in 200 of the keys of a source with 800,000 is among them."""
+"""Most keys of a slice that become ghosts: of a source with 800,000 keys, these are one key in 200."""
 ENTRY = 40
 """Bytes of a dict for an entry, besides key and value: 24 to 48, as the dict grows."""
 WATCHED = 32
-"""One of so many slices becomes ghosts while nothing is remembered."""
+"""While nothing is remembered, the keys of one slice in this many become ghosts."""
 PRIME = 7_919
-"""Multiples of it reach all places of a slice."""
+"""A prime, whose multiples reach all places of a slice."""
 
 
 class Reuse(Stage):
@@ -63,7 +63,7 @@ class Reuse(Stage):
         self._seen: set[Any] | None = set()  # the keys before the first decision
         self._ghosts: set[Any] = set()
         self._slices = 0
-        self._knew_all = False  # of the last slice
+        self._knew_all = False  # whether all keys of the last slice were known
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
@@ -89,7 +89,7 @@ class Reuse(Stage):
     def _judge(self, keys: Sequence[Any], known: int) -> None:
         """Count how many of *keys* came before, and decide after each `TRIAL` keys whether that is worth the work."""
         if self._seen is not None:
-            # By the keys themselves: the first answers may not have come yet.
+            # Counted by the keys and not by the answers: the first answers may not have come yet.
             known = len(self._seen.intersection(keys))
             self._seen.update(keys)
         elif not len(self):
@@ -106,14 +106,14 @@ class Reuse(Stage):
             self._keys = self._hits = 0
 
     def _whole(self, keys: Sequence[Any]) -> list[Any] | None:
-        """Return the values of two or more *keys* when the young generation knows them all: a sixth quicker."""
+        """Return the values of two or more *keys* when the young generation knows all, a sixth quicker; or None."""
         try:
             return list(itemgetter(*keys)(self._young))
         except KeyError:
             return None
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Remember *values*, some of which may be `MISS`, under *keys*; *late* ones replace none."""
+        """Remember *values*, some of which may be `MISS`, under *keys*; *late* values replace no others."""
         young = self._young
         given = dict(zip(keys, values, strict=True))
         if late:
@@ -129,7 +129,7 @@ class Reuse(Stage):
 
     def watch(self, keys: Sequence[Any]) -> None:
         """Look whether *keys*, of a slice for which nothing is remembered, came before; if many did, remember again."""
-        # Neighbours, because they are quicker to get than keys that are spread, and each time at another place.
+        # Adjacent keys, because they are quicker to get than scattered ones; each time from another place.
         sample = _some(keys, SAMPLE, self._slices)
         self._keys += len(sample)
         self._hits += len(self._ghosts.intersection(sample))
@@ -170,7 +170,7 @@ class Reuse(Stage):
 
 
 def _some(keys: Sequence[Any], count: int, number: int) -> Sequence[Any]:
-    """Return at most *count* of *keys*, from a place on that *number* says."""
+    """Return at most *count* adjacent keys of *keys*; *number* determines the place of the first one."""
     start = number * PRIME % max(1, len(keys) - count)
     return keys.sample(count, start) if isinstance(keys, Keys) else keys[start : start + count]
 

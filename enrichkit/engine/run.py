@@ -2,8 +2,8 @@
 One task's lookups on the loop thread: Flink's AsyncWaitOperator.
 
 A slice of rows is admitted as `Outcomes` (`admission.py`), the engine turns its pending keys into calls, the keys get
-their outcomes (`settlement.py`), and a slice whose keys are all settled leaves through the queue. Nothing here waits:
-each method is one step of a state machine, run by the mailbox, a slot or the sweeper.
+their outcomes (`settlement.py`), and a slice whose keys are all settled leaves through the queue. Nothing but `drain`
+waits here: each other method is one step of a state machine, run by the mailbox, a slot or the sweeper.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ HARD_LIMIT_EXTRA = 5.0
 HARD_LIMIT_FACTOR = 2.0
 DAY = 86_400.0
 MANY = 1000
-"""Keys that all are missing, of which the log tells."""
+"""Number of keys after which the log tells if the source holds none of them."""
 QUEUED_EVERY = 8
-"""One of so many calls is looked at for the time that its keys have waited: each look takes 2 % of a whole lookup."""
+"""One call in this many has the wait of its keys measured: a measurement takes 2 % of a whole lookup."""
 FEW = 10
-"""The same for a task that has ended."""
+"""Like `MANY`, for a task that has ended."""
 
 _log = logging.getLogger("enrichkit")
 _told: WeakSet[EnginePort] = WeakSet()
-"""The engines of which the log has told: a source that holds few keys would be told of with each micro-batch."""
+"""Engines whose misses the log has told of: otherwise each micro-batch would log a source that holds few keys."""
 
 
 class EnginePort(Protocol):
@@ -92,7 +92,7 @@ class EnginePort(Protocol):
 
 class FirstAnswers(Protocol):
     """
-    Looks whether the first answers of a task have the declared fields; see `values/first_answers.py`.
+    The check whether the first answers of a task have the declared fields; see `values/first_answers.py`.
 
     Attributes:
         done: Whether nothing is left to be found out.
@@ -114,59 +114,62 @@ class Run:
         engine: The engine that makes the calls; it serves the run from now on.
         source: What messages call the source.
         options: Flow control.
-        decode: Raw answers of one call to values of the declared type.
+        decode: Turns the raw answers of one call into values of the declared type.
         emit: Called on the loop thread with the parts that leave now, or with the error that failed the task.
-        columns: Answers in columns to one column of values in the order of the keys, null for a miss, and the places of
-            the misses; raises where a key needs a look of its own. None: all answers are read key by key.
-        ordered: Slices leave in order; else rows leave as they are ready, within barriers.
+        columns: Turns answers in columns into one column of values in the order of the keys, null for a miss, and the
+            places of the misses; raises if a key has to be looked at by itself. None: all answers are read key by key.
+        ordered: Whether slices leave in order; otherwise rows leave as they become ready, within barriers.
         default_values: Decoded `default(...)` values by option name.
         fallbacks: The fallbacks that have to be asked.
-        reuse: What this run has found out; None: it does not remember. With a cache there is none.
-        preload: The whole source, loaded before the first lookup; None: it is not.
+        reuse: The answers that this run has got; None: it does not remember them. With a cache there is no reuse.
+        preload: The table of the whole source, loaded before the first lookup; None: there is none.
         journal: Answers on durable storage, before the cache; None: there is no journal.
         cache: Shared with other runs of the same source, or None.
-        refresher: Asks for keys of the cache in the background; None: nobody does.
-        tiers: The sources that are asked before, in order.
+        refresher: Asks for keys of the cache in the background; None: they are not asked for.
+        tiers: The sources that are asked before the source of this run, in order.
         task: For the connector's `Call`.
         call_run: Fingerprint of the source and the run, for the idempotency keys of `Call`.
         salt: For the hash of keys in messages.
         seed: For jitter; tests give one.
-        many: An answer is a list, with one element for each match of its key.
-        neighbours: The keys of each slice come in order, and keys that lie side by side are asked for together.
-        first_answers: Looks at the first answers; None: nobody does.
+        many: Whether an answer is a list, with one element for each match of its key.
+        neighbours: Whether the keys of each slice come in order, and neighbours are asked for together.
+        first_answers: Checks the first answers; None: they are not checked.
         looks_up: How the source is asked for a key, for a warning: its config, which hides secrets.
-        shows_costs: The details of the rows show what their calls have cost.
+        shows_costs: Whether the details of the rows show what their calls have cost.
 
     Attributes:
-        stages: What is asked before the source, in order.
+        stages: The stages that are asked before the source, in order.
         remembers: Whether a stage wants the answers of the source.
         table: Key to the lookup or bundle that asks for it.
         draining: Key to the call that goes on although the key's lookup has timed out.
-        touched: Slices that have new outcomes since the last flush; unordered, with the places of the keys.
-        settled_bytes: Bytes of values that ever were settled.
-        taken_bytes: Bytes of values that Spark has taken from the Spark thread; written by that thread only.
+        touched: Slices that have new outcomes since the last flush; in an unordered run, with the places of the keys.
+        settled_bytes: Bytes of all values that have been settled so far.
+        taken_bytes: Bytes of values that Spark has taken from the Spark thread; written by that thread only. In a run
+            behind another run, the bytes that the other run has taken; written by the loop thread.
         held_back: Whether `window_bytes` holds calls back; see `only_slice`.
         patient: Whether the clocks stand still while the source is away, because a timeout would fail the task.
-        found_none: Whether it may be that the source holds none of the keys.
+        found_none: Whether the source may hold none of the keys.
         failed_in_a_row: Calls of several keys that failed while the source answered no call.
-        healthy: Calls that the source had answered with more than an error, in all, when the last of them failed.
-        raised_at: Places at which the connector raised an exception that is no `ConnectorError`, as they were logged.
+        healthy: All calls that the source had answered with more than an error when the last call of
+            `failed_in_a_row` failed.
+        raised_at: Places at which the connector raised an exception that is no `ConnectorError`, as the log shows them.
         began: Loop time since which the engine serves the run.
-        patient_since: Loop time since which the run may wait for a source that is away: `began`, until it has given
-            the keys of an outage up and waits anew.
+        patient_since: Loop time since which the run may wait for a source that is away: `began`, or the last time at
+            which the run gave up the keys of an outage.
         emitted_rows: Rows that have left.
         emitted_bytes: Bytes of values that have left.
-        unindexed: Whether there are bundles that the table does not lead to, as nobody will look for their keys.
-        fallback_due: Whether a lookup waits for a flush to be asked for at a fallback.
+        unindexed: Whether there are bundles that the table does not lead to, because no other slice had their keys.
+        fallback_due: Whether a lookup waits for the next flush, which asks its fallback.
         serves_stale: Whether old values of the cache stand for lookups that fail.
-        stale_since: Loop time at which the outage began for which the keys that waited then were looked up as stale.
-        gave_up: Loop time at which the outage began in which the run has put keys in error to go on waiting, once.
+        stale_since: Loop time at which the outage began in which the waiting bundles were last separated, to look for
+            stale values of their keys.
+        gave_up: Loop time at which the outage began in which the run last put keys in error and waited once more.
     """
 
     behind_tiers = False
-    """Whether keys come from a tier, so that those of a slice may come after those of later slices."""
+    """Whether keys come from a tier, so that keys of a slice may come after keys of later slices."""
     background = False
-    """Whether the engine makes calls for it only while no other run needs the slots."""
+    """Whether the engine makes calls for this run only while no other run needs the slots."""
 
     def __init__(
         self,
@@ -269,7 +272,7 @@ class Run:
         return f"<Run {self.source}: {len(self.table)} in flight or pending, {len(self.queue)} slices held>"
 
     def in_flight(self) -> Iterator[InFlight]:
-        """Iterate over its calls that are in flight."""
+        """Iterate over the calls of this run that are in flight."""
         return (call for call, run in self.engine.calls.items() if run is self)
 
     def behind(self) -> Iterator[Run]:
@@ -293,9 +296,9 @@ class Run:
         before: Tier | None = None,
     ) -> None:
         """
-        Give answers to a call that left at *asked* to the stages and tiers before the source; some may be `MISS`.
+        Give the answers of a call that left at *asked* to the stages and tiers before the source; some may be `MISS`.
 
-        With *before*, they are those of this tier.
+        With *before*, they are the answers of that tier, and of the tiers only those before it get them.
         """
         now = self.engine.now()
         if self.refresher is not None and before is None:
@@ -359,7 +362,7 @@ class Run:
             self._emit_ready()  # null keys are ready at once
 
     def admit_barrier(self, tag: Any = None) -> None:
-        """Let no row that comes later leave before, nor an earlier one after, this point. *tag* leaves as a part."""
+        """Put a barrier here: later rows leave after it, and earlier rows before it. *tag* leaves as a part."""
         if self._waiting is not None:
             self._waiting.append((self.admit_barrier, tag))
         elif not self.closed:
@@ -367,7 +370,7 @@ class Run:
             self._emit_ready()
 
     def loaded(self) -> None:
-        """Take in what has waited until the source was loaded."""
+        """Admit the slices and barriers that have waited until the source was loaded."""
         waiting, self._waiting = self._waiting, None
         for step, given in waiting or ():
             step(given)
@@ -375,7 +378,7 @@ class Run:
     # pending keys
 
     def take(self, limit: int) -> tuple[Group, Search | None]:
-        """Remove at most *limit* pending keys for a call, and return them as `Pending.take`; none if none may leave."""
+        """Remove and return pending keys for a call, *limit* at most, as `Pending.take`; no keys if none may leave."""
         only = None
         if self.held_back or self.settled_bytes - self.taken_bytes > self.options.window_bytes:
             only = self.only_slice()
@@ -389,7 +392,7 @@ class Run:
         else:
             self.deadlines.start(call.record, call.started)
         stats = self.stats
-        stats.calls += 1  # now and not at its end, which the run may not live to see
+        stats.calls += 1  # now, because the run may be closed before the call ends
         keys = len(call.keys)
         if keys > 1:
             stats.further += keys - 1
@@ -405,18 +408,18 @@ class Run:
 
     def only_slice(self) -> Part | Outcomes | None:
         """
-        Return the slice whose keys alone may be asked for because of `window_bytes`; None: all may.
+        Return the only slice whose keys `window_bytes` lets be asked for; None: all keys may be asked for.
 
-        It is the oldest slice, because rows behind it cannot leave before. While rows that have left wait for Spark,
+        It is the oldest slice, because later rows cannot leave before it. While rows that have left wait for Spark,
         it is `NO_SLICE`: Spark is slower than the source, and each further slice would add to the bytes.
         """
         was = self.held_back
-        self.held_back = True  # before the look: the Spark thread takes bytes first, and then looks whether to resume
+        self.held_back = True  # before the check: the Spark thread counts bytes first, and then reads this to resume
         if self.settled_bytes - self.taken_bytes > self.options.window_bytes:
             return self.queue.head() if self.taken_bytes >= self.emitted_bytes else NO_SLICE
         self.held_back = False
         if was:
-            self.resume()  # the other slots: the Spark thread takes part after part, and may not see that it was
+            self.resume()  # wakes the other slots: the Spark thread may read `held_back` only after this
         return None
 
     def resume(self) -> None:
@@ -476,12 +479,12 @@ class Run:
         call.record = records[0] if records else []
 
     def expire(self, now: float) -> bool:
-        """Give the lookups whose deadline has passed their timeout outcome; True when there was one."""
+        """Give the lookups whose deadline has passed their timeout outcome; return whether there was one."""
         found = False
         outage = self.engine.gate.outage
         for lookup in self.deadlines.expired(now):
             if self.deadlines.of(lookup) > now:
-                continue  # its clock was started anew
+                continue  # its clock was restarted
             if self.patient and outage.since is not None and lookup not in outage.alone and not self._has_old(lookup):
                 self.restart_clock(lookup, now)
                 continue
@@ -510,11 +513,11 @@ class Run:
         return self.serves_stale and bool(self.old_values((lookup.key,)))
 
     def restart_clock(self, lookup: Lookup, now: float) -> None:
-        """Start the clock of *lookup* anew, whose deadline has passed while the source was away."""
+        """Restart the clock of *lookup*: its deadline has passed while the source was away."""
         self.deadlines.start([lookup], now)
 
     def stop_clocks(self, lookups: Iterable[Lookup]) -> None:
-        """Stop the clocks of *lookups*, which are not to blame, in a patient run: their next call starts them anew."""
+        """In a patient run, stop the clocks of *lookups*, which are not to blame; their next call restarts them."""
         if self.patient:
             for lookup in lookups:
                 lookup.started = None
@@ -564,7 +567,7 @@ class Run:
         self._emit_ready()
 
     def tell_of_misses(self, least: int) -> None:
-        """Say in the log when the source holds none of the keys so far, *least* or more: probably they are not its."""
+        """Log when the source holds none of the keys so far, *least* or more: probably they are not its keys."""
         self.found_none = False
         if self.stats.missing == self.stats.done >= least and self.engine not in _told:
             _told.add(self.engine)
@@ -579,7 +582,7 @@ class Run:
         parts = self.queue.pop()
         if parts:
             self._flush_stages()
-            if self.closed:  # what a stage could not make durable has failed the task
+            if self.closed:  # a stage that could not make answers durable has failed the task
                 return
             self.emitted_rows += sum(part.rows for part in parts)
             self.emitted_bytes += sum(part.bytes for part in parts)
@@ -628,7 +631,7 @@ class Run:
 
 
 def _by_spent(starting: Sequence[Lookup | Bundle]) -> list[list[Lookup | Bundle]]:
-    """Return *starting* in groups for which the tiers took about as long; each has one deadline, that of its first."""
+    """Return *starting* in groups for which the tiers took about as long; a group has the deadline of its first."""
     records: list[list[Lookup | Bundle]] = []
     for held in sorted(starting, key=_spent):
         if not records or _spent(held) > _spent(records[-1][0]) + TICK_MAX:

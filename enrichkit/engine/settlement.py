@@ -1,9 +1,9 @@
 """
 Outcomes: how a lookup gets its outcome, and how the outcome is written to the slices whose rows wait for it.
 
-`record` writes outcomes to slices, for one key or for many at once; `settle_lookup` alone repeats its lines, for speed.
-A key without an answer passes `settle`, where its policy decides what the rows get, except for the misses that
-`settle_bundles` writes together.
+`record` writes outcomes to slices, for one key or for many at once; only `settle_lookup` repeats the lines of `record`,
+for speed. A key without an answer passes `settle`, where its policy decides what the rows get, except for the misses
+that `settle_bundles` writes together.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def settle(
         error: What failed.
         origin: Where the outcome comes from: `call`, or the origin of a stage.
 
-    An old value of the cache stands for an error or a timeout, where it may.
+    Where stale values are allowed, an old value of the cache replaces an error or a timeout.
     """
     if lookup.state is SETTLED:
         run.stats.late += 1
@@ -105,8 +105,8 @@ def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int)
     Give *lookup*, alone in a call since *started*, its *raw* answer of about *size* bytes: the fastest path.
 
     Returns:
-        False, and nothing done, when there is more to it: another slice waits for the key, the user asked for details,
-        the value cannot be decoded ...
+        Whether *lookup* is settled. False, with nothing done, when more is needed: another slice waits for the key, the
+        user asked for details, the value cannot be decoded ...
     """
     outcomes = lookup.outcomes
     if (
@@ -131,7 +131,7 @@ def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int)
     stats.alone.note(latency)
     if latency > stats.slow_from:
         stats.took_long(latency, lookup.key)
-    # What `record` does, for one key without details: to call it takes 12 % of the whole lookup.
+    # The lines of `record` for one key without details, inline: to call `record` takes 12 % of the whole lookup.
     index = lookup.index
     outcomes.values[index] = values[0]
     outcomes.statuses[index] = OK
@@ -146,9 +146,9 @@ def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int)
 
 def settle_bundles(run: Run, call: InFlight, values: Any, missed: Sequence[int], size: int) -> None:
     """
-    Give the keys of *call*, all in bundles, their *values*; those in the places *missed* are misses.
+    Give the keys of *call*, all in bundles, their *values*; the keys in the places *missed* are misses.
 
-    A column of values has its nulls there already, and no row waits in another slice.
+    If *values* is an Arrow column, it already has nulls in these places, and no other slice waits for one of the keys.
     """
     keys, stats, now = call.keys, run.stats, run.engine.now()
     each = size // len(keys)
@@ -167,7 +167,7 @@ def settle_bundles(run: Run, call: InFlight, values: Any, missed: Sequence[int],
     start, paid = 0, call.share() if run.shows_costs else None
     for bundle in call.bundles:
         end = start + len(bundle.indices)
-        # With the seconds of the tiers, which may differ from bundle to bundle.
+        # The latency includes the seconds that tiers took, which may differ from bundle to bundle.
         latency = now - (call.started if bundle.started is None else bundle.started)
         stats.latency.add(latency, len(bundle.keys))
         if latency > stats.slow_from:
@@ -176,7 +176,7 @@ def settle_bundles(run: Run, call: InFlight, values: Any, missed: Sequence[int],
             deque(map(run.table.pop, bundle.keys), maxlen=0)  # the fastest way to remove them all
         own, theirs = values[start:end], statuses[start:end]
         record(run, bundle.outcomes, bundle.indices, own, theirs, each, 1, latency, origins, paid=paid)
-        # One record for each slice that waits: one for each of its keys takes as long as the rest of a key.
+        # One `record` for each slice that waits: one for each key would take as long as the rest of the work on a key.
         for outcomes, (indices, places) in _waiting(bundle, start).items():
             further, codes = [values[place] for place in places], bytes(statuses[place] for place in places)
             record(run, outcomes, indices, further, codes, each, 1, latency, shared)
@@ -211,7 +211,7 @@ def _remember(run: Run, keys: Sequence[Any], values: list[Any], missed: Sequence
 def fallback_settled(
     run: Run, request: FallbackRequest, fallback: Fallback, status: int, value: Any, text: str | None, size: int
 ) -> None:
-    """Give the lookup of *request* the outcome that *fallback* has found, or what the policy for that says."""
+    """Give the lookup of *request* the value that *fallback* has found, or what the next policy says."""
     if run.closed:
         return
     lookup, latency = request.lookup, run.engine.now() - (request.lookup.started or 0.0)
@@ -239,7 +239,7 @@ def fallback_settled(
 def _ask_fallback(run: Run, request: FallbackRequest, fallback: Fallback) -> None:
     """Have *fallback* asked when the run flushes."""
     if request.lookup.started is None:
-        request.lookup.started = run.engine.now()  # a cached miss: the fallback's time is all the time that it takes
+        request.lookup.started = run.engine.now()  # a cached miss had no clock: its latency is the fallback's time
     fallback.put(request)
     run.fallback_due = True
 
@@ -255,7 +255,7 @@ def _record_lookup(
         shared = {status: "shared" if origin == "call" else origin}
         for outcomes, index in lookup.more:
             record(run, outcomes, (index,), values, code, size, attempts, latency, shared, text)
-    run.touched.setdefault(lookup.outcomes, [])  # the flush looks at max_fallback_ratio, also while the slice waits
+    run.touched.setdefault(lookup.outcomes, [])  # so the flush checks max_fallback_ratio even while the slice waits
 
 
 def record(
@@ -278,13 +278,13 @@ def record(
         run: The run of the slice.
         outcomes: The slice.
         indices: Places of the keys in the slice.
-        values: As many values, as a list or an Arrow column.
-        statuses: As many status codes.
+        values: A value for each of *indices*, as a list or an Arrow column.
+        statuses: A status code for each of *indices*.
         size: About how many bytes each value takes.
         attempts: How often each key was asked for.
         latency: Seconds from the first slot of each key to its outcome.
         origins: Status code to origin; needed where the slice has details.
-        text: What the rows of the keys say of a failure.
+        text: The error text that the rows of the keys get; None: there is none.
         paid: What the calls of each key have cost.
     """
     outcomes.put(indices, values, statuses)

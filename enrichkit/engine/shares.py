@@ -44,8 +44,8 @@ class RateShare:
     """
     A part of the rate of the job, with the interface of a rate of the process; see `pacing.Pace`.
 
-    The calls of a lease leave evenly spaced over a quarter of a second. They may be a little closer than that, 3 %, to
-    catch up with calls that a busy process has let leave late; what was not wanted in a lease expires with it.
+    The calls of a lease leave evenly spaced over a quarter of a second. They may be 3 % closer together, to catch up
+    when a busy process has let calls leave late. Calls of a lease that were not wanted expire with the lease.
 
     Args:
         per_second: The rates of the job, by unit.
@@ -61,12 +61,12 @@ class RateShare:
     LEAD = 0.12
     """Seconds before the end of a lease at which the next one is asked for."""
     BURST = 0.03
-    """Seconds whose calls may leave together, if that is more than one, since timers are coarse; see `limits.Rate`."""
+    """Seconds whose calls may leave together, if they are more than one: timers are coarse; see `limits.Rate`."""
     KEPT = 0.985
-    """Part of the rate that is used: of two calls the first may take longer to the source, and both arrive together."""
+    """Part of the rate that is used: of two calls, the first may take longer to the source, so both arrive together."""
     CLOSER = 0.97
     CARRIED = 0.05
-    """Seconds of calls that were late, which the next lease takes over."""
+    """Seconds of late calls that the next lease takes over."""
 
     __slots__ = (
         "_ask_at",
@@ -99,11 +99,11 @@ class RateShare:
         self._rest = 0.0  # calls that the last lease leaves to the next one
         self._settle = dict.fromkeys(per_second, 0.0)  # seconds of the limit that the store does not know of
         self._wanted_at = self._wanted_before = float("-inf")
-        self._waited = False  # since the last question a call has had to wait
+        self._waited = False  # whether a call has had to wait since the last question
         self._asked = self._ask_at = 0.0
         self._sent = 0.0  # calls since the last question
         self._used = 0.0  # the share that has been used, on average
-        self._unused = False  # since the last question a lease has ended before all its calls had left
+        self._unused = False  # whether a lease has ended with calls left since the last question
 
     def _cost(self) -> dict[str, float]:
         """Return the seconds of the limit that an average call takes, by unit."""
@@ -133,14 +133,14 @@ class RateShare:
             self._next = max(now, self._next) + self.CLOSER * lease.interval
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* besides; negative ones were counted and not needed. The next question tells the store."""
+        """Count *units* in addition; negative amounts were not needed. The next question tells the store."""
         for unit, amount in units.items():
             if unit in self._settle and amount:
                 self._settle[unit] += amount / (self.KEPT * self._per_second[unit])
                 self.lessee.wake(self)
 
     def _current(self, now: float) -> _Lease | None:
-        """Return the lease of which the next call leaves, now or later; None: there is none."""
+        """Return the lease by which the next call leaves, now or later; None: there is none."""
         while self._leases:
             lease = self._leases[0]
             self._expire(lease, now)
@@ -160,10 +160,10 @@ class RateShare:
 
     def _expire(self, lease: _Lease, now: float) -> None:
         """
-        Take from *lease* the calls that should have left a while ago, when none has wanted to leave since.
+        Remove from *lease* the calls whose time is over, if no earlier call has wanted to leave since the lease began.
 
-        While a source is away, thousands of processes have leases that they do not use. When it is back, the calls of
-        a third of a second would leave late, and together with those of the moment.
+        While a source is away, thousands of processes have leases that they do not use. When the source is back, the
+        calls of a third of a second would leave late, together with the calls that are due then.
         """
         if self._wanted_before < lease.start:
             in_time = (lease.ends + GRACE - now) / lease.interval
@@ -177,18 +177,18 @@ class RateShare:
         one = max(self._cost().values())
         calls = max(1.0, self.held * PERIOD / one)
         seconds = calls * one / self.held
-        owed = max(0.0, *self._settle.values()) / self.held  # by calls that took more than was reserved
+        owed = max(0.0, *self._settle.values()) / self.held  # seconds, by calls that took more than was reserved
         self._settle = {unit: min(0.0, amount) for unit, amount in self._settle.items()}
         start = max(after, now - GRACE) + owed
         if calls == 1.0:
-            start += seconds  # a share that is less than a call pays first
+            start += seconds  # a share of less than one call in a period waits before its call
             seconds = PERIOD
         self._leases.append(_Lease(start, calls, seconds))
 
     # the store
 
     def idle(self, now: float) -> bool:
-        """Whether no call has wanted to leave for a while."""
+        """Whether no call has wanted to leave for a while, and there is nothing left to tell the store."""
         return now - self._wanted_at >= IDLE and not any(self._settle.values())
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:
@@ -212,24 +212,24 @@ class RateShare:
         )
 
     def _wanted(self, now: float, one: float) -> float:
-        """Return the share that would do; *one* is what one call a second takes."""
+        """Return the share that would be enough; *one* is the share that one call a second takes."""
         used = self._sent * one / max(now - self._asked, AGAIN)
         self._used += 0.5 * (used - self._used)
         if self.held == 0.0:
             return 1.0
-        if self._waited and not self._unused:  # it uses all that it gets, and could use more
+        if self._waited and not self._unused:  # the process uses its whole share, and could use more
             return max(2.0 * self.held, 2.0 * one / PERIOD)
         return 1.15 * self._used + 0.5 * one / PERIOD
 
     def unanswered(self, ask: Ask) -> None:
-        """Take back what *ask* has told the store, which has not heard it."""
+        """Take back what *ask* was to tell the store, because the store has not heard it."""
         for unit, seconds in ask.settle.items():
             self._settle[unit] += seconds
 
     def granted(self, grant: Grant, asked: float, now: float, *, back: bool) -> None:
         """Take the answer to a question that left at *asked*; *back*: the store was away."""
         if back:
-            self._leases.clear()  # which this process has given itself
+            self._leases.clear()  # the leases that this process has given itself
             self._rest = 0.0
         self.held = grant.share
         self._asked, self._sent, self._waited, self._unused = now, 0.0, False, False

@@ -1,7 +1,7 @@
 """
 How many bytes keys and values take: about, and quickly; or exactly, as `tracemalloc` counts them.
 
-And what follows from it: how many keys a call has, and how many rows a slice, so that their values fit into memory.
+From the sizes follow the numbers of keys in a call and of rows in a slice, so that their values fit into memory.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ TEXT_BYTES = 50
 _PLAIN_TEXT = frozenset((bytes, str))
 
 FLAT = frozenset((bytes, str, float))
-"""Types whose values are one object, and no object that others share."""
+"""Types whose values are one object each, which no other value shares."""
 SHARED_INTS = range(-5, 257)
 """The whole numbers of which CPython keeps one object each, so that they take no bytes of their own."""
 NAMES = 1_000
-"""Most names of fields that are known; a struct has fewer."""
+"""Most names of fields that are remembered; a struct has fewer."""
 DECAY = 0.9
-"""Of an estimate, with each call or part: after one wide value calls and slices become larger again."""
+"""Least factor of an estimate with each call or part: after one wide value, calls and slices become larger again."""
 FIRST_KEYS = 10
 """Most keys of a call while no answer has come, where a call could have more than `FEW_KEYS`."""
 FEW_KEYS = 100
-"""Keys of a call at most, up to which the first calls are whole: such a source may bill by the call."""
+"""Batch size up to which the first calls are full: a source with so small a batch size may bill by the call."""
 
 
 def sizes_of(values: Iterable[Any]) -> int:
@@ -60,10 +60,10 @@ class BytesEach:
     About how many bytes the answer to a key takes, or the values of a row, and how many of them fit into memory.
 
     Args:
-        first: How many there may be while nothing is known; None: any number.
+        first: How many answers or rows there may be while no size is known; None: any number.
 
     Attributes:
-        each: The bytes of one, by the last calls or parts; None: nothing is known.
+        each: The bytes of one answer or row, by the last calls or parts; None: no size is known.
     """
 
     __slots__ = ("_first", "each")
@@ -73,13 +73,13 @@ class BytesEach:
         self.each: float | None = None
 
     def most(self, limit: int, room: float) -> int:
-        """Return how many fit into *room* bytes, *limit* at most and 1 at least."""
+        """Return how many answers or rows fit into *room* bytes, *limit* at most and 1 at least."""
         if self.each is None:
             return limit if self._first is None else min(limit, self._first)
         return max(1, min(limit, int(room / self.each)))
 
     def saw(self, size: int, count: int) -> bool:
-        """Learn that *count* of them, one or more, took *size* bytes; return whether fewer may fit than before."""
+        """Learn that *count* (1 or more) answers or rows took *size* bytes; return whether fewer fit than before."""
         was = self.each
         self.each = max(1.0, DECAY * (was or 0.0), size / count)
         return was is None or self.each > was
@@ -92,7 +92,7 @@ def first_keys(batch_size: int) -> int | None:
 
 class Sizes:
     """
-    Counts the bytes of values of one type.
+    A counter of the bytes of values of one type.
 
     The fields of a struct have their names from the decoder, which uses the same text for all values. Such a name is
     counted once, with the first value.

@@ -27,7 +27,8 @@ class Histogram:
         unit: See `Distribution`.
 
     Attributes:
-        note: Keep a value, to be counted later: a fifth of the time of `add`. Who notes many values calls `tidy`.
+        note: Keep a value to be counted later, in a fifth of the time of `add`. A caller that notes many values has to
+            call `tidy`.
     """
 
     __slots__ = ("_counts", "_exact", "_noted", "_sum", "_unit", "note")
@@ -57,7 +58,7 @@ class Histogram:
 
     @property
     def counts(self) -> dict[int, int]:
-        """Number of the bucket to how many values fell into it."""
+        """How many values fell into each bucket, by the number of the bucket."""
         self._fold()
         return self._counts
 
@@ -90,10 +91,10 @@ class RunStats:
     Counters of one run; written on the loop thread only. Most are fields of `Stats`.
 
     Attributes:
-        alone: Durations of calls with one key that were answered at once, and so of the lookups, too.
+        alone: Durations of calls with one key that took the fastest path, and thereby of the lookups of these keys.
         latency: Durations of all other lookups.
         calls_took: Durations of all other calls.
-        further: Keys that were sent, beyond one for each call.
+        further: Keys that were sent beyond the first key of each call.
         fill: Keys of the calls with several keys.
         slow: A heap of the slowest keys, with the duration of each; the quickest of them first.
         slow_from: Seconds from which on a key is among the slowest.
@@ -147,7 +148,7 @@ class RunStats:
 
     @property
     def done(self) -> int:
-        """Keys that have an outcome."""
+        """Keys that have an outcome, without those that were over the budget."""
         return self.ok + self.missing + self.timeouts + self.errors + self.rejected
 
     def lookups_took(self) -> Distribution:
@@ -170,7 +171,7 @@ class RunStats:
         self.retried_for[reason] = self.retried_for.get(reason, 0) + times
 
     def paid(self, units: Mapping[str, float], *, known: bool) -> None:
-        """Count what a call has cost, in *units*; *known*: that is all that it has cost."""
+        """Count what a call has cost, in *units*; *known* says whether that is its whole cost."""
         for unit, amount in units.items():
             self.spent[unit] = self.spent.get(unit, 0.0) + amount
         self.metered += known
@@ -180,7 +181,7 @@ class RunStats:
         self.failures[name] = self.failures.get(name, 0) + 1
 
     def counted(self, shown: Callable[[Any], str]) -> dict[str, Any]:
-        """Return the fields of `Stats` that a run counts; *shown* makes of a key what messages show."""
+        """Return the fields of `Stats` that a run counts; *shown* returns a key as messages show it."""
         return {
             **{name: getattr(self, name) for name in _SAME},
             "sent": self.attempts,

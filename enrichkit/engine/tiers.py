@@ -34,15 +34,15 @@ __all__ = ["Tier", "TierRun"]
 _log = logging.getLogger("enrichkit")
 
 PROBE_EVERY = 1.0
-"""Seconds from one question whether a tier is back to the next one."""
+"""Seconds between two probes that ask whether a tier is back."""
 
 
 SILENT = (TransientError.__name__, UnavailableError.__name__)
-"""How the error of a key begins to which a tier has given no answer."""
+"""Beginnings of the error text of a key that a tier has not answered."""
 
 
 class _Health:
-    """Whether a tier answers. One for each engine; `down` is the loop time of the next probe, None: it answers."""
+    """Whether a tier answers, once per engine; `down` is the loop time of the next probe, None: the tier answers."""
 
     __slots__ = ("down",)
 
@@ -62,10 +62,10 @@ class _Request(NamedTuple):
 
 
 class TierRun(Run):
-    """A run whose keys wait while `window_bytes` holds those of the parent back."""
+    """A run whose keys wait while `window_bytes` holds the keys of the parent back."""
 
     tier: Tier
-    behind_tiers = True  # an earlier tier passes on the keys of some slices later than those of later ones
+    behind_tiers = True  # an earlier tier may pass on keys of a slice after keys of later slices
 
     def take(self, limit: int) -> tuple[Group, Search | None]:
         """Remove pending keys for a call, as `Run.take`."""
@@ -76,7 +76,7 @@ class TierRun(Run):
         return super().take(limit)
 
     def only_slice(self) -> Part | Outcomes | None:
-        """Return the slice whose keys alone may be asked for: the one with keys of the parent's only slice."""
+        """Return the only slice whose keys may be asked for: it has keys of the only slice of the parent."""
         parent = self.tier.parent
         assert parent is not None
         only = parent.only_slice()
@@ -146,7 +146,7 @@ class Tier:
             self._engine.wake()
 
     def close(self) -> None:
-        """End: nothing is asked for or written any more."""
+        """End the tier: no key is asked for, and no value is written any more."""
         self._asked.clear()
         self._end_run()
         if self.writer is not None:
@@ -199,7 +199,8 @@ class Tier:
 
     def _settle(self, parent: Run, part: Part, request: _Request) -> None:
         """Give the rows of *request* what the tier has found in *part*, and pass the other keys on."""
-        asked, places = part.outcomes, sorted(part.indices or ())  # what all of a slice is, is told by their number
+        # Sorted, because as many indices as a slice has keys are taken for all its keys, in order.
+        asked, places = part.outcomes, sorted(part.indices or ())
         assert asked.details is not None
         took = max((asked.details.latencies[place] for place in places), default=0.0)
         took = min(took, self._engine.now() - asked.admitted)  # a key may have joined a lookup that had begun before
@@ -221,7 +222,7 @@ class Tier:
         self._pass_on(_Request(request.outcomes, indices, request.spent + took))
 
     def _skip(self, request: _Request) -> None:
-        """Pass keys on that the tier does not answer."""
+        """Pass on the keys of *request*, which the tier does not answer."""
         assert self.parent is not None
         self.parent.stats.skipped += len(request.indices)
         self._pass_on(request)
@@ -237,7 +238,7 @@ class Tier:
             parent.ask_source(*request)
 
     def _goes_down(self) -> None:
-        """Do without the tier for a while, and pass the keys on that it has not answered."""
+        """Do without the tier for a while, and pass on the keys that it has not answered."""
         if self._health.down is None:
             _log.warning("%s: the tier does not answer, so its keys are looked up without it.", self.name)
         self._health.down = self._engine.now() + PROBE_EVERY
@@ -247,7 +248,7 @@ class Tier:
             if request is not None:
                 left = [place for place, status in enumerate(asked.statuses) if status == PENDING]
                 indices = [request.indices[place] for place in left]
-                # What waited for a slot has waited longer than that, and such a wait counts for no deadline.
+                # Keys that waited for a slot may have waited longer, but a wait for a slot counts for no deadline.
                 took = min(self.timeout, self._engine.now() - asked.admitted)
                 self._skip(_Request(request.outcomes, indices, request.spent + took))
 
@@ -259,7 +260,7 @@ class Tier:
 
 
 def _is_answer(asked: Outcomes, index: int) -> bool:
-    """Whether the tier has said something of a key, be it that it does not take the key."""
+    """Whether the tier has answered for a key; an error other than a transient one is an answer, too."""
     if asked.statuses[index] == ERROR:
         return not asked.errors[index].startswith(SILENT)
     return asked.statuses[index] != TIMEOUT

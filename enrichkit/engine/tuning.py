@@ -1,10 +1,10 @@
 """
 `capacity="auto"`: how many calls may be in flight, found from the latency of the calls that end.
 
-It is the gradient of Netflix's concurrency-limits (Gradient2) with additive room to grow, and a decrease by a factor
-for each refusal. Gradient2 compares the latency with its own long average, which a job that always has work drags
-upwards; here it is compared with the latency of an idle source, which is measured anew now and then with few calls in
-flight, as TCP BBR does.
+The algorithm is the gradient of Netflix's concurrency-limits (Gradient2) with additive room to grow, and a decrease by
+a factor for each refusal. Gradient2 compares the latency with its own long average, which a job that always has work
+drags upwards; here the latency is compared with that of an idle source, which is measured from time to time with few
+calls in flight, as TCP BBR does.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Tuner:
     """
 
     START = 20
-    TOLERANCE = 1.5  # as many times the latency of an idle source is no sign of a queue
+    TOLERANCE = 1.5  # up to this multiple of the latency of an idle source, there is no sign of a queue
     SMOOTHING = 0.2
     GRADIENT_MIN = 0.5
     DECREASE = 0.9
     WINDOW = 0.1  # seconds, and at least as long as a call takes
     WINDOW_CALLS = 5
-    MEMORY = 4.0  # seconds for which what was refused is not tried again
+    MEMORY = 4.0  # seconds for which a number of calls that was refused is not tried again
     IDLE_PERIOD = 10.0  # seconds between two measurements of an idle source
-    IDLE_SHARE = 0.05  # and at most this share of the time
+    IDLE_SHARE = 0.05  # the measurements take at most this share of the time
     STEEP = 5  # windows at the smallest gradient, after which the idle source is measured at once
     IDLE_CALLS = 3
 
@@ -69,7 +69,7 @@ class Tuner:
         self._ceiling = float(most)
 
     def answered(self, started: float, now: float, in_flight: int) -> bool:
-        """Note a call that was answered, *in_flight* with it; return whether more may be in flight than before."""
+        """Note an answered call, one of *in_flight* calls; return whether more may be in flight than before."""
         before = self.allowed
         if self._measuring_from is not None:
             if started >= self._measuring_from:
@@ -86,7 +86,7 @@ class Tuner:
         return self.allowed > before
 
     def refused(self, started: float, now: float) -> None:
-        """Note a call that was refused, failed, or became late; those of one moment count once."""
+        """Note a call that was refused, failed, or became late; ignore one that left before the last decrease."""
         if started < self._cut_at:
             return
         self._cut_at = now
@@ -122,7 +122,7 @@ class Tuner:
         self.allowed = max(1, int(self._limit * self._idle / latency / 2))
 
     def _measured(self, now: float) -> None:
-        """Take what the idle source took."""
+        """Take the median of the samples as the latency of the idle source, and end the measurement."""
         self._idle, self._idle_at, self._samples = median(self._samples), now, []
         self._measuring_from = None
         self._allow()

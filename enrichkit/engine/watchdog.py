@@ -1,7 +1,7 @@
 """
-What the sweeper does on each tick: expire lookups, ask again for late keys, cancel calls, and fail what cannot go on.
+What the sweeper does on each tick: expire lookups, ask again for late keys, cancel calls, and fail runs that are stuck.
 
-Each step is a function of its own, in the order in which a tick takes them.
+Each step is a function of its own; `sweep` calls them in the order of a tick.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["stood_still", "sweep"]
 GRACE = 0.1
 """Share of the timeout for which a call may be late before it gives its slot to a key that waits."""
 ANSWER_MAX = 10.0
-"""Seconds that the call after a pause has for its answer, before a task fails whose `stall_timeout` is over."""
+"""Seconds that the call after a pause has for its answer, before a task whose `stall_timeout` is over fails."""
 ROOM_EVERY = 0.05
 """Seconds between two late calls that give up their slots; with each, a connection is lost."""
 
@@ -47,12 +47,12 @@ def sweep(engine: Engine, now: float) -> bool:
     short_of_tokens = engine.release_retries()
     pending = any(run.pending for run in engine.runs)
     if not pending:
-        engine.gate.breaker.held_since = None  # nothing is held back: the next task's stall_timeout begins anew
+        engine.gate.breaker.held_since = None  # nothing is held back: the next task has its whole stall_timeout
     return bool(engine.calls or pending or short_of_tokens or any(run.timers for run in engine.runs))
 
 
 def stood_still(engine: Engine, since: float, until: float) -> None:
-    """Let the time between *since* and *until*, which is now, count for nobody: the process did not run in it."""
+    """Let the time from *since* to *until*, which is now, count for no run, call or outage: the process stood still."""
     gap = until - since
     for run in list(engine.runs):
         run.began = min(until, run.began + gap)
@@ -95,7 +95,7 @@ def _make_room(engine: Engine, now: float) -> None:
     """
     Cancel the oldest call that is late by a tenth, when keys wait and no slot is free.
 
-    While no call ends in time, one slot at a time is freed: a source that is frozen is not asked anew by all of them.
+    While no call ends in time, one slot at a time is freed, so that not all slots send new calls to a frozen source.
     """
     full = len(engine.calls) >= engine.allowed and any(run.pending and not run.held_back for run in engine.runs)
     if not full or now < engine.room_at or engine.gate.outage.since is not None or engine.gate.pause_left(now) > 0:
@@ -111,7 +111,7 @@ def _make_room(engine: Engine, now: float) -> None:
 
 
 def _may_give_room(call: InFlight) -> bool:
-    """Whether *call* may be cancelled for another: it was not yet, and each of its keys may have another answer."""
+    """Whether *call* may be cancelled for another: it was not cancelled yet, and no key depends on its answer."""
     return call.cancelled_at is None and call.dispensable()
 
 
@@ -132,7 +132,7 @@ def _fail_on_zombies(engine: Engine, now: float) -> None:
 
 
 def _is_zombie(call: InFlight, run: Run, now: float) -> bool:
-    """Whether *call* still runs, although it was cancelled, and its task or its hard limit is over, long ago."""
+    """Whether *call* still runs long after it was cancelled, and long after its hard limit or the end of its run."""
     if call.cancelled_at is None:
         return False
     patience = run.options.longest_wait or now - call.started
@@ -144,8 +144,8 @@ def _start_clocks(engine: Engine, now: float) -> None:
     """
     Start the clock of the next keys in line where no call may end in time for them to get a slot.
 
-    Rows that a source holds back by refusing in time have no clock, since they can wait. A source that says nothing,
-    also when a late call has given its slot to another key, would freeze the task.
+    Keys that wait while a source refuses calls in time have no clock, since they can wait. But a source that answers
+    nothing, even after a late call has given its slot to another key, would freeze the task.
     """
     full = len(engine.calls) >= engine.allowed and all(call.late for call in engine.calls)
     full = full and (engine.cancelled or not any(_may_give_room(call) for call in engine.calls))
@@ -160,7 +160,7 @@ def _start_clocks(engine: Engine, now: float) -> None:
 
 def _patience(engine: Engine, run: Run, since: float) -> float:
     """
-    Return the loop time until which *run* waits for a source that has been away *since* then.
+    Return the loop time until which *run* waits for a source that has been away since the loop time *since*.
 
     A source that has asked for a pause of up to `stall_timeout` is asked once more when the pause is over, because a
     pause of a minute is as long as the `stall_timeout` of a default run.
@@ -173,11 +173,11 @@ def _patience(engine: Engine, run: Run, since: float) -> float:
 
 def _fail_on_outage(engine: Engine, now: float) -> None:
     """
-    End the patience of the runs that have waited for a source that is away for longer than their `stall_timeout`.
+    End the patience of the runs that have waited longer than their `stall_timeout` for a source that is away.
 
     A run whose rows get another value after their timeout goes on; `max_fallback_ratio` bounds such rows. A run whose
-    rows get another value for an error has its keys that have failed in error, once, because they may be the reason;
-    all others fail.
+    rows get another value for an error settles the keys that have failed in error, once per outage, because these keys
+    may be the reason. All other runs fail.
     """
     outage = engine.gate.outage
     if outage.since is None:

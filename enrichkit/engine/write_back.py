@@ -21,11 +21,11 @@ _log = logging.getLogger("enrichkit")
 WRITERS = 2
 """Groups that are written at a time."""
 BYTES_MAX = 32 * 2**20
-"""Bytes that may wait: what comes beyond is not written, because no row waits for a tier."""
+"""Most bytes that may wait: values beyond are not written, because no row depends on them."""
 TIMEOUT = 5.0
 """Seconds that a group may take."""
 DRAIN = 10.0
-"""Seconds that the end of a task waits for what has not been written."""
+"""Seconds that the end of a task waits for values that have not been written yet."""
 
 
 class WriteBack:
@@ -35,9 +35,9 @@ class WriteBack:
     Args:
         name: Name of the tier.
         engine: The engine of the tier.
-        encode: Makes of decoded values what `Connector.store_many` takes; the values by index, without those that the
-            tier could not give back as they are.
-        ttl: Seconds after which the store forgets a value; None: as the store does it.
+        encode: Turns decoded values into what `Connector.store_many` takes, by index; values that the tier could not
+            give back as they are, are left out.
+        ttl: Seconds after which the store forgets a value; None: the store decides.
 
     Attributes:
         written: Values that were written.
@@ -59,7 +59,7 @@ class WriteBack:
         self._closed = False
 
     def put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        """Have *values* written under *keys*, those that are no misses and no nulls; nothing after `close`."""
+        """Have *values* written under *keys*, except misses and nulls; do nothing after `close`."""
         if self._closed:
             return
         found = {key: value for key, value in zip(keys, values, strict=True) if value is not MISS and value is not None}

@@ -4,7 +4,7 @@ What a plugin extends: a config that travels, and a connector that stays on its 
     call.py         a call, and the answers that are no values
     config.py       the config of a source
     connector.py    the connector
-    batch_form.py   what a connector offers whose service answers files of requests later
+    batch_form.py   the batch form of a connector, for a service that answers files of requests later
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What a connector offers whose service answers files of requests later. Loads nothing: `enrichkit.plugin` has it."""
+"""
+The batch form of a connector, for a service that answers files of requests later.
+
+At run time this module imports only the standard library, because `enrichkit.plugin` exports its classes.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,13 @@ __all__ = ["BatchForm", "BatchStatus"]
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
     """
-    How far a service is with one batch.
+    The progress of a service with one batch.
 
     Attributes:
-        word: The service's own word for it, for example `in_progress`.
-        done: True when the batch has ended, so that no more answers come; they may be some, all or none.
-        answered: Number of requests that it has answered so far.
+        word: The service's own word for the progress, for example `in_progress`.
+        done: True when the batch has ended, so that no more answers come; all, some or none of its requests have been
+            answered.
+        answered: Number of requests that the service has answered so far.
         reason: Why the service refused the whole batch, as a code without any text of a request; empty: it did not.
     """
 
@@ -35,8 +40,8 @@ class BatchForm(Protocol):
     """
     The batch form of a source; `Connector.batches` returns it.
 
-    It is made and used on the driver, which calls `open` first, one method at a time after that, and `close` at the
-    end. A method that raises a `TransientError` is called again.
+    It is made and used on the driver, which first calls `open`, then other methods one at a time, and at the end
+    `close`. A method that raises a `TransientError` is called again.
 
     Attributes:
         max_requests: Most requests of a batch.
@@ -58,7 +63,7 @@ class BatchForm(Protocol):
         """
         Return the request for *key*, which has the *name* of 32 hexadecimal digits, as it stands in the file.
 
-        It is the same at each call. Raises `PermanentError` for a key that is not to be sent.
+        The request is the same at each call. Raises `PermanentError` for a key that must not be sent.
         """
         ...
 
@@ -70,7 +75,8 @@ class BatchForm(Protocol):
             name: Name of the batch, 32 hexadecimal digits that no other batch has.
             requests: 1 to `max_requests` requests, as `request` returned them.
             again: True when this batch may have been submitted before, by a driver that was killed or a call that
-                failed: the service is asked for a batch of this *name*, and what it has is not submitted twice.
+                failed. Then the service is first asked for a batch of this *name*, and is sent the batch only if it has
+                none.
 
         Raises:
             ConnectorError: The batch was not submitted, or it is not known whether it was.
@@ -88,6 +94,6 @@ class BatchForm(Protocol):
         None is a miss. A request that was not answered has a `Failure`, or is absent. The costs go to `Call.spent`.
 
         Raises:
-            ConnectorError: The answers cannot be had.
+            ConnectorError: The answers cannot be fetched.
         """
         ...

@@ -1,4 +1,4 @@
-"""What the engine tells a connector of a call, and the answers of a call that are no values."""
+"""What the engine tells a connector about a call, and the answers of a call that are not values."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Absent:
     """
-    The answer for one key where the source has an answer, but no value at the path that the config names: a miss.
+    The answer for one key when the source's answer has no value at the path that the config names: a miss.
 
     A connector may also leave such a key out. With `Absent` the task fails when none of its first answers has the
     value, because then the path is probably wrong; see the option `absent_fields`.
 
     Attributes:
         path: The path, for example `data.profile`.
-        names: Returns the names of the fields that stand where the path ends; None when a null stands there, which
-            tells nothing. It is called for a few answers only.
+        names: Function that returns the names of the fields at the place where the path ends; None when a null is
+            there, which tells nothing. It is called for a few answers only.
     """
 
     path: str
@@ -68,10 +68,10 @@ class TaskInfo:
 
 
 class Meter(Protocol):
-    """What takes the reports of a call; the engine gives one to each call of a source whose limits need them."""
+    """The receiver of a call's reports. Calls have one if the connector has `reports`, or if a limit needs reports."""
 
     def spent(self, units: Mapping[str, float]) -> None:
-        """Note what the call has cost in all."""
+        """Note the total cost of the call."""
 
     def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
         """Note how much of *unit* the source still allows."""
@@ -80,7 +80,7 @@ class Meter(Protocol):
 @dataclass(frozen=True, slots=True)
 class Call:
     """
-    The facts about one call that a connector may use, and what it may report of the call.
+    The facts about one call that a connector may use, and the methods by which it reports on the call.
 
     Attributes:
         timeout: Seconds until the engine cancels the call, at most a day; the last resort behind the timeouts of the
@@ -88,7 +88,7 @@ class Call:
         attempt: 1 for the first call of these keys.
         many: True when a value is a list with one element per match.
         task: The Spark task.
-        meter: What takes the reports of the call; None: nobody needs them.
+        meter: The receiver of the call's reports; None: nobody needs them.
         run: Fingerprint of the source and the run, for `idempotency_key`; empty: the connector needs none.
     """
 
@@ -101,11 +101,12 @@ class Call:
 
     def idempotency_key(self, key: Key) -> str:
         """
-        Return 32 hexadecimal digits by which a service knows a request again, whatever has been repeated.
+        Return 32 hexadecimal digits by which a service can detect a repeated request.
 
-        They are the same for *key* in each attempt, in each attempt of the task, and in each replay: of the micro-batch
-        of a streaming query, or of a batch job with the same `run_id` of its journal. A batch job without one has
-        digits of its own for each call of `enrich`. They differ for other keys, configs and declared types.
+        The digits of *key* are the same in each attempt of its lookup, in each attempt of the task, and in each replay:
+        of the micro-batch of a streaming query, or of a batch job with the same `run_id` of its journal. A batch job
+        without a `run_id` has other digits for each call of `enrich`. The digits differ for other keys, configs and
+        declared types.
 
         Raises:
             ContractError: The connector's `idempotency_keys` is False, so that the driver has made no fingerprint.
@@ -121,9 +122,9 @@ class Call:
         """
         Report what the call has cost, as the source says, for example ``call.spent(tokens=1_250)``.
 
-        It replaces the estimate of `Connector.cost` for these units; a later report replaces an earlier one. A unit
-        whose amount is not known is `math.nan`, for example because an answer was lost: what was reported of it before
-        stays, and the statistics count the call among those of unknown cost.
+        The report replaces the estimate of `Connector.cost` for these units; a later report replaces an earlier one.
+        Report `math.nan` for a unit whose amount is not known, for example because an answer was lost: an earlier
+        report of the unit stays, and the statistics count the call among those of unknown cost.
         """
         if self.meter is not None:
             self.meter.spent(units)
@@ -132,13 +133,14 @@ class Call:
         """
         Report that the source allows *remaining* further calls in the next *seconds*, of a *limit* in each period.
 
-        When few of them remain, the engine spreads them evenly over the seconds; without any it waits. With another
-        *unit*, such as `"tokens"`, a call is what calls have taken of it on average, as `spent` has reported it.
+        When few calls remain, the engine spreads them evenly over the *seconds*; when none remain, it waits. With
+        another *unit*, such as `"tokens"`, a call counts as the average that calls have taken of the unit, as `spent`
+        has reported it.
         """
         if self.meter is not None:
             self.meter.allows(remaining, seconds, limit, unit)
 
 
 def _exact(key: Key) -> str:
-    """Return a text that is another one for keys of another type, such as `1` and `"1"`."""
+    """Return a text of *key* that differs for keys of different types, such as `1` and `"1"`."""
     return f"({','.join(map(_exact, key))})" if isinstance(key, tuple) else f"{type(key).__name__}:{key!r}"

@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class _ConfigType(ABCMeta):  # not a plain metaclass: a config may have abstract bases
-    """The type of the config classes: when a config is refused, no frame of the traceback still holds its fields."""
+    """The metaclass of configs: when a config is refused, it clears the fields from the frames of the traceback."""
 
     @property
-    def __signature__(cls) -> inspect.Signature:  # for `help`, which would show that of `__call__`
+    def __signature__(cls) -> inspect.Signature:  # for `help`, which would show the one of `__call__`
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of the class itself, not of an instance
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
@@ -51,7 +51,7 @@ def _check_names(cls: type, names: Sequence[str]) -> None:
     """Raise a `ConfigError` when one of *names* is no field of the config class *cls*."""
     parameters = inspect.signature(cls).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return  # an `__init__` of its own takes any names
+        return  # the class has an `__init__` that takes any names
     known = sorted(parameters, key=lambda name: name == "returns")  # `returns` comes last
     for name in names:
         if name not in known:
@@ -81,9 +81,9 @@ class ConnectorConfig(metaclass=_ConfigType):
 
     def for_columns(self, names: Sequence[str | None]) -> ConnectorConfig:
         """
-        Return the config for key columns of these *names*; the driver asks this once `key_parts` is checked.
+        Return the config for key columns of these *names*; the driver calls this after it has checked `key_parts`.
 
-        A config that refers to key columns by name returns one here that refers to them by place.
+        A config that refers to key columns by name returns here a config that refers to them by position.
 
         Args:
             names: Name of each key column, in order; None: an expression without a name.

@@ -58,7 +58,8 @@ class Connector(Generic[ConfigT]):
         pip: Package to install when a module of `requires` is absent.
         key_types: Python types of one part of a key that the source takes; empty: all types. The connector rejects
             keys of other types.
-        reports: True when `fetch_many` reports by `Call.spent` or `Call.allows`; else it need not be heard.
+        reports: True when `fetch_many` reports by `Call.spent` or `Call.allows`; otherwise the engine may ignore its
+            reports.
         units: Units that `fetch_many` reports by `Call.spent`, which ``details=True`` then shows. May depend on the
             config. Each is a name of letters, digits and underscores, for example `tokens` or `cost`.
         key_columns: True when `fetch_many` reads the columns of `Keys`; it may then get `Keys` instead of a tuple.
@@ -132,14 +133,15 @@ class Connector(Generic[ConfigT]):
         """
         Return how many connections the source takes from all its clients, or None when it does not tell. Optional.
 
-        Called on the driver only, after `open`, for a warning about jobs that would make more. The engine makes up to
-        `capacity` calls at a time in each worker process, and this counts a connection for each.
+        Called on the driver only, after `open`, for a warning about jobs that would open more connections. The engine
+        makes up to `capacity` calls at a time in each worker process, and the warning counts a connection for each of
+        these calls.
         """
         return None
 
     def cost(self, keys: Sequence[Key]) -> Mapping[str, float]:
         """
-        Return what a call with *keys* will cost, an estimate, in the units of `Rate`; it must be quick.
+        Return an estimate of what a call with *keys* will cost, in the units of `Rate`; this must be quick.
 
         A unit that is absent costs nothing. `Call.spent` reports what the call has really cost.
         """
@@ -149,7 +151,8 @@ class Connector(Generic[ConfigT]):
         """
         Return the most that a call with *keys* may take, in the units of `Budget`: a bound, not an estimate.
 
-        Without it the option `budget` is refused. It must be quick. The driver asks it without keys, to know the units.
+        Without a bound the option `budget` is refused. The method must be quick. The driver calls it without keys, to
+        learn the units.
 
         Returns:
             Amounts by unit, `tokens` and `cost` where they are known; None: there is no bound.
@@ -174,7 +177,8 @@ class Connector(Generic[ConfigT]):
 
         Args:
             values: Values by key, in `store_encoding`: Python objects, JSON documents or texts.
-            ttl: Seconds after which the source forgets them; None: never. Only with `stores_ttl` is it ever given.
+            ttl: Seconds after which the source forgets them; None: never. Seconds are given only if `stores_ttl` is
+                True.
 
         Raises:
             ConnectorError: The values were not written, or only some of them.
@@ -194,7 +198,7 @@ class Connector(Generic[ConfigT]):
         Iterate over the keys that the source holds, in pages, for the option `preload`.
 
         The engine looks up the keys of each page by `fetch_many`, so that an answer is the same as without `preload`.
-        Nothing may stay open between two pages that costs the source something, such as a transaction.
+        Between two pages, nothing may stay open that costs the source something, such as a transaction.
 
         Args:
             kinds: The Python type of each part of a key. Keys are yielded in the form in which `fetch_many` gets them
@@ -209,12 +213,11 @@ class Connector(Generic[ConfigT]):
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
         """
-        Return whether each key that `fetch_many` would find is one that `scan` yields, for keys with parts of *kinds*.
+        Return whether `scan` yields each key that `fetch_many` would find, for keys with parts of *kinds*.
 
-        True: a key that was not yielded counts as a miss, also one that `fetch_many` would refuse, and nobody asks the
-        source for it. False, the default: the
-        engine asks for it. Return False where the source finds a row by several different keys, for example by a text
-        in another case.
+        True: a key that was not yielded counts as a miss, even if `fetch_many` would refuse the key, and the source is
+        not asked for it. False, the default: the engine asks the source for such a key. Return False where the source
+        finds a row by several different keys, for example by a text in another case.
         """
         return False
 

@@ -35,13 +35,13 @@ class Part:
         shared: Whether other jobs find the answers.
         key_types: Types of the parts of a key.
         value_type: The declared type.
-        files: How many files.
-        entries: How many entries.
+        files: Number of files.
+        entries: Number of entries.
         bytes: Bytes of the files.
         oldest: Seconds since 1970 of the first write; None when there is no entry.
         newest: Seconds since 1970 of the last write.
-        damaged: How many times blocks in the middle of a file are damaged; only the headers of blocks are checked.
-        torn: Bytes at the ends of files that are no whole block.
+        damaged: Number of places in the middle of files where blocks are damaged; only headers of blocks are checked.
+        torn: Number of bytes at the ends of files that do not form a whole block.
     """
 
     source: str
@@ -66,10 +66,10 @@ class Entry:
 
     Attributes:
         source: Name of the source.
-        scope: The scope that wrote it.
+        scope: Name of the scope that wrote the answer.
         value: The value as a Python object; None for a miss.
-        found: False for a miss.
-        written_at: Seconds since 1970.
+        found: Whether the source held the key; False for a miss.
+        written_at: Seconds since 1970 of the write.
         file: Path of the file below the journal.
     """
 
@@ -83,7 +83,7 @@ class Entry:
 
 def list_parts(store: Store) -> tuple[list[Part], dict[str, str]]:
     """
-    Return the parts of a journal by source and scope, and the files that are none of a journal, with the reason.
+    Return the parts of a journal, sorted by source and scope, and the files that were left out, with the reason.
 
     Raises:
         JournalError: The storage cannot be read.
@@ -169,7 +169,7 @@ def _entries(file: File, header: Header, data: Any, state: Scan, key: tuple[obje
 
 
 def _scalar(part: object, data_type: Any) -> Any:
-    """Return *part* as a scalar of *data_type*, or None when it is no such key."""
+    """Return *part* as a scalar of *data_type*, or None when it cannot be converted to this type."""
     try:
         if isinstance(part, str) and not pa.types.is_string(data_type):
             return pa.scalar(part).cast(data_type)
@@ -184,27 +184,28 @@ def expire_files(
     """
     Delete the files into which nothing was written for *older_than* seconds.
 
-    A process that has mapped a file reads it on; on the next refresh the answers are gone. A task that still runs and
-    writes after that begins a new file.
+    A process that has mapped a deleted file finds its answers until the next refresh. A task that still runs and writes
+    to a deleted file begins a new one.
 
     Args:
         store: The journal.
         older_than: Seconds.
-        scope: Name of a scope, to delete only what it has written; None: of all.
-        now: Seconds since 1970; None: the clock's.
+        scope: Name of the scope whose files are deleted; None: the files of all scopes.
+        now: Seconds since 1970; None: the time of the clock.
 
     Returns:
-        How many files were deleted, and their bytes. Files that are none of a journal stay.
+        Number of deleted files, and of their bytes. Files that do not belong to a journal stay.
 
     Raises:
-        JournalError: The storage refuses it.
+        JournalError: The storage refuses the deletion.
     """
     limit = (time.time() if now is None else now) - older_than
     mark = "" if scope is None else Scope(scope).mark
     files = size = 0
     with storage_errors(store.root, "cleared"):
         for _, file in _files(store):
-            # By its name and not its header: that one may be torn, and on an object store it would cost a download.
+            # A file is chosen by its name and not by its header: the header may be torn, and on an object store it
+            # would cost a download.
             if file.modified <= limit and _NAME.match(file.name) and file.name.startswith(mark):
                 store.delete(file)
                 files, size = files + 1, size + file.size

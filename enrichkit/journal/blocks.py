@@ -8,9 +8,9 @@ block      magic (4), rows (4), length of the payload (8), seconds since 1970 (8
 payload    one encapsulated Arrow IPC message: a record batch
 =========  ========================================================================================
 
-All numbers are little-endian; header and payload are multiples of 8 bytes, so that Arrow reads them where they are.
-A CRC-32 finds each error of up to 32 bits in a row, so also each wrong byte. The checksums of a block start from a
-number that each file draws: bytes inside a value that look like a block do not pass for one.
+All numbers are little-endian; header and payload are multiples of 8 bytes, so that Arrow can read them in place.
+A CRC-32 detects each error burst of up to 32 bits, so also each wrong byte. The checksums of the blocks of a file start
+from a random number of this file, so bytes inside a value that look like a block are not taken for one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["MAGIC", "VERSION", "Block", "Header", "RefusedFileError", "Scan", "encode_block", "read_header", "scan"]
 
 MAGIC = b"\x89EKJ\r\n\x1a\n"
-"""As in PNG: not text, and broken by programs that convert line ends."""
+"""The first bytes of a file. As in PNG, they are not text, and a program that converts line ends breaks them."""
 VERSION = 1
 _MOST_HEADER = 16 << 20
 _PREFIX = struct.Struct("<8sIIII")
@@ -54,13 +54,13 @@ class _Meta(msgspec.Struct):
 
 
 class RefusedFileError(Exception):
-    """A file is no file of this journal; the text says why."""
+    """A file does not belong to this journal; the message says why."""
 
 
 @dataclass(frozen=True)
 class Header:
     """
-    What the header of a file says.
+    The content of the header of a file.
 
     Attributes:
         source: Name of the source, for people.
@@ -144,10 +144,10 @@ class Block(NamedTuple):
 @dataclass
 class Scan:
     """
-    What a reader has seen of the blocks of a file.
+    The progress of a reader through the blocks of a file.
 
     Attributes:
-        end: Where the next block begins.
+        end: Offset at which the next block begins.
         damaged: How many times blocks were skipped because their bytes are wrong.
         torn: Bytes after the last whole block: a write was cut off, or has not ended yet.
     """
@@ -159,10 +159,10 @@ class Scan:
 
 def scan(data: memoryview, state: Scan, salt: int, *, check: bool = True) -> Iterator[Block]:
     """
-    Yield the whole blocks of a file from `state.end` on, and move it behind them.
+    Yield the whole blocks of a file from `state.end` on, and move `state.end` behind them.
 
-    Bytes that are no whole block are skipped if a block follows, and counted. If none follows, they stay: the next scan
-    begins with them.
+    Bytes that do not form a whole block are skipped if a block follows, and `state.damaged` counts the place. If no
+    block follows, the next scan begins with these bytes.
 
     Args:
         data: All bytes of the file so far.
@@ -174,12 +174,12 @@ def scan(data: memoryview, state: Scan, salt: int, *, check: bool = True) -> Ite
     while position < len(data):
         block = _block_at(data, position, salt, check=check)
         if block is None:
-            # Of the bytes here nothing is known, not even a length. So the next place that looks like a block counts,
-            # if its header is right.
+            # Nothing is known of the bytes here, not even a length. So the scan goes on at the next place that looks
+            # like a block, and checks that block as any other.
             follower = _NEXT_BLOCK.search(data, position + 1)
             position = follower.start() if follower else len(data)
             continue
-        if position > state.end:  # bytes before it were skipped
+        if position > state.end:  # bytes before the block were skipped
             state.damaged += 1
         state.end = position = block.offset + block.length
         yield block

@@ -1,4 +1,8 @@
-"""What users say about a journal, and which part of it a run sees. Loads nothing heavy: the driver pickles it."""
+"""
+The options of a journal, and the part of a journal that a run sees.
+
+This module loads nothing heavy: the driver pickles its objects.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ class Scope:
     The part of a journal that a run writes, and whether it reads more than that.
 
     Attributes:
-        name: What the run is called, for example `run=nightly`.
+        name: Name of the run, for example `run=nightly`.
         shared: Whether the run also reads what other runs with a shared journal have written.
     """
 
@@ -57,8 +61,8 @@ class Journal:
         run_id: Name of this run. A job that is started again with the same name finds the answers of its first start. A
             batch job needs one, unless *shared*; a streaming query has its own id and the number of the batch instead.
         shared: Whether answers are found by all jobs that ask the same source for the same type with this journal.
-        max_age: Seconds after which an answer is not used any more; None: it is used until it is expired.
-        on_error: What follows when the journal cannot be used: `"warn"` goes on without it and says so once, `"fail"`
+        max_age: Seconds after which an answer is not used any more; None: it is used until its file is deleted.
+        on_error: What happens when the journal cannot be used: `"warn"` goes on without it and says so once, `"fail"`
             fails the task.
         sync: Whether each write waits for the disk. Without it an answer survives the death of any process, with it
             also the death of the machine.
@@ -108,7 +112,7 @@ class Journal:
             batch_id: Number of the micro-batch.
 
         Raises:
-            ConfigError: A batch job whose journal has no `run_id` and is not `shared`.
+            ConfigError: The journal of a batch job has no `run_id` and is not `shared`.
         """
         if query_id is not None:
             return Scope(f"query={query_id},batch={batch_id}", self.shared)

@@ -1,8 +1,8 @@
 """
 The entries that an index knows: their hashes in sorted runs, and their rows in Arrow batches.
 
-An entry is a number: entries are counted in the order in which they were read. 12 bytes of memory for each are the hash
-and the number; keys and values stay in the chunks, which are mapped files where that pays.
+Entries are numbered in the order in which they were read. Each entry takes 12 bytes of memory, for its hash and its
+number. The keys and values stay in the chunks, which are parts of memory-mapped files unless they are small.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _MOST = 2**32 - 1
 
 class Entries:
     """
-    Batches of entries, and where the entries with a hash are.
+    Batches of entries, and the sorted hashes by which entries are found.
 
     Args:
-        key_parts: How many of the first columns of a batch are the key.
+        key_parts: Number of key columns, which are the first columns of each batch.
     """
 
     def __init__(self, key_parts: int) -> None:
@@ -45,7 +45,7 @@ class Entries:
         return self._ends[-1] if self._ends else 0
 
     def add(self, chunk: Any) -> None:
-        """Add the entries of *chunk*; `candidates` knows them after the next `sort`."""
+        """Add the entries of *chunk*; `candidates` finds them only after the next `sort`."""
         if len(self) + len(chunk) > _MOST:
             raise JournalError(
                 f"The journal has more than {_MOST:,} entries of one scope; expire some, or use run ids."
@@ -55,7 +55,7 @@ class Entries:
         self._ends.append(len(self) + len(chunk))
 
     def sort(self) -> None:
-        """Sort what was added. Runs are merged like the levels of a log-structured tree: each entry a few times."""
+        """Sort the added entries. As in a log-structured merge tree, each entry is merged only a few times."""
         if not self._new:
             return
         hashes = np.concatenate(self._new)
@@ -76,9 +76,9 @@ class Entries:
         Return the entries with the given hashes, which are nearly always the entries of the same keys.
 
         Returns:
-            Two arrays of one length: indices of *hashes*, ascending, and the number of an entry for each.
+            Two arrays of the same length: indices of *hashes*, ascending, and the number of an entry for each index.
         """
-        order = np.argsort(hashes)  # neighbours in the run are found at a third of the cost
+        order = np.argsort(hashes)  # hashes that are looked up in sorted order are found at a third of the cost
         needles = hashes[order]
         places, numbers = [], []
         for run, run_numbers in self._runs:
@@ -124,7 +124,8 @@ class Entries:
         rows = numbers - (self._ends[chunk - 1] if chunk else 0)
         start = int(rows[0])
         if int(rows[-1]) - start == len(rows) - 1 and (np.diff(rows) == 1).all():
-            return self._chunks[chunk].slice(start, len(rows))  # a replay asks in the order of the first time
+            # A replay asks for the keys in the order in which they were written, so this is the common case.
+            return self._chunks[chunk].slice(start, len(rows))
         return self._chunks[chunk].take(pa.array(rows))
 
 

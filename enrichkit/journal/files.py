@@ -1,4 +1,4 @@
-"""From the bytes of a file to batches of entries: whole blocks, small ones joined."""
+"""Reads the bytes of a file as batches of entries: only whole blocks, of which small ones are joined."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Chunk", "FileReader"]
 SMALL_BLOCK = 64 << 10
 GROUP_BYTES = 1 << 20
 COPY_BYTES = 64 << 20
-"""Small blocks are copied into memory and joined until the copies of an index take so many bytes."""
+"""The most bytes that the copies of an index take: below that, small blocks are copied into memory and joined."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Chunk:
 
     Attributes:
         batch: The entries.
-        rows: How many of them each block had.
+        rows: Number of entries of each block.
         written_at: When each block was written.
         copied: Bytes of memory that the batch takes; 0 where it is a part of a mapped file.
     """
@@ -44,12 +44,12 @@ class Chunk:
 
 class FileReader:
     """
-    One file of a journal, as far as it was read.
+    The reader of one file of a journal, which remembers how far it has read.
 
     Attributes:
         file: The file as it was when it was read last.
-        header: What its header says; None while that is not whole.
-        state: Which of its blocks were read.
+        header: Header of the file; None while the header is not whole.
+        state: How far the blocks of the file were read.
     """
 
     def __init__(self, store: Store, table: Table, file: File) -> None:
@@ -67,7 +67,7 @@ class FileReader:
             copied: Bytes that the index has copied so far.
 
         Raises:
-            RefusedFileError: The file is no file of this table.
+            RefusedFileError: The file does not belong to this table.
         """
         self.file = file
         if not file.size:  # an empty file cannot be mapped
@@ -123,7 +123,7 @@ class FileReader:
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Yield *blocks* in groups of small ones that lie near to each other; a large one alone."""
+    """Yield *blocks* in groups: small blocks that lie near each other together, and each large block alone."""
     group: list[Block] = []
     for block in blocks:
         end = block.offset + block.length

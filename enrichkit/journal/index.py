@@ -1,10 +1,11 @@
 """
 The answers of a scope, found by key.
 
-Of several answers to a key the same one is found always and by all processes: the first that the scope itself has
-written, else the first that another has. First, and not last: rows that left with an answer get it again in a replay,
-whatever was written later. Within the scope, because a task that reads the answers of others may have asked for a key
-that another task was writing just then.
+If a key has several answers, all processes always find the same one: the first that the scope itself has written, or
+the first that another scope has written if the scope has none. The first one counts and not the last, so that rows that
+left with an answer get the same answer in a replay, whatever was written later. The scope's own answers go before those
+of other scopes, because a task that reads the answers of others may have asked for a key while another task was writing
+its answer.
 """
 
 from __future__ import annotations
@@ -62,19 +63,19 @@ class Index:
     """
     All answers that a run may use, of all tasks and processes.
 
-    It knows what was written until the last `refresh`. Both methods may be called from any thread; one waits for the
-    other.
+    An index knows the answers that were written before its last `refresh`. `refresh` and `lookup` may be called from
+    any thread; one waits for the other.
 
     Args:
         store: Where the journal is.
-        table: What the answers belong to.
-        scope: The run.
-        max_age: Seconds after which an answer is not used any more; None: never.
+        table: Table to which the answers belong.
+        scope: Scope of the run.
+        max_age: Seconds after which an answer is not used any more; None: no limit.
         clock: Returns the seconds since 1970.
 
     Attributes:
         damaged: How many times blocks in the middle of a file were skipped, because their bytes are wrong.
-        refused: The files that are none of this journal or cannot be read, and why.
+        refused: The files that do not belong to this table or may not be read, with the reason.
     """
 
     def __init__(
@@ -89,14 +90,14 @@ class Index:
         self._store, self._table, self._scope, self._max_age, self._clock = store, table, scope, max_age, clock
         self._lock = threading.Lock()
         self.refused: dict[str, str] = {}
-        self._said: set[str] = set()  # the files of whose damage was spoken
+        self._said: set[str] = set()  # the files whose damage was logged
         self._clear()
 
     def _clear(self) -> None:
         self._readers: dict[str, FileReader] = {}
         self._entries = Entries(len(self._table.key_types))
         self._copied = 0
-        self._names: list[str] = []  # of files, by the order in which they were read
+        self._names: list[str] = []  # names of the files, in the order in which they were read
         # For each block: the number of the first entry after it, when it was written, and the index of its file.
         self._ends: list[int] = []
         self._written: list[float] = []
@@ -121,7 +122,7 @@ class Index:
             try:
                 self._refresh()
             except BaseException:
-                self._clear()  # a file may have been read by half; the next time all are read
+                self._clear()  # a file may have been read in part; the next refresh reads all files
                 raise
 
     def _refresh(self) -> None:
@@ -179,11 +180,11 @@ class Index:
 
     def lookup(self, keys: Sequence[Key], scope: Scope | None = None) -> Hits:
         """
-        Return what the journal holds of *keys*.
+        Return the answers that the journal holds for *keys*.
 
         Args:
             keys: Distinct keys, none of them null.
-            scope: The run whose own answers come first, where runs share an index; None: the one of this index.
+            scope: Scope whose own answers come first, where runs share an index; None: the scope of this index.
 
         Raises:
             JournalError: A key does not fit the types of the table.
@@ -200,7 +201,8 @@ class Index:
         if not len(places):
             return self._no_hits()
         rows = self._entries.rows(numbers)
-        # A hash only points at a candidate. Null where one of the keys is null, which equals none.
+        # A hash only points at a candidate, so the keys are compared. The result is null where one of the two keys is
+        # null; a null equals no key.
         asked = columns
         if len(places) < len(columns[0]) or (np.diff(places) != 1).any():
             asked = [column.take(pa.array(places)) for column in columns]
@@ -222,7 +224,7 @@ class Index:
         return places[is_young], numbers[is_young]
 
     def _first(self, places: Numbers, numbers: Numbers, mask: Any, mark: str) -> Any:
-        """Return the indices of the entries that count: one for each place. None when that is all of them."""
+        """Return the indices of the entries that count, one for each place; None when all entries count."""
         has_rivals = len(places) > 1 and (places[1:] == places[:-1]).any()
         if mask.all() and not has_rivals:
             return None
@@ -238,7 +240,7 @@ class Index:
         return chosen
 
     def _block_table(self) -> tuple[Any, Any, Any]:
-        """For each block: the number of the first entry after it, when it was written, and the index of its file."""
+        """Return for each block the number of the first entry after it, the time of its write, and its file's index."""
         if self._blocks is None:
             self._blocks = np.array(self._ends), np.array(self._written), np.array(self._file_of)
         return self._blocks

@@ -1,4 +1,4 @@
-"""The writer of a task and the index of a process, for the `Journal` of a user: what the engine calls."""
+"""The functions by which the engine gets the writer of a task and the index of a process for a user's `Journal`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def index_of(journal: Journal, table: Table, scope: Scope) -> Index:
 
 def writer_of(journal: Journal, table: Table, scope: Scope, *, task: str) -> Writer:
     """
-    Return a new writer for *task*, the partition and attempt of a task; it makes its file when it writes first.
+    Return a new writer for *task*, the partition and attempt of a task; the writer makes its file at its first write.
 
     Raises:
         JournalError: The storage cannot be reached.

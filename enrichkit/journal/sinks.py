@@ -20,7 +20,7 @@ SEGMENT_BYTES = 8 << 20
 
 
 class Sink(Protocol):
-    """Takes whole blocks. Each method may raise what the storage raises."""
+    """A destination of whole blocks. Each method may raise any error of the storage."""
 
     def write(self, parts: Sequence[Any]) -> None:
         """Append a block, given as buffers."""
@@ -38,7 +38,7 @@ def open_sink(store: Store, stem: str, header: bytes, *, sync: bool, segment_byt
     Args:
         store: Where the files are.
         stem: Path of the files below the root, without their number and suffix; no other writer has it.
-        header: What each file begins with.
+        header: Bytes with which each file begins.
         sync: Whether a write waits for the disk.
         segment_bytes: Bytes of an object.
     """
@@ -59,8 +59,9 @@ class FileSink:
 
     def write(self, parts: Sequence[Any]) -> None:
         descriptor = self._descriptor
-        # 1. A fork must not write the file of its parent.
-        # 2. The file has been deleted: a reader would not find what is appended to it.
+        # A new file is needed in two cases:
+        # 1. This process is a fork, which must not write to the file of its parent.
+        # 2. The file has been deleted, so a reader would not find the blocks that are appended to it.
         if descriptor is not None and (self._process != os.getpid() or os.fstat(descriptor).st_nlink == 0):
             self.close()
             descriptor = None

@@ -1,8 +1,8 @@
 """
 Where the files of a journal are: `<path>/<table>/<folder of the scope>/<name>.journal`.
 
-A folder of this machine is read through memory maps. The objects of an object store are copied once per process, into
-memory while they are small, else into a temporary file without a name, which the system removes with the process.
+A folder of this machine is read through memory maps. The objects of an object store are copied once per process: small
+ones into memory, and others into a temporary file without a name, which the system removes when the process ends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class File(NamedTuple):
 
 
 class Store(Protocol):
-    """Where files are. Paths are `/`-separated, below the root."""
+    """A place for the files of a journal. Paths are `/`-separated and relative to the root."""
 
     root: str
 
@@ -65,13 +65,13 @@ class Store(Protocol):
         ...
 
     def delete(self, file: File) -> None:
-        """Delete *file*, and its folder when that is empty. It may be gone already."""
+        """Delete *file* if it still exists; a `LocalStore` also deletes its folder when the folder is then empty."""
         ...
 
 
 @contextmanager
 def storage_errors(root: str, what: str) -> Iterator[None]:
-    """Raise a `JournalError` in place of what the storage raises."""
+    """Turn an error of the storage into a `JournalError`; *what* could not be done to the journal at *root*."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -82,7 +82,7 @@ def storage_errors(root: str, what: str) -> Iterator[None]:
 
 
 def is_remote(path: str) -> bool:
-    """Return whether `Journal.path` is on an object store, and no folder of this machine."""
+    """Return whether `Journal.path` is on an object store, and not a folder of this machine."""
     return "://" in path and not path.startswith("file://")
 
 
@@ -135,7 +135,8 @@ class LocalStore:
             return mapped.read_buffer()
 
     def keep(self, file: File, data: Any) -> Any:
-        # A map of its own: what the scan of all bytes has brought into the memory of the process leaves with its map.
+        # A second map is made, because the scan has brought all bytes of *data* into the memory of the process: this
+        # memory is freed with the first map.
         return self.read(file)
 
     def delete(self, file: File) -> None:
@@ -153,8 +154,8 @@ class LocalStore:
         """
         Make the folders of *path*. Return the path on the machine, and the mode of a new file.
 
-        Only the user may read and write, unless the folder of the journal is writable for its group: then the group may
-        as well.
+        Only the user may read and write the new file and folders. If the folder of the journal is writable for its
+        group, the group may read and write them, too.
         """
         full = os.path.join(self.root, path)
         os.makedirs(self.root, 0o700, exist_ok=True)

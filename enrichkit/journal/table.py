@@ -1,4 +1,4 @@
-"""Which answers belong together: the source that gave them, the types of the key, and the declared type."""
+"""The table of answers that belong together: those of one source, with the same key types and declared type."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ _PLAIN = (
 
 def key_type(data_type: DataType) -> DataType:
     """
-    Return the type in which a key column is stored: one for all types whose equal values are the same key.
+    Return the type in which a key column is stored; types whose equal values are the same key are stored as one type.
 
-    So a journal that was written for an int column serves a bigint column. 1, 1.0, 1.00, True and "1" have five types.
+    So a journal that was written for an int column serves a bigint column. 1, 1.0, 1.00, True and "1" are stored as
+    five different types.
 
     Raises:
         JournalError: *data_type* is no type of a key.
@@ -72,9 +73,9 @@ class Table:
 
     Attributes:
         source: Name of the source, for people only.
-        fingerprint: A text that changes with all that may change an answer: config, query, prompt. Only a hash of it
-            is stored.
-        key_types: Arrow type of each part of a key; they are stored as `key_type` says.
+        fingerprint: A text that changes with everything that may change an answer: config, query, prompt. Only a hash
+            of this text is stored.
+        key_types: Arrow type of each part of a key, converted by `key_type`.
         value_type: The declared type, as an Arrow type.
 
     >>> old = Table("users", "SELECT tier", (pa.int32(),), pa.string())
@@ -101,6 +102,6 @@ class Table:
     @functools.cached_property
     def digest(self) -> str:
         """Name of the folder that holds the table."""
-        # The text of the types, and not their serialised form: that one may change with the version of pyarrow.
+        # The hash is made of the text of the types: their serialised form may change with the version of pyarrow.
         parts = [self.fingerprint, [*map(str, self.key_types)], str(self.value_type)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -1,7 +1,7 @@
 """
-The writer of one task: answers in, blocks out.
+The writer of one task, which turns answers into blocks of a file.
 
-Measured on one core, per entry with a text of 12 characters and a whole number: see docs/journal.md.
+docs/journal.md has the times per entry with a text of 12 characters and a whole number, measured on one core.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BLOCK_BYTES = 4 << 20
 LINGER = 0.005
 
 _FEW = 64
-"""Entries of a call that are not worth Arrow arrays of their own: they are gathered as objects."""
+"""A call with fewer entries gets no Arrow arrays of its own: its entries are gathered as objects."""
 
 _ARROW = pa.Array | pa.ChunkedArray
 
@@ -48,24 +48,24 @@ _Piece = tuple[Any, Any, Any]
 
 class Writer:
     """
-    Answers of one task, written by one process.
+    The writer of the answers of one task in one process.
 
-    `append` gathers, `flush` writes. Each process and each attempt of a task has a writer of its own, and a writer has
-    files of its own. Both methods may be called from any thread.
+    `append` gathers answers, and `flush` writes them. Each process and each attempt of a task has a writer of its own,
+    and a writer has files of its own. Both methods may be called from any thread.
 
     Args:
         store: Where the journal is.
-        table: What the answers belong to.
-        scope: The run.
+        table: Table to which the answers belong.
+        scope: Scope of the run.
         task: Partition and attempt, for people, for example `3-0`.
         sync: Whether each write waits for the disk.
-        linger: Seconds after which `append` writes what has gathered. 0: each `append` writes.
+        linger: Seconds after which `append` writes the gathered answers. 0: each `append` writes.
         segment_bytes: Bytes of an object on an object store; ignored in a folder.
         clock: Returns the seconds since 1970.
 
     Attributes:
-        entries: How many entries were given to the storage.
-        bytes: How many bytes they took.
+        entries: Number of entries that were given to the storage.
+        bytes: Number of bytes of these entries.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """How many entries wait for a flush."""
+        """Number of entries that wait for a flush."""
         return self._rows
 
     def append(
@@ -112,16 +112,17 @@ class Writer:
         found: Sequence[bool] | pa.BooleanArray | None = None,
     ) -> None:
         """
-        Take n answers. They are written when they have waited for `linger` seconds, are many, or at the next `flush`.
+        Take n answers, and write all gathered ones if they are many or the oldest has waited for `linger` seconds.
 
         Args:
             keys: n keys, none of them null: objects, tuples of several parts, or `Keys`.
-            values: n values that `pyarrow.array` takes for the declared type, or an array of it. Anything for a miss.
+            values: n values that `pyarrow.array` takes for the declared type, or an array of this type. The value of a
+                miss is any of these.
             found: n flags, false for a miss; None: no key is a miss.
 
         Raises:
             JournalError: A key or value does not fit the table, or the storage refuses the write. The answers that
-                waited may be lost for the journal; the writer can be used on.
+                waited may be lost for the journal; the writer can still be used.
         """
         size = len(keys)
         if len(values) != size or (found is not None and len(found) != size):
@@ -176,15 +177,15 @@ class Writer:
 
     def flush(self) -> None:
         """
-        Write what has gathered. In a folder it survives the death of this process as soon as the method returns.
+        Write the gathered answers. In a folder they survive the death of this process as soon as the method returns.
 
-        On an object store it survives once a segment is full.
+        On an object store they survive once a segment is full.
 
         Raises:
-            JournalError: The storage refuses the write, or a key or value does not fit the table. What waited is lost
-                for the journal; the writer can be used on.
+            JournalError: The storage refuses the write, or a key or value does not fit the table. The gathered answers
+                are lost for the journal; the writer can still be used.
         """
-        with self._writing:  # so that a flush returns after another one that has taken its entries
+        with self._writing:  # a flush must not return before another flush that has taken its entries
             with self._gathering:
                 pieces, self._pieces = self._pieces, []
                 self._rows = self._bytes = 0
@@ -193,7 +194,7 @@ class Writer:
             with storage_errors(self._root, "written"):
                 batch = self._batch(pieces)
                 rows = len(batch)
-                # A call may bring more than a block should have.
+                # One `append` may bring more rows than a block should have.
                 most = max(1, min(BLOCK_ROWS * 4, rows * BLOCK_BYTES * 4 // max(1, batch.nbytes)))
                 for start in range(0, rows, most):
                     part = batch if rows <= most else batch.slice(start, most)

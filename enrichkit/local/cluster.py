@@ -31,9 +31,9 @@ class Cluster:
     A cluster that runs.
 
     Attributes:
-        master: Its URL, for `enrichkit.local.spark(master=...)`.
+        master: URL of the master, for `enrichkit.local.spark(master=...)`.
         environment: Variables with which a program, such as `spark-submit`, finds Spark, a Java and the master.
-        workers: Process ids of its workers, each of which starts the executors of one machine.
+        workers: Process ids of the workers, each of which starts the executors of one machine.
     """
 
     master: str
@@ -61,8 +61,8 @@ def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cl
 
     Args:
         workers: Workers, each of which stands for a machine.
-        cores: Task slots of each.
-        memory: Memory that the executors of each may take.
+        cores: Task slots of each worker.
+        memory: Memory that the executors of each worker may take.
 
     Raises:
         LocalServerError: No Java was found, or Spark did not start.

@@ -78,7 +78,7 @@ class Stats:
         in_flight: Number of requests that wait for their answer now.
         connections: Number of connections that clients opened.
         faults_used: Number of requests that a fault applied to.
-        refused: Number of requests that found the queue before the ceiling full.
+        refused: Number of requests that the service refused because the queue below the ceiling was full.
         served: Total seconds for which the latency of the script delayed answers. The timers make it a little more than
             the sum of the configured latencies.
         cpu: CPU seconds of the service's process.

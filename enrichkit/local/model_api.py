@@ -24,7 +24,7 @@ class LlmFault:
     A misbehaviour of the service towards some requests.
 
     Attributes:
-        match: Requests of which a text contains this are affected; all requests when it is empty.
+        match: Requests whose text contains this text are affected; all requests when this text is empty.
         times: The number of matching requests that are affected; all when None.
         status: Status of the answer, for example 500; 200: the model answers with the text *body*.
         body: Body of the answer, or with the status 200 the text of the model.
@@ -43,13 +43,13 @@ class LlmFault:
 @dataclass(frozen=True, kw_only=True)
 class LlmBatches:
     """
-    What becomes of the batches that are made from now on. Faults and shares of the script hold for their requests, too.
+    How the service handles new batches. Faults and shares of the script hold for the requests of batches, too.
 
     Attributes:
         seconds: Seconds from the making of a batch to its end.
         ends: How a batch ends: `"completed"`, `"expired"`, `"cancelled"`, or `"failed"` before it begins.
         share: Share of the requests that are answered when a batch expires or is cancelled.
-        silent: `"files"` or `"batches"`: what is posted there is made, and the answer never comes.
+        silent: `"files"` or `"batches"`: a POST there makes the file or the batch, but the answer never comes.
     """
 
     seconds: float = 0.0
@@ -78,7 +78,7 @@ class LlmStats:
         cost: Price of all tokens; those of a batch cost half.
         files: Number of files that the service holds, those of answers included.
         batches: Number of batches that the service holds.
-        batched: Number of requests of batches that a model answered; *answered* and the tokens have them, too.
+        batched: Number of requests of batches that a model answered; *answered* and the tokens include them.
         per_text: Number of answered requests by text; empty unless the log is on.
     """
 
@@ -106,8 +106,8 @@ class LlmService:
     The handle of a running service.
 
     The service takes `/v1/chat/completions`, `/v1/embeddings` and `/v1/responses`, and `/v1/files` and `/v1/batches`
-    with requests for these. An answer is a function of the
-    request: see `reply_of` and `vector_of` in `model_api_service.py`.
+    with requests for these. An answer is a function of the request: see `reply_of` and `vector_of` in
+    `model_api_service.py`.
 
     Attributes:
         url: `http://127.0.0.1:<port>/v1`.
@@ -140,20 +140,20 @@ class LlmService:
 
         Args:
             faults: The faults, in the order in which the service tries them.
-            requests: Most requests in a *minute*; a further one is answered by 429 and costs nothing.
+            requests: Most requests in a *minute*; a further one is answered with 429 and costs nothing.
             tokens: Most tokens in a *minute*.
-            minute: Seconds of a minute of the limits, so that a test takes a hundredth of the time.
-            burst: Part of the limit of a minute that may be used at once.
+            minute: Seconds that the limits take for a minute; with 0.6, a test takes a hundredth of the time.
+            burst: Share of the limit of a minute that may be used at once.
             silent: True: the headers do not say what the limits still allow.
             latency: Seconds between a request and its answer.
-            slowest: Seconds of the slowest answer, above *latency*: the text draws between the two, evenly on a
-                logarithmic scale. 0: all take *latency*.
+            slowest: Seconds of the slowest answer, above *latency*: a hash of the body draws a duration between the
+                two, evenly on a logarithmic scale. 0: all answers take *latency*.
             shares: Share of the requests, drawn by their text, that get a status such as `"500"`, or under `"text"`
                 an answer that is no JSON.
             prices: Price of a million tokens of the requests, and of a million tokens of the answers.
-            api_key: The key that each request must have as its Bearer token; another one is answered by 401.
+            api_key: The key that each request must have as its Bearer token; any other key is answered with 401.
             log: Whether the service keeps each request for `log()`, and counts each text.
-            batches: What becomes of batches; None: they are completed at once.
+            batches: How the service handles new batches; None: it completes them at once.
         """
         settings: dict[str, Any] = {
             "requests": requests,
@@ -179,8 +179,8 @@ class LlmService:
         """
         Return the logged requests in order, each with `path`, `headers`, `body`, `at` and `status`.
 
-        `tokens` are those that the model has read and written for it, and `lost` is True when the connection ended
-        before the answer was sent.
+        With each request come `tokens`, the tokens that the model has read and written for it, and `lost`, which is
+        True when the connection ended before the answer was sent.
         """
         entries: list[dict[str, Any]] = self._command("/__log")
         return entries

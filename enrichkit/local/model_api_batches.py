@@ -2,9 +2,9 @@
 The part of `local.llm_service()` that answers `/v1/files` and `/v1/batches`, as the API of OpenAI does.
 
 A batch goes through `validating`, `in_progress` and `finalizing` in the seconds that the script says, and ends as
-`completed`, `expired` or `cancelled`; or its file is refused, and it ends as `failed`. What it has answered is in a
-file of outputs, the rest in a file of errors, both in another order than that of the requests. `LlmBatches` in
-`model_api.py` documents the settings.
+`completed`, `expired` or `cancelled`; or its file is refused, and it ends as `failed`. Answers with
+the status 200 are in a file of outputs, the entries of all other requests in a file of errors, and neither file has the
+order of the requests. `LlmBatches` in `model_api.py` documents the settings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Batches:
     The files and batches of a service.
 
     Args:
-        answer: Answers one request of a batch: its path behind `/v1` and its body, to a status and a document.
+        answer: Function that answers one request of a batch: it takes the path behind `/v1` and the body, and returns a
+            status and a document.
     """
 
     def __init__(self, answer: Callable[[str, dict[str, Any]], Answer]) -> None:
@@ -106,7 +107,7 @@ class Batches:
         return 200, self.now(self.batches[name])
 
     def now(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Bring *batch* to this moment, and return it as the service shows it."""
+        """Bring *batch* to its state at this moment, and return it as the service shows it."""
         if batch["status"] in ("validating", "in_progress", "finalizing", "cancelling"):
             passed = time.monotonic() - batch["_began"]
             part = passed / batch["_seconds"] if batch["_seconds"] else 1.0
@@ -127,7 +128,7 @@ class Batches:
         return {name: value for name, value in batch.items() if not name.startswith("_")}
 
     def checked(self, batch: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """Return the requests of a batch, and what is wrong with its file."""
+        """Return the requests of a batch, and what is wrong with its file; None: nothing is wrong."""
         lines: list[dict[str, Any]] = []
         seen: set[str] = set()
         for number, text in enumerate(self.contents[batch["input_file_id"]].splitlines(), 1):

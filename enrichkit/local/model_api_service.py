@@ -1,9 +1,9 @@
 """
-The program that `local.llm_service()` starts: a scripted service of the OpenAI API, whose answers nobody computes.
+The program that `local.llm_service()` starts: a scripted service of the OpenAI API, with no model behind it.
 
 An answer is a pure function of the request (`reply_of`, `vector_of`), so a test knows what is right. A token is four
-bytes, begun ones counted. A request that a limit refuses costs nothing, as at the vendors. `LlmService` in
-`model_api.py` documents the settings. Of `http_service.py` it has the protocol; nothing else is the same.
+bytes; an incomplete last token counts. A request that a limit refuses costs nothing, as at the vendors. `LlmService` in
+`model_api.py` documents the settings. This service shares only the HTTP protocol with `http_service.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REASONS = {200: b"OK", 400: b"Bad Request", 401: b"Unauthorized", 404: b"Not Fou
 
 def tokens_of(text: str) -> int:
     """
-    Return what the service counts for *text*.
+    Return the number of tokens that the service counts for *text*.
 
     >>> tokens_of("12345")
     2
@@ -81,7 +81,7 @@ def vector_of(text: str, dimensions: int) -> list[float]:
 
 
 class Bucket:
-    """A token bucket: *limit* units in *minute* seconds, all of them available at first."""
+    """A token bucket: *limit* units come in *minute* seconds. At first and at most it holds *limit* x *burst* units."""
 
     def __init__(self, limit: float, minute: float, burst: float) -> None:
         self.limit, self.minute = limit, minute
@@ -89,7 +89,7 @@ class Bucket:
         self.level, self.at = self.size, time.monotonic()
 
     def wait(self, amount: float) -> float:
-        """Return the seconds until *amount* is there; 0: now."""
+        """Return the seconds until the bucket holds *amount* units, or is full; 0: it does now."""
         now = time.monotonic()
         self.level = min(self.size, self.level + (now - self.at) * self.limit / self.minute)
         self.at = now

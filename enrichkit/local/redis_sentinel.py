@@ -112,9 +112,9 @@ def _start(
     binary: Path, folder: Path, lines: tuple[str, ...], login: str | None
 ) -> tuple[subprocess.Popen[bytes], int]:
     """
-    Start a server, or a sentinel where there is a *login* for it, and return its process and port.
+    Start a server, or, if *login* is not None, a sentinel, and return its process and port.
 
-    The server gets *lines* as its file of settings, because a sentinel, and a server that it promotes, rewrite it.
+    The server gets *lines* in a file of settings, because sentinels, and servers that they promote, rewrite this file.
     """
     folder.mkdir()
     settings, log = folder / "settings", folder / "log"

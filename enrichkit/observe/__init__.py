@@ -7,17 +7,24 @@ On a worker, from the engine outwards:
     clock.py        where the seconds of a task went
     task.py         one task as it is observed: identity, state, statistics so far
     sender.py       the thread that pushes the tasks of this process to the monitor
+    hooks.py        calls the hook `enrichkit_task_finished` of other packages
 
 On the driver:
 
-    monitor.py      `monitor()`: the context manager, and how a plan gets its address
-    server.py       the web server: takes what workers push, serves the page, Prometheus text
+    active.py       the address of the monitor, which plans carry to the workers
+    monitor.py      `monitor()`: the context manager
+    server.py       runs the web server
+    routes.py       what the web server answers: pushes of workers, the page, exports
+    page/           the page: HTML, CSS and JavaScript
     state.py        all that was pushed, and its history
     view.py         the form in which pages, terminals and reports read the state
+    present.py      makes this form of the state
+    spending.py     what the calls have cost, and what was saved
     advice.py       what limits the job, and what would make it faster
     terminal.py     a live table in a terminal
     report.py       one HTML file that needs no server
     totals.py       `observe()`: exact totals of a DataFrame by Spark itself
+    prometheus.py   the text format of Prometheus
     otel.py         OpenTelemetry metrics and spans
 """
 

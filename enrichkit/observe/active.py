@@ -1,4 +1,4 @@
-"""The address that plans carry to the workers: that of the monitor of this driver program, if there is one."""
+"""The address of the monitor of this driver program, if there is one; plans carry the address to the workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("enrichkit")
 
 
 def address() -> Address | None:
-    """Return where the tasks of a new enrichment report to; starts a monitor if environment or session ask for one."""
+    """Return where the tasks of a new enrichment report to; start a monitor if environment or session ask for one."""
     with _lock:
         monitor = active()
         if monitor is None and _wanted():
@@ -34,7 +34,7 @@ def address() -> Address | None:
 
 
 def _started() -> Monitor | None:
-    """Return a new monitor; None where it cannot start: the setting must not end a job that would run without it."""
+    """Return a new monitor; None if it cannot start, because the setting must not end a job that needs no monitor."""
     global _failed
     if _failed:
         return None

@@ -1,8 +1,8 @@
 """
 What limits the tasks of a source, in one sentence, and what would make them faster, with the predicted gain.
 
-The rules look at where the seconds went (`clock.py`) and at what the slots did. They are in the order in which they are
-asked: what is wrong with the source comes before what is slow, and the largest part of the time before smaller ones.
+The rules look at where the seconds went (`clock.py`) and at what the slots did. They are tried in this order: what is
+wrong with the source before what is slow, and the largest part of the time before smaller ones.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ BUSY = 0.7
 REFUSED = 0.05
 """Share of the keys that were sent again, or failed, from which on the source refuses."""
 LARGE = 0.25
-"""Share of the time from which on a limit is told of, although the tasks wait for something else for longer."""
+"""Share of the time from which on the sentence names a limit, even if the tasks wait longer for something else."""
 SPARED = ("pause", "breaker", "refusals")
-"""What holds calls back for the source's sake."""
+"""Reasons to hold calls back that spare the source."""
 HOT = 0.2
-"""Share of the rows from which on one key is told of."""
+"""Share of the rows from which on the sentence names the key with the most rows."""
 WIDE = 16 * 1024
 """Bytes of a value from which on it is wide."""
 WORTH = 1.15
 """Gain below which a change is not advised."""
 SHUFFLE_WORTH = 1.5
-"""How many times as many keys the tasks have sent as there may be, from which on a shuffle is advised."""
+"""Ratio of the keys that all tasks have sent to the distinct keys there may be, from which on a shuffle is advised."""
 MANY_KEYS = 1_000
 """Keys sent below which no shuffle is advised."""
 ENOUGH_CALLS = 20
-"""Calls below which nothing is said of latency."""
+"""Calls below which neither a larger batch_size nor a larger capacity is advised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +48,12 @@ class Situation:
     The tasks of one source.
 
     Attributes:
-        source: Its name.
-        stats: Of all its tasks, or of the last minute.
+        source: Name of the source.
+        stats: Statistics of all tasks of the source, or of those of the last minute.
         capacity: Calls in flight per task.
         capacity_max: Most calls in flight, where the engine finds the capacity; None: it is fixed.
         batch_size: Keys per call.
-        batch_size_max: The most that the connector takes.
+        batch_size_max: Most keys per call that the connector takes.
         rate: Calls per second and process; None: no limit.
         cached: Whether there is a cache.
         running: Tasks that run now, or ran at the same time on average.
@@ -82,7 +82,7 @@ class Situation:
 
     @property
     def mean_capacity(self) -> float:
-        """The calls that might have been in flight, on average."""
+        """The number of calls that were allowed in flight, on average."""
         found = self.capacity_max is not None and self.stats.seconds
         return self.stats.slot_seconds / self.stats.seconds if found else self.capacity
 
@@ -99,11 +99,11 @@ class Situation:
 
     @property
     def value_bytes(self) -> float:
-        """Bytes of a value."""
+        """Bytes of a value, on average."""
         return self.stats.bytes / self.stats.ok if self.stats.ok else 0.0
 
     def share(self, seconds: float) -> float:
-        """Return which share of the tasks' time *seconds* are."""
+        """Return *seconds* as a share of the tasks' time."""
         return seconds / self.stats.seconds if self.stats.seconds else 0.0
 
     def held(self, reason: str) -> float:
@@ -112,7 +112,7 @@ class Situation:
 
     @property
     def room_below_rate(self) -> float:
-        """How many times as many calls the rate limit allows; infinite without one."""
+        """The factor by which the rate limit lets the calls grow; infinite without a rate limit or without calls."""
         if self.rate is None or not self.stats.calls:
             return math.inf
         return self.rate * self.stats.seconds / self.stats.calls
@@ -183,7 +183,7 @@ def sentence(it: Situation) -> str:
 
 
 def arithmetic(it: Situation) -> str:
-    """Return the time of the tasks, and the least that their calls need by the model: slots and rate."""
+    """Return how long the tasks took, and the least time that their calls need by the model of slots and rate."""
     stats = it.stats
     if not (stats.calls and stats.seconds):
         return ""
@@ -200,7 +200,7 @@ def arithmetic(it: Situation) -> str:
 
 
 def advice(it: Situation) -> Iterator[Advice]:
-    """Yield what would make the tasks faster: first to use task slots that are idle, then the largest gain first."""
+    """Yield what would make the tasks faster: first the use of idle task slots, then the rest, largest gain first."""
     found = [each for each in _advice(it, limiting(it)) if each["gain"] is None or each["gain"] >= WORTH]
     yield from sorted(found, key=lambda each: (each["option"] != "repartition", -(each["gain"] or 0.0)))
 
@@ -228,7 +228,7 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
         size = min(it.batch_size_max, 8 * it.batch_size if it.batch_size > 1 else 100)
         gain = it.gain(source=stats.source_seconds * it.batch_size / size)
         yield _told("More keys per call need fewer calls.", "batch_size", f"{size}", gain)
-    elif kind == "source" and enough and it.capacity >= (it.capacity_max or 0):  # else the engine has found the knee
+    elif kind == "source" and enough and it.capacity >= (it.capacity_max or 0):  # otherwise more calls gain nothing
         factor = 4 if it.share(stats.source_seconds) > 0.75 else 2
         gain = min(it.gain(source=stats.source_seconds / factor), it.room_below_rate)
         yield _told(
@@ -238,7 +238,7 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
             gain,
         )
     yield from _shuffle(it, kind)
-    # What waits for input would wait for it after a shuffle, too.
+    # Tasks that wait for input would also wait for input after a repartition.
     if it.slots is not None and kind in ("source", "few keys", "output", "cpu") and it.running <= it.slots / 1.5:
         gain = it.slots / max(1.0, it.running)
         yield _told(
@@ -250,7 +250,7 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
 
 
 def _shuffle(it: Situation, kind: str) -> Iterator[Advice]:
-    """Yield that one task could ask for a key for all of them, where keys repeat within the tasks."""
+    """Yield the advice to shuffle, so that one task asks for a key for all, if tasks have probably sent equal keys."""
     stats = it.stats
     if stats.tasks < 2 or stats.sent < MANY_KEYS or kind not in ("source", "rate", "limit", "refused", "pause"):
         return

@@ -1,9 +1,10 @@
 """
-Where the seconds of a task went: to wait for source, limit, input of Spark or Spark that takes rows, or to compute.
+Where the seconds of a task went: into computing, or into waiting for source, limit, Spark's input or Spark's output.
 
-Spark's thread is in one phase at any time, so the phases add up to the time of the task. What it computes in a phase is
-CPU, by the clock of the thread; the rest it waited. While it waits for parts, the loop thread works for the task:
-samples on that thread tell how much of the wait it computed, and how much something held the calls back.
+Spark's thread is in one phase at any time, so the phases add up to the time of the task. The CPU time of this thread in
+a phase counts as computing, and the rest of the phase as waiting. While Spark's thread waits for parts, the loop thread
+works for the task: samples of the loop thread tell for how much of this wait it computed, and for how much something
+held calls back.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class TaskClock:
         self.phase, self._since, self._cpu_since = phase, now, cpu
 
     def input_of(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield *items*; the time until each of them comes is time of the input."""
+        """Yield *items*; count the time until each of them comes as time of the input."""
         iterator = iter(items)
         while True:
             self.enter(Phase.INPUT)
@@ -71,8 +72,8 @@ class TaskClock:
         Note a sample of the loop thread.
 
         Args:
-            seconds: Seconds since the sample before.
-            cpu: Seconds of these that the loop thread computed.
+            seconds: Seconds since the previous sample.
+            cpu: CPU seconds of the loop thread since the previous sample.
             held: What holds calls back now; None: nothing does.
         """
         if self.phase is Phase.PARTS:
@@ -82,7 +83,7 @@ class TaskClock:
                 self._held[held] = self._held.get(held, 0.0) + seconds - cpu
 
     def read(self) -> dict[str, float | dict[str, float]]:
-        """Return the fields of `Stats` that end in `seconds`, and `limits`; from any thread."""
+        """Return `seconds`, its five parts and `limits`, as fields of `Stats`; from any thread."""
         wall, cpu = dict(self._wall), dict(self._cpu)
         wall[self.phase] += max(0.0, time.perf_counter() - self._since)
         waited = max(0.0, wall[Phase.PARTS] - cpu[Phase.PARTS])

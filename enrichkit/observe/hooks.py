@@ -17,7 +17,7 @@ __all__ = ["GROUP", "observers", "tell_observers"]
 _log = logging.getLogger("enrichkit")
 
 GROUP = "enrichkit.observers"
-"""The entry points that name objects with an implementation of `enrichkit_task_finished`: modules, mostly."""
+"""The group of entry points that name observers: objects, mostly modules, with `enrichkit_task_finished`."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -27,7 +27,7 @@ def observers() -> tuple[str, ...]:
 
 
 def tell_observers(names: Sequence[str], stats: Stats, source: str, task: TaskInfo) -> None:
-    """Call the hook of the observers *names*; what one of them raises is logged, and changes nothing."""
+    """Call the hook of the observers *names*; log an exception of an observer, and raise nothing."""
     manager = _manager(tuple(names))
     if manager is None:
         return

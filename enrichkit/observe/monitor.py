@@ -52,8 +52,8 @@ def monitor(
 
     Args:
         host: Name or address of this machine under which the workers reach it; the page is served there, too. None:
-            127.0.0.1 for a local master, and else the host of the driver, which Spark knows (classic), or this must be
-            given (Connect to another machine).
+            127.0.0.1 for a local master and on Spark Connect, otherwise the host of the driver as Spark knows it. On
+            Spark Connect with a server on another machine, name a host that its workers reach.
         port: Port; 0: any free one.
         rows: Rows of the job, where they are known: then the page shows how much is done, and when the rest will be.
         terminal: Whether to show a table in the terminal. None: if stderr is one.
@@ -90,7 +90,7 @@ class Monitor:
 
     Attributes:
         url: Address of the page; whoever has it may look. Empty before the start.
-        address: Where workers push to.
+        address: The address to which workers push; None before the start.
     """
 
     def __init__(
@@ -185,7 +185,8 @@ class Monitor:
         """
         End the server and the table in the terminal; the last state stays readable here, and as a report.
 
-        It waits up to a second for tasks that still run: what a task did last comes a moment after its last row.
+        `close` waits up to a second for tasks that still run, because the last push of a task comes a moment after its
+        last row.
         """
         if self._server is None or self._closed.is_set():
             return
@@ -211,7 +212,7 @@ class Monitor:
         return view_of(self._state, now, rows=self._rows, slots=self._slots, closed=self._closed.is_set())
 
     def _view_of_late(self) -> View:
-        """Return a view that is half a second old at most: several pages and a terminal cost no more than one."""
+        """Return a view at most half a second old, so that several pages and a terminal cost no more than one page."""
         now = time.monotonic()
         if self._shown is None or now - self._shown[0] > FRESH or self._closed.is_set():
             self._shown = now, self.view()
@@ -235,7 +236,7 @@ class Monitor:
 
     def report(self, path: str | Path) -> View:
         """
-        Write the report to *path*, and return the figures in it; also after the end of the monitor, or of a failed job.
+        Write the report to *path*, and return its figures. The monitor may have ended, and the job may have failed.
 
         Args:
             path: A file: HTML that needs no server, or, if its name ends in `.json`, the figures alone.
@@ -257,10 +258,10 @@ class Monitor:
 
 def _activate(monitor: Monitor) -> None:
     """
-    Let enrichments from now on report to *monitor*.
+    Let new enrichments report to *monitor*.
 
     Raises:
-        ConfigError: They report to another one.
+        ConfigError: New enrichments already report to a monitor.
     """
     global _active
     with _lock:
@@ -271,7 +272,7 @@ def _activate(monitor: Monitor) -> None:
 
 
 def _deactivate(monitor: Monitor) -> None:
-    """Let enrichments from now on report to nobody, if *monitor* is the active one."""
+    """Let new enrichments report to no monitor, if *monitor* is the active one."""
     global _active
     with _lock:
         if _active is monitor:
@@ -280,9 +281,10 @@ def _deactivate(monitor: Monitor) -> None:
 
 def _hosts_and_slots(host: str | None) -> tuple[str, str | None, int | None]:
     """
-    Return where workers reach this machine, and how many tasks can run at the same time, as far as Spark tells.
+    Return the host under which workers reach this machine, the address to listen on, and the number of task slots.
 
-    In between: the address to listen on, where that is another one, as behind a Kubernetes service; None: it is not.
+    The address to listen on is None unless it differs from the host, as it does behind a Kubernetes service. The number
+    of task slots is None if Spark does not tell it.
     """
     from pyspark.sql import SparkSession
 

@@ -27,7 +27,7 @@ _export: Export | None = None
 
 
 def export(state: State) -> Export | None:
-    """Return the export of this program to the providers that it has set, from now on of *state*; None without them."""
+    """Let the export of this program read *state* from now on, and return it; None without opentelemetry-api."""
     global _export
     try:
         from opentelemetry import metrics, trace
@@ -43,17 +43,18 @@ class Export:
     """
     Observable counters of the totals by source, and a span for each task that has ended.
 
-    A program has one, because a meter takes the name of a counter once; it counts on over all monitors of the program.
+    A program has one export, because a meter takes the name of a counter only once. Its counters go on when a new
+    monitor follows an earlier one.
     A thread of its own hands the spans over, because an exporter may take seconds, or raise.
 
     Args:
-        meter: Of OpenTelemetry.
-        tracer: Of OpenTelemetry.
+        meter: A meter of OpenTelemetry.
+        tracer: A tracer of OpenTelemetry.
     """
 
     def __init__(self, meter: Any, tracer: Any) -> None:
         self._state: State | None = None
-        self._past: dict[str, Stats] = {}  # the totals of the monitors before, by source
+        self._past: dict[str, Stats] = {}  # the totals of earlier monitors, by source
         self._tracer = tracer
         self._tasks: queue.SimpleQueue[Task | threading.Event] = queue.SimpleQueue()
         for name in _COUNTERS:
@@ -64,12 +65,12 @@ class Export:
         threading.Thread(target=self._work, name="enrichkit-spans", daemon=True).start()
 
     def watch(self, state: State) -> None:
-        """Export *state* from now on, after what was exported before."""
+        """Export *state* from now on, on top of the totals of earlier monitors."""
         self._past = self._totals()
         self._state = state
 
     def ended(self, task: Task) -> None:
-        """Have the span of *task*, which has ended, exported. It never waits."""
+        """Queue the span of *task*, which has ended, for the export, without waiting."""
         self._tasks.put(task)
 
     def flush(self, seconds: float) -> None:
@@ -87,7 +88,7 @@ class Export:
                 continue
             try:
                 self._span(task)
-            except Exception:  # noqa: BLE001  # an exporter of the user must not end those of later tasks
+            except Exception:  # noqa: BLE001  # an exporter that raises must not end the export of later tasks
                 if not told:
                     told = True
                     _log.exception("OpenTelemetry did not take the span of a task; the job goes on.")

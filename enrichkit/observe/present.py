@@ -30,7 +30,7 @@ from .view import VERSION
 __all__ = ["view_of"]
 
 RECENT = 10
-"""Moments of the history, mostly seconds, of which the current rates are the mean."""
+"""Number of the last moments of the history, mostly seconds, whose mean is the current rate."""
 MINUTE = 60.0
 TASKS_SHOWN = 200
 
@@ -110,7 +110,7 @@ def time_shares(stats: Stats) -> list[TimeShare]:
 
 
 def totals_of(stats: Stats, failed: Stats) -> Totals:
-    """Return the counters of *stats*, and those among them of attempts that *failed*."""
+    """Return the counters of *stats*, and the tasks and calls of *failed*, the attempts that did not end well."""
     return {
         "rows": stats.rows,
         "keys": stats.rows - stats.null_keys,
@@ -204,9 +204,10 @@ def _source(state: State, name: str, now: float, rows: int | None, slots: int | 
 
 def _of_now(tasks: Sequence[Task], facts: dict[str, Any], now: float) -> Stats | None:
     """
-    Return the statistics of the tasks that tell what limits the source now; None: no task runs, or none knows yet.
+    Return the statistics of the tasks that tell what limits the source now; None: no task runs, or none made a call.
 
-    Those are the tasks of the last minute with the options of now: the advice of a minute ago may have been followed.
+    These are the tasks that have pushed in the last minute and have the current options, because a user may have
+    followed an earlier advice since then.
     """
     if not any(task.state == "running" for task in tasks):
         return None
@@ -217,7 +218,7 @@ def _of_now(tasks: Sequence[Task], facts: dict[str, Any], now: float) -> Stats |
 
 
 def _progress(state: State, rows: int | None, now: float, source: str | None = None) -> Progress:
-    """Return the rows that left; *rows* are those of the whole job, through each enrichment once."""
+    """Return the rows that have left the tasks; each of the job's *rows* leaves once for each enrichment."""
     done, in_vain = state.emitted(source)
     plans = {task.facts["plan"] for task in state.of(source) if task.stats.rows}  # a fallback has no rows of its own
     if rows is None:
@@ -308,7 +309,7 @@ def _worker(facts: dict[str, Any]) -> str:
 
 
 def _weight(time: Iterable[TimeShare]) -> float:
-    """Return the seconds that the tasks of a source have waited for it."""
+    """Return the seconds that the tasks of a source have waited for the source or for a limit."""
     return sum(part["seconds"] for part in time if part["name"] in ("source", "limit"))
 
 

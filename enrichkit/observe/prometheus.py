@@ -53,7 +53,7 @@ def text(state: State) -> str:
 
 
 class _Collector:
-    """Makes metric families of the state, in the form in which prometheus-client collects them."""
+    """The metric families of a state, in the form in which prometheus-client collects them."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -117,7 +117,7 @@ class _Collector:
 
 def _buckets(values: Distribution) -> list[tuple[str, float]]:
     """
-    Return the buckets as Prometheus wants them: upper bounds with how many values are below each.
+    Return the buckets as Prometheus wants them: each upper bound with the number of values below it.
 
     The bounds are the same for all sources and at all times, because `rate` and `histogram_quantile` compare them.
     """

@@ -8,8 +8,8 @@ What the web server of a monitor answers; `server.py` runs it. It needs the extr
     /<view token>/report.html   the page as one file, as a download
     /push                       takes what a worker pushes, with the push token
 
-Who knows the view token sees the page. The token is in the path, and the page has only relative URLs, so that both work
-behind a proxy that puts a prefix before the path, as those of notebooks do.
+Whoever knows the view token sees the page. The token is in the path, and the page has only relative URLs, so that both
+work behind a proxy that puts a prefix before the path, as the proxies of notebooks do.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Routes:
     The routes of one monitor; `application` is what a server runs.
 
     Args:
-        view_token: Who knows it may read.
-        push_token: Who knows it may push.
-        view: Returns the view of now.
+        view_token: Token that permits reading.
+        push_token: Token that permits pushing.
+        view: Returns the current view.
         push: Takes the body of one push, or raises a ValueError.
         metrics: Returns the text for Prometheus.
         report: Returns the report as HTML.
-        stopping: Is set when the server stops; the streams of events end then.
+        stopping: Event that is set when the server stops; the streams of events end then.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Routes:
         self._stopping = stopping
         self._files = page_files()
         download = {"Content-Disposition": 'attachment; filename="enrichkit-report.html"'}
-        unbuffered = {"X-Accel-Buffering": "no"}  # which nginx obeys
+        unbuffered = {"X-Accel-Buffering": "no"}  # nginx obeys this header
         self._answers: dict[str, Callable[[], Response]] = {
             "view": lambda: Response(msgspec.json.encode(view()), media_type="application/json"),
             "events": lambda: StreamingResponse(self._events(), media_type="text/event-stream", headers=unbuffered),
@@ -88,7 +88,7 @@ class Routes:
             Route("/{token}/{name:path}", self._read),
         ]
         self.application = Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=1000)])
-        self.application.router.redirect_slashes = False  # its redirects have the path without the prefix of a proxy
+        self.application.router.redirect_slashes = False  # its redirects would lack the prefix of a proxy
 
     def _check(self, request: Request) -> None:
         if not hmac.compare_digest(request.path_params["token"].encode(), self._view_token):
@@ -128,8 +128,9 @@ class Routes:
         """
         Yield one event each second, and at the end the last view and `end`.
 
-        `view` has what `changes` returns. `beat` says that nothing has changed: a page would not see a comment, and so
-        could not tell a quiet job from a proxy that holds the stream back.
+        The event `view` has what `changes` returns. The event `beat` says that nothing has changed. It is no comment of
+        the stream, because a page does not see comments, and could not tell a quiet job from a proxy that holds the
+        stream back.
         """
         sent: View | None = None
         while True:
@@ -152,7 +153,7 @@ def changes(old: View | None, new: View) -> dict[str, Any] | None:
     Return what a page that shows *old* has to know to show *new*, or None when only the time has changed.
 
     The history is by far the largest part, and few of its points change. So `view` is *new* without the points that the
-    page has: it drops its first `drop` points, keeps the next `keep`, and appends those of `view`.
+    page has: the page drops its first `drop` points, keeps the next `keep`, and appends those of `view`.
     """
     if old is None:
         return {"drop": 0, "keep": 0, "view": new}

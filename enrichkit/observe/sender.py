@@ -2,7 +2,8 @@
 The way from a worker to the monitor: a thread that pushes what the tasks of this process did, once a second.
 
 The thread uses blocking sockets, so that the event loop with the calls never waits for the monitor. A monitor that
-cannot be reached costs the tasks nothing but one line in the log; what they did is kept, and sent when it can be.
+cannot be reached costs the tasks nothing but one line in the log; what they did is kept, and sent when the monitor can
+be reached.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _log = logging.getLogger("enrichkit")
 
 TIMEOUT = 2.0
 AGAIN, AGAIN_MAX = 1.0, 30.0
-"""Seconds after which a monitor that could not be reached is tried again: the first time, and at most, by doubling."""
+"""Back-off before a monitor that could not be reached is tried again, in seconds: at first, and at most; it doubles."""
 WAITING_MAX = 2_000
-"""Most reports that wait for a monitor; that of a task that has ended takes the place of one that still runs."""
+"""Most reports that wait; beyond that, the report of an ended task replaces the report of one that still runs."""
 BODY_MAX = 1 << 19
-"""Bytes of a push from which on further reports wait for the next one; the monitor takes twice as much."""
+"""Bytes of a push from which on further reports wait for the next push; the monitor takes twice as many bytes."""
 NOT_TAKEN = (400, 413, 422)
-"""Statuses by which a monitor says that the reports are wrong, and not that it has no time."""
+"""Statuses by which a monitor says that the reports are wrong; after another error the reports are sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Address:
     Attributes:
         host: Name or address of the driver's machine, as the workers see it.
         port: Port of the monitor.
-        token: What a worker proves with that it belongs to the job.
+        token: The secret by which a worker proves that it belongs to the job.
     """
 
     host: str
@@ -49,7 +50,7 @@ class Address:
 
 class Sender:
     """
-    Pushes reports of tasks to one monitor.
+    A thread that pushes reports of tasks to one monitor.
 
     Args:
         address: The monitor.
@@ -57,7 +58,7 @@ class Sender:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._reports: dict[str, dict[str, Any]] = {}  # that wait, by task
+        self._reports: dict[str, dict[str, Any]] = {}  # the reports that wait, by task
         self._sent = threading.Condition()
         self._under_way: set[str] = set()
         self._failures = 0  # in a row
@@ -66,7 +67,7 @@ class Sender:
         threading.Thread(target=self._work, name="enrichkit-sender", daemon=True).start()
 
     def put(self, reports: Iterable[dict[str, Any]]) -> None:
-        """Have *reports* sent instead of earlier ones of their tasks. It never waits."""
+        """Queue *reports* in place of earlier ones of their tasks, without waiting."""
         with self._sent:
             for report in reports:
                 if report["id"] in self._reports or self._has_room(report):
@@ -75,9 +76,9 @@ class Sender:
 
     def put_last(self, reports: Iterable[dict[str, Any]], seconds: float) -> None:
         """
-        Have *reports* sent, and wait for it, *seconds* at most: Spark may end this process after its task.
+        Queue *reports*, and wait until they are sent, at most *seconds*: Spark may end this process after its task.
 
-        While the monitor is not reached, nobody waits.
+        While the monitor cannot be reached, return at once.
         """
         last = {report["id"]: report for report in reports}
         self.put(last.values())
@@ -116,7 +117,7 @@ class Sender:
                 time.sleep(min(AGAIN_MAX, AGAIN * 2 ** min(self._failures - 1, 10)))
 
     def _take(self) -> list[tuple[dict[str, Any], bytes]]:
-        """Take reports out of those that wait, as many as one push holds, each with its bytes."""
+        """Remove as many of the waiting reports as one push holds, and return each with its bytes."""
         taken, size = [], 0
         while self._reports and size < BODY_MAX:
             key = next(iter(self._reports))
@@ -128,7 +129,7 @@ class Sender:
         return taken
 
     def _push(self, reports: list[tuple[dict[str, Any], bytes]]) -> None:
-        """Push *reports*; where the monitor does not take them, each alone, and leave out what it does not take."""
+        """Push *reports*. If the monitor does not take them, push each alone, and drop those that it does not take."""
         body = b'{"version": 1, "tasks": [%s]}' % b", ".join(encoded for _, encoded in reports)
         status = self._post(body)
         if status in NOT_TAKEN and len(reports) > 1:
@@ -166,7 +167,7 @@ class Sender:
             self._connection = None
 
     def _tell(self, what: str) -> None:
-        """Log once that the monitor does not hear all of this worker."""
+        """Log once that the monitor does not get all reports of this worker."""
         if not self._told:
             self._told = True
             _log.warning(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MonitorServer"]
 
-STOP_TIMEOUT = 0.5  # seconds that answers under way have at the end
+STOP_TIMEOUT = 0.5  # seconds that answers under way get at the end
 BACKLOG = 128  # connections that wait to be accepted
 CONNECTIONS_MAX = 1000  # each worker process keeps one open
 
@@ -50,10 +50,10 @@ class MonitorServer:
     Args:
         host: Name or address under which browsers and workers reach the server.
         port: Port to listen on; 0 takes a free one.
-        view_token: Who knows it may read.
-        push_token: Who knows it may push.
+        view_token: Token that permits reading.
+        push_token: Token that permits pushing.
         listen: Address to listen on; None: `host`.
-        view: Returns the view of now. Nobody may change the view afterwards: the next one is compared with it.
+        view: Returns the current view, which must not change afterwards: the next view is compared with it.
         push: Takes the body of one push. A ValueError is answered with status 400 and its text.
         metrics: Returns the text for Prometheus.
         report: Returns the report as HTML.
@@ -109,7 +109,7 @@ class MonitorServer:
 
     def start(self) -> None:
         """
-        Listen, and return then.
+        Start to listen, and return when the thread of the server runs.
 
         Raises:
             ConfigError: The packages of the extra `monitor` are not installed, or the address cannot be listened on.
@@ -120,7 +120,8 @@ class MonitorServer:
                     f"The monitor needs the package {package}, which is not installed. "
                     "Run: pip install 'enrichkit[monitor]'"
                 )
-        # Here, because `import enrichkit` must not need them, nor the quarter of a second that they take.
+        # The import is here, because `import enrichkit` must need neither these packages nor the quarter of a second
+        # that their import takes.
         from uvicorn import Config, Server
 
         from .routes import Routes
@@ -129,7 +130,7 @@ class MonitorServer:
         self.port = listener.getsockname()[1]
         config = Config(
             Routes(**self._functions, stopping=self._stopping).application,
-            http="h11",  # these would else depend on what is installed, and on the environment
+            http="h11",  # the defaults of these settings depend on what is installed, and on the environment
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -175,7 +176,7 @@ class MonitorServer:
         return listener
 
     async def _serve(self, server: Server, listener: socket.socket) -> None:
-        """Serve until `_stopping` is set, and for a moment more; cancel what is still under way then."""
+        """Serve until `_stopping` is set; then give answers under way a moment, and cancel those that remain."""
         self._loop = asyncio.get_running_loop()
         self._ready.set()
         quiet = _Quiet(self._stopping)
@@ -197,7 +198,7 @@ class MonitorServer:
 
 
 class _Quiet(logging.Filter):
-    """Lets no record of the server's own thread through, but the first error: a broken monitor says so once."""
+    """A filter that drops log records of the server's thread but the first error, so a broken monitor says so once."""
 
     def __init__(self, stopping: asyncio.Event) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ __all__ = ["rate_of_tokens", "saved_by", "spending_of", "words"]
 
 
 def saved_by(stats: Stats) -> dict[str, int]:
-    """Return how many rows of *stats* were answered without a call, by what answered them, as far as keys tell it."""
+    """Return how many rows of *stats* had no call, by what answered them, as far as the counts of keys tell this."""
     found = {
         "reuse": stats.rows - stats.null_keys - stats.keys + stats.shared + stats.reused,
         "cache": stats.cached,
@@ -24,7 +24,7 @@ def saved_by(stats: Stats) -> dict[str, int]:
 
 
 def spending_of(stats: Stats, seconds: float) -> Spending | None:
-    """Return what the calls of *stats* have cost in *seconds*; None: their source reports nothing of the kind."""
+    """Return what the calls of *stats* have cost in *seconds*; None: the source has reported no costs."""
     if not stats.spent:
         return None
     paid = stats.metered * stats.sent / max(1, stats.calls)  # keys of the calls whose cost is known

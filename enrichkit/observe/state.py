@@ -1,9 +1,9 @@
 """
 All that workers have pushed to a monitor, and its history second by second.
 
-A task is known by the id of its run. A push replaces the one before of the same task, so pushes that come twice or not
-at all change no total. Tasks that ended long ago are added up, so that a stream of a million tasks takes no more
-memory.
+A task is known by the id of its run. A push replaces the previous push of the same task, so a push that comes twice or
+not at all changes no total. Tasks that ended long ago are added up, so that the memory does not grow in a stream of a
+million tasks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Moment", "State", "Task"]
 TASKS_MAX = 500
 """Ended tasks that are kept one by one."""
 MOMENTS_MAX = 1_200
-"""Moments of the history that are kept; beyond that, two neighbours become one."""
+"""Most moments of the history; when there are more, each two neighbours become one."""
 LOST_AFTER = 10.0
 """Seconds without a push after which a running task counts as lost; it pushes once a second."""
 GIVEN_UP_AFTER = 60.0
@@ -30,7 +30,7 @@ GIVEN_UP_AFTER = 60.0
 AWAY_MAX = 200
 """Outages that are kept."""
 IDS_MAX = 20_000
-"""Tasks that were added up and are still known by their ids, so that a late report of theirs is not counted."""
+"""Added-up tasks whose ids are still known, so that a late push of one of them is not counted."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Task:
         stats: The statistics so far.
         seen: Time of the last push.
         state: `running`, `ok`, `failed`, `stopped` or `lost`.
-        repeated: Whether it counts as failed, although it ended well, because a later attempt has begun.
+        repeated: Whether the task counts as failed, although it ended well, because a later attempt has begun.
     """
 
     facts: dict[str, Any]
@@ -54,11 +54,11 @@ class Task:
 
     @property
     def failed(self) -> bool:
-        """Whether the attempt did not end well, so that Spark does its work again, or has done it elsewhere."""
+        """Whether the attempt did not end well, so that Spark repeats its work, or has done this work elsewhere."""
         return self.state in ("failed", "lost")
 
     def ended(self, now: float) -> bool:
-        """Return whether nothing more is to come from it."""
+        """Return whether no further push of the task is expected."""
         return self.state != "running" and (self.state != "lost" or now - self.seen > GIVEN_UP_AFTER)
 
 
@@ -68,11 +68,11 @@ class Moment:
     The change of all statistics in one step of the history.
 
     Attributes:
-        at: Time of its end, in seconds since 1970.
-        seconds: Its length.
-        stats: What was done in it.
-        in_flight: Calls in flight at its end.
-        capacity: Slots of the tasks that ran at its end.
+        at: Time of the end of the step, in seconds since 1970.
+        seconds: Length of the step.
+        stats: What was done in the step.
+        in_flight: Calls in flight at the end of the step.
+        capacity: Slots of the tasks that ran at the end of the step.
     """
 
     at: float
@@ -93,7 +93,7 @@ class Away:
 
 @dataclass
 class _Ended:
-    """Tasks of a source that were added up: the facts of one, and what all of them did, and those that failed."""
+    """The added-up tasks of a source: the facts of one of them, what all did, and what those that failed did."""
 
     facts: dict[str, Any]
     stats: Stats = field(default_factory=Stats)
@@ -117,14 +117,14 @@ class State:
         now: Time at which the monitor began, in seconds since 1970.
 
     Attributes:
-        began: That time.
-        added: Tasks that were added up.
+        began: Time at which the monitor began.
+        added: Number of tasks that were added up.
         first: When the first task began; None: there was none.
-        tasks: By the id of the run, in the order of the first push.
+        tasks: The tasks that were not added up, by the id of the run, in the order of the first push.
         history: The moments so far.
         away: The last times in which a source was away.
-        ended: Called with each task when it ends, by the thread that pushes, so it must return at once; None: nobody
-            asks.
+        ended: Function that gets each task when the task ends. The thread that pushes calls it, so it must return at
+            once. None: nothing is called.
     """
 
     def __init__(self, now: float) -> None:
@@ -146,7 +146,7 @@ class State:
         Take what a worker has pushed.
 
         Raises:
-            ValueError: *body* is nothing that a worker pushes. Nothing of it was taken.
+            ValueError: *body* is not a push of a worker. No part of *body* was taken.
         """
         read = [_read(task, now) for task in _tasks_of(body)]
         with self._lock:
@@ -166,7 +166,7 @@ class State:
             self._fold(now)
 
     def tick(self, now: float) -> None:
-        """End the current moment of the history: once a second."""
+        """End the current moment of the history; called once a second."""
         with self._lock:
             for task in self.tasks.values():
                 if task.state == "running" and now - task.seen > LOST_AFTER:
@@ -222,13 +222,13 @@ class State:
             return tasks[-1].facts if tasks else self._ended[source].facts
 
     def _note_repeated(self, task: Task) -> None:
-        """Note that Spark makes the work of earlier attempts again, of which *task* is a later one."""
+        """Count earlier attempts at the work of *task* as failed or lost, because Spark repeats this work in *task*."""
         for other in self._before_it(task):
             other.repeated = other.state == "ok"
             other.state = "lost" if other.state == "running" else "failed" if other.state == "ok" else other.state
 
     def _note_in_vain(self, task: Task) -> None:
-        """Note that *task* gives no rows: an earlier attempt that had ended well is the one that Spark keeps."""
+        """Count earlier attempts that ended well as `ok` again: Spark keeps their rows, because *task* gives none."""
         for other in self._before_it(task):
             if other.repeated:
                 other.state, other.repeated = "ok", False
@@ -313,7 +313,7 @@ _CHANGES = (
 
 
 def difference(total: Stats, before: Stats) -> Stats:
-    """Return what was done between *before* and *total*, as far as a subtraction can tell it."""
+    """Return what was done between *before* and *total*, in the fields of which a subtraction can tell this."""
     parts: dict[str, Any] = {}
     for name in _CHANGES:
         parts[name] = max(type(getattr(total, name))(0), getattr(total, name) - getattr(before, name))
@@ -325,7 +325,7 @@ def difference(total: Stats, before: Stats) -> Stats:
 
 
 def _with_hottest(stats: Stats) -> Stats:
-    """Return *stats* with no more than the keys that have the most rows."""
+    """Return *stats*; if it has many keys in `hot`, keep those with the most rows."""
     if len(stats.hot) <= 4 * LARGEST:
         return stats
     hottest = sorted(stats.hot.items(), key=lambda entry: -entry[1])[: 2 * LARGEST]
@@ -370,7 +370,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
     "capacity_max": (int,),
 }
 _COUNTED: dict[str, tuple[type, ...]] = {"emitted": (int,), "in_flight": (int,), "lag": (int, float)}
-"""Facts that a worker of another version may lack; then they are 0."""
+"""Facts that a push of another version may lack; an absent one is 0."""
 
 
 def _read(task: dict[str, Any], now: float) -> Task:

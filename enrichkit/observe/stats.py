@@ -10,7 +10,7 @@ __all__ = ["LARGEST", "VERSION", "Distribution", "Stats"]
 
 VERSION = 1
 LARGEST = 10
-"""The slowest keys that statistics keep, and the keys with the most rows that a run keeps."""
+"""Number of slowest keys that statistics keep, and of keys with the most rows that a run keeps."""
 
 
 BUCKET_MAX = 1_000
@@ -23,9 +23,9 @@ class Distribution:
     Measured values in logarithmic buckets, eight to an octave (6 to 12 % wide), merged by addition.
 
     Attributes:
-        counts: Number of the bucket to how many values fell into it; see `bounds`.
+        counts: How many values fell into a bucket, by the number of the bucket; see `bounds`.
         sum: Sum of the values, exact.
-        unit: The value 1: one microsecond for durations, 1 for numbers. Values below one unit are in bucket 0.
+        unit: What one unit is: one microsecond for durations, 1 for numbers. Values below one unit are in bucket 0.
 
     >>> both = Distribution({8: 1}, 1.0, 1.0) + Distribution({8: 2, 16: 1}, 4.0, 1.0)
     >>> both.total, both.mean
@@ -57,7 +57,7 @@ class Distribution:
         return self.sum / self.total if self.counts else None
 
     def quantile(self, share: float) -> float | None:
-        """Return about the quantile *share* (0..1), by its rank inside its bucket; None without a value."""
+        """Return an estimate of the quantile *share* (0..1), by its rank inside its bucket; None without a value."""
         wanted, seen = share * self.total, 0
         for bucket in sorted(self.counts):
             count = self.counts[bucket]
@@ -223,7 +223,7 @@ class Stats:
         Read what `as_dict` of this or another version returned; a field that is not known, or absent, is left out.
 
         Raises:
-            ValueError: A field holds what it cannot hold.
+            ValueError: A field has a value of a wrong type or out of range.
         """
         empty = cls()
         try:
@@ -275,7 +275,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(empty: Any, value: Any) -> Any:
-    """Return *value* as the type of *empty*, the value of the field in statistics of nothing."""
+    """Return *value* as the type of *empty*, the value that the field has in empty statistics."""
     if isinstance(empty, Distribution):
         counts = {int(_number(b)): int(_number(n)) for b, n in value["counts"]}
         if counts and max(counts) > BUCKET_MAX:

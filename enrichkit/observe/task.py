@@ -1,4 +1,4 @@
-"""One task as it is observed: who it is, its statistics so far, and what is told of it while it runs and at its end."""
+"""One observed task: its identity, its statistics so far, and the reports about it while it runs and at its end."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ SAMPLE = 0.05
 PUSH = 1.0
 """Seconds between two pushes of a task that runs."""
 HOT_MAX = 64
-"""Keys whose rows are counted: those with the most rows of each slice."""
+"""Most keys whose rows are counted; they come from the keys with the most rows of each slice."""
 SAMPLE_ROWS = 1_000
-"""Rows of each slice that are counted, from all over it; all of them would take a tenth of the time of a known row."""
+"""Rows of each slice that are counted, spread over the slice; all would take a tenth of the time of a known row."""
 ERROR_MAX = 2_000
 """Characters of an error that the monitor gets; a source may have said a page of text."""
 PATIENCE = 0.5
-"""Most seconds that the end of a task waits until its statistics are complete, and have reached the monitor."""
+"""Most seconds that the end of a task waits for its complete statistics, and then again for their last push."""
 
 
 F = TypeVar("F", bound="Callable[..., None]")
 
 
 def _harmless(method: F) -> F:
-    """Let *method* raise nothing: who looks at a task must not end it. The log has the first error of a task."""
+    """Let *method* raise nothing, because observing a task must not end it; log the first exception of each task."""
 
     @functools.wraps(method)
     def watched(self: ObservedTask, *args: Any) -> None:
         try:
             method(self, *args)
-        except Exception:  # noqa: BLE001  # whatever it is, the task is not part of it
+        except Exception:  # noqa: BLE001  # whatever it is, it must not end the task
             if not self.broken:
                 self.broken = True
                 _log.exception("The statistics of a task are incomplete; the task does not change by that.")
@@ -93,7 +93,7 @@ class ObservedTask:
         self._cpu = 0.0
         self._in_flight_max = 0
         self._bytes_seconds = 0.0
-        self._allowed_seconds = 0.0  # calls that might have been in flight, times seconds, with capacity="auto"
+        self._allowed_seconds = 0.0  # calls allowed in flight x seconds, for capacity="auto"
         self._lag = self._lag_max = 0.0
         self._held: str | None = None
         self._null_keys = 0
@@ -110,7 +110,7 @@ class ObservedTask:
 
     @_harmless
     def saw(self, keys: Sequence[Key], codes: pa.Int32Array) -> None:
-        """Count the rows of a slice that have no key, and those of the keys with the most rows; see `KeySlice`."""
+        """Count the rows of a slice without a key, and the rows of its most frequent keys; see `KeySlice`."""
         self._null_keys += codes.null_count
         if len(keys) == len(codes) - codes.null_count:
             return  # each key has one row
@@ -164,9 +164,9 @@ class ObservedTask:
     @_harmless
     def end(self, loop: LoopThread, error: BaseException | None) -> None:
         """
-        Tell observers, log and monitor of the task, which has ended with *error*. On Spark's thread.
+        Report the task, which has ended with *error*, to observers, log and monitor. On Spark's thread.
 
-        The run must be closed, or a mail be posted that closes it, so that its statistics are final.
+        Before, close the run or post a mail that closes it, so that its statistics are final.
         """
         state = "ok" if error is None else "stopped" if isinstance(error, GeneratorExit | BrokenPipeError) else "failed"
         final = threading.Event()
@@ -242,7 +242,7 @@ class ObservedTask:
         }
 
     def _of_fallbacks(self, state: str) -> Iterator[dict[str, Any]]:
-        """Yield a report for each run behind the run that has made calls: its source counts these calls, too."""
+        """Yield a report for each fallback, tier and refresh with calls, because its source counts these calls, too."""
         for number, run in enumerate(self._run.behind() if self._run is not None else ()):
             if not run.stats.calls:
                 continue
@@ -269,19 +269,19 @@ class ObservedTask:
 
 
 def _engine_of(run: Run) -> Engine:
-    """Return the engine of *run*, of which a run itself knows less."""
+    """Return the engine of *run* with its full type; a run knows only a part of it."""
     return cast("Engine", run.engine)
 
 
 def _sampled(rows: int, wanted: int) -> npt.NDArray[np.int64]:
-    """Return *wanted* of the numbers below *rows*: one of each part, at random: rows may be sorted, or in cycles."""
+    """Return *wanted* numbers below *rows*, a random one of each part, because rows may be sorted or in cycles."""
     import numpy as np
 
     return np.arange(wanted) * rows // wanted + np.random.default_rng(rows).integers(0, rows // wanted, wanted)
 
 
 def _tell_log(source: str, info: TaskInfo, state: str, stats: Stats, report: dict[str, Any]) -> None:
-    """Log one line for the task; ENRICHKIT_LOG in the environment, `text` or `json`, has it on stderr in any case."""
+    """Log one line for the task; ENRICHKIT_LOG in the environment, `text` or `json`, puts it on stderr in any case."""
     form = os.environ.get("ENRICHKIT_LOG")
     if form in ("text", "json") and not _log.isEnabledFor(logging.INFO):
         _log.setLevel(logging.INFO)

@@ -29,12 +29,12 @@ BAR = 40
 
 class Terminal:
     """
-    Shows a view until it is stopped; the last one stays on the screen.
+    A table of the current view, which is shown until `stop`; the last view stays on the screen.
 
     Args:
         view: Returns the current view.
         url: Address of the page.
-        console: Where to; None: stderr.
+        console: Where the table is shown; None: on stderr.
     """
 
     def __init__(self, view: Callable[[], View], url: str, console: Console | None = None) -> None:
@@ -94,7 +94,7 @@ def table_of(view: View, url: str) -> RenderableType:
             f"{totals['retries']:,}",
             f"{totals['cached']:,}",
         )
-    # Absent where `enrichkit top` shows a monitor of an older version, as is `without_answer` above.
+    # A monitor of an older version, which `enrichkit top` may show, lacks `spending`, and `without_answer` above.
     paid = [(source["name"], words(spent)) for source in view["sources"] if (spent := source.get("spending"))]
     parts += [
         table,
@@ -112,7 +112,7 @@ def _bar(view: View) -> Any:
     for part in view["time"]:
         style = _STYLES.get(part["name"], "white")
         bar.append("█" * round(part["share"] * BAR), style=style)
-        if part["share"] >= 0.005:  # else it would be shown as 0 %
+        if part["share"] >= 0.005:  # a smaller share would be shown as 0 %
             legend.append(f"  {part['label']} {part['share']:.0%}", style=style)
     return bar + legend
 

@@ -17,7 +17,7 @@ __all__ = ["ORIGINS", "Observed", "observe"]
 ORIGINS = ("call", "shared", "preload", "reuse", "journal", "cache", "stale", "fallback")
 _DETAILS = {"value", "status", "error", "attempts", "latency", "origin"}
 _COSTS = {"spent"}
-"""The details of sources that report what a call has cost."""
+"""The further details of sources that report what a call has cost."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Observed:
         Return, for each column, the number of `rows`, of rows by status and of rows by origin.
 
         Args:
-            progress: Of a streaming query: the progress of one micro-batch, such as `query.lastProgress`. In batch
-                leave it out: the totals are those of the first action on `frame`, and are waited for.
+            progress: For a streaming query, the progress of one micro-batch, such as `query.lastProgress`. Leave it out
+                for a batch query: the method then waits for the first action on `frame`, and returns its totals.
 
         Raises:
             ConfigError: *progress* is left out for a streaming query, or has no such metrics.
@@ -62,8 +62,8 @@ def observe(df: DataFrame, *columns: str, name: str = "enrichkit") -> Observed:
     """
     Count the rows of *df* by status and origin while Spark runs an action on it.
 
-    The totals are exact from Spark 4.3 on, whatever Spark repeats. Before, they are exact unless Spark repeats a task
-    that had ended well, because its shuffle files are lost: these rows count again.
+    The totals are exact from Spark 4.3 on, whatever Spark repeats. Before 4.3, they are exact unless Spark
+    repeats a task that had ended well, because its shuffle files are lost: the rows of such a task count again.
 
     Args:
         df: A DataFrame with columns that `enrich(..., details=True)` made. Batch or streaming, classic or Connect.
@@ -74,7 +74,7 @@ def observe(df: DataFrame, *columns: str, name: str = "enrichkit") -> Observed:
         The DataFrame to use from now on, and its totals.
 
     Raises:
-        ConfigError: A column has no details, or there is none that has. On the driver.
+        ConfigError: On the driver: one of *columns* has no details, or no column of *df* has any.
 
     >>> from enrichkit import enrich
     >>> observed = observe(df.withColumn("profile", enrich("redis", "user_id", details=True)))

@@ -1,8 +1,8 @@
 """
 The view of a monitor: what the page, the terminal and the report show, as JSON can hold it.
 
-`state.py` makes it, and nothing that shows it computes figures of its own. Durations are seconds, times are seconds
-since 1970, sizes are bytes, shares are from 0 to 1; None is a figure that is not known.
+`present.py` makes the view, and nothing that shows the view computes figures of its own. Durations are seconds, times
+are seconds since 1970, sizes are bytes, shares are from 0 to 1; None is a figure that is not known.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TimeShare(TypedDict):
 
 
 class Progress(TypedDict):
-    """Rows that have left the engine; `total`, and so `share` and `eta`, is known where `monitor(rows=...)` told it."""
+    """Rows that have left the engine; `total`, `share` and `eta` are None unless `monitor(rows=...)` told the rows."""
 
     rows: int
     total: int | None
@@ -103,7 +103,7 @@ class HeldBack(TypedDict):
 
 
 class Point(TypedDict):
-    """One second of the history; rates are per second, latencies those of the calls that ended in it."""
+    """One moment of the history, mostly a second; rates are per second, latencies of the calls that ended in it."""
 
     at: float
     rows: float
@@ -138,7 +138,7 @@ class Outage(TypedDict):
 
 
 class Slow(TypedDict):
-    """One of the slowest keys, as the hash that messages show."""
+    """One of the slowest keys, as messages show it: as a hash, unless `show_keys` is set."""
 
     key: str
     seconds: float
@@ -146,7 +146,7 @@ class Slow(TypedDict):
 
 
 class Hot(TypedDict):
-    """One of the keys with the most rows, as the hash that messages show."""
+    """One of the keys with the most rows, as messages show it: as a hash, unless `show_keys` is set."""
 
     key: str
     share: float
@@ -210,7 +210,7 @@ class Saved(TypedDict):
 
 
 class Spending(TypedDict):
-    """What calls have cost, by unit; of `unknown` calls it is not known, or not yet. `saved` is an estimate."""
+    """What calls have cost, by unit; the cost of `unknown` calls is not known, or not yet. `saved` is an estimate."""
 
     spent: dict[str, float]
     per_second: dict[str, float]
@@ -250,7 +250,7 @@ class SourceView(TypedDict):
 
 
 class View(TypedDict):
-    """Everything; `state`: `waiting` (no task yet), `running`, `idle` (all tasks so far have ended) or `closed`."""
+    """The whole view; `state`: `waiting` (no task yet), `running`, `idle` (all tasks so far have ended) or `closed`."""
 
     version: int
     at: float

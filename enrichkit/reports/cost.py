@@ -1,8 +1,8 @@
 """
 `estimate()`: what a job will cost, from the distinct keys of its DataFrame, a sample of them, and a few calls.
 
-Spark counts the keys and their bytes, exactly. What a key costs is nearly a straight line over its bytes, so a few keys
-tell the cost of all: `trial.py` fits it, and the sums of Spark are put in.
+Spark counts the keys and their bytes, exactly unless `approximate=True`. The cost of a key is nearly a linear function
+of its bytes, so a few keys tell the cost of all: `trial.py` fits the line, and puts in the sums of Spark.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class CostEstimate(Report):
         source: Name of the source.
         rows: Rows of the DataFrame.
         distinct: Distinct keys.
-        asked: Keys that are asked for: a key once for each partition that has it, or once in all with `shuffle`.
+        asked: Keys that are asked for: each key once per partition that has it, or, with `shuffle`, once per job.
         calls: Calls of the job, without retries.
         batch_size: Keys per call.
-        spent: What they cost, by unit: `requests`, `tokens`, `cost` and whatever else the connector counts.
+        spent: What these calls cost, by unit: `requests`, `tokens`, `cost` and whatever else the connector counts.
         seconds: Fewest seconds of the job, by its rate and by how long the calls took. None: neither is known.
         bound: What the seconds follow from: a unit of the rate, `latency`, or empty.
         sampled: Keys of the sample.
         tried: Calls that were made for the estimate and answered.
-        paid: What these have cost, by unit.
-        failed: Calls that were made for it and failed.
+        paid: What all calls for the estimate have cost, also the failed ones, by unit.
+        failed: Calls that were made for the estimate and failed.
     """
 
     source: str
@@ -72,7 +72,7 @@ class CostEstimate(Report):
 
     @property
     def cost(self) -> float | None:
-        """Price of the job, in the currency of the prices in the config; None: it has none."""
+        """Price of the job, in the currency of the prices in the config; None: the config has no prices."""
         return self.spent.get("cost")
 
     def __str__(self) -> str:
@@ -116,20 +116,20 @@ def estimate(
     Estimate what `enrich` with these arguments will cost for *df*: calls, tokens, price and time.
 
     Spark counts the distinct keys of *df*, which takes a job with a shuffle of the key columns. A sample of the keys
-    comes to the driver. A few of them are **asked for and paid**, so that the length of answers is known;
+    comes to the driver. A few keys of the sample are **asked for and paid**, so that the length of answers is known;
     `calls=0` asks for none, and the connector guesses that length.
 
     Args:
         df: The DataFrame that will be enriched, partitioned as it will be then.
         source: As for `enrich`.
         keys: As for `enrich`.
-        sample: Share of the distinct keys to look at, above 0 to 1; 50 to 10,000 keys are in any case looked at.
+        sample: Share of the distinct keys to look at, above 0 and up to 1; the sample has about 50 to 10,000 keys.
         calls: Most calls to make, each with `batch_size` keys; 0 to 1,000.
         approximate: Whether distinct keys are counted to about 2 %, without a shuffle.
-        shuffle: Whether each key is asked for once in all, as `enrich_frame(..., shuffle=True)` does it.
+        shuffle: Whether each key is asked for once per job, as `enrich_frame(..., shuffle=True)` does.
         task_slots: Tasks that run at the same time, for `seconds`. None: one.
         returns: As for `enrich`.
-        options: As for `enrich`; `rate` and `limit` of them bound the time.
+        options: As for `enrich`; of these options, `rate` and `limit` bound the time.
 
     Raises:
         ConfigError: An argument, option or config is wrong, or none of the calls was answered. On the driver.
@@ -198,7 +198,7 @@ def _check(sample: Any, calls: Any, task_slots: Any) -> None:
 
 
 def _time(plan: Plan, calls: int, spent: Mapping[str, float], took: Sequence[float], slots: int) -> tuple[Any, str]:
-    """Return the fewest seconds of a job of so many *calls*, and what they follow from; None: nothing is known."""
+    """Return the fewest seconds of a job of *calls* calls, None if nothing bounds them, and the name of the bound."""
     bounds: dict[str, float] = {}
     rate, limit = rate_of(plan.options.rate), plan.options.limit
     if rate is not None:

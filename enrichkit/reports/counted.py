@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["Counted", "counted_in", "keyed_by", "sample_of"]
 
 SAMPLE_MIN, SAMPLE_MAX = 50, 10_000
-"""Fewest and most keys of a sample, unless there are fewer."""
+"""Fewest and most keys of a sample, unless the DataFrame has fewer keys."""
 BUCKETS = 1_000_000
 ERROR = 0.02
 """Relative standard deviation of an approximate count."""
 
 
 class Counted(NamedTuple):
-    """Keys as Spark has counted them; `bytes` are those of the keys that are asked for."""
+    """Numbers of rows and keys as Spark has counted them; `bytes` is the size of all keys that are asked for."""
 
     rows: int
     distinct: int
@@ -31,7 +31,7 @@ class Counted(NamedTuple):
 
 
 def keyed_by(df: DataFrame, keys: Sequence[Column | str]) -> DataFrame:
-    """Return the key columns `k0`, `k1`, ..., with the partition `p`, whether it is a key, and its bytes."""
+    """Return the key columns `k0`, `k1`, ..., the partition `p`, whether the row has a key, and the key's bytes."""
     from pyspark.sql import functions as F
 
     columns = [F.col(key) if isinstance(key, str) else key for key in keys]
@@ -73,7 +73,7 @@ def counted_in(keyed: DataFrame, parts: int, *, approximate: bool) -> Counted:
 
 
 def sample_of(keyed: DataFrame, parts: int, distinct: int, share: float) -> list[tuple[float, Key]]:
-    """Return keys, each with its bytes. The hash of a key chooses it, so that frequent keys are no likelier."""
+    """Return a sample of keys, each with its bytes. Keys are chosen by hash, so that frequent keys are no likelier."""
     from pyspark.sql import functions as F
 
     names = [f"k{place}" for place in range(parts)]

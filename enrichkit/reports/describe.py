@@ -38,7 +38,7 @@ class Description(Report):
         batch_size: Default of `batch_size`: keys per call.
         max_batch_size: Most keys that a call may hold.
         config: The config as text, without its secrets.
-        tiers: Calls in flight per worker process of each source that is asked before, by its name.
+        tiers: Calls in flight per worker process of each source that is asked before this one, by its name.
         connections: Connections that the source takes from all its clients; None: it does not tell, or was not asked.
     """
 
@@ -82,7 +82,8 @@ def describe(source: str | ConnectorConfig | Tiers, *, returns: Returns | None =
 
     Print the result to read it. When no type is declared, the source itself is asked for the type, as `enrich` does; no
     key is looked up. A type in DDL text needs a Spark session. Where the source may be asked for the type, it is also
-    asked how many connections it takes; when those of the session's task slots are more, a warning is logged, once.
+    asked how many connections it takes; when the session's task slots make more connections than that, a warning is
+    logged, once.
 
     Args:
         source: Name of a source, or its config.
@@ -103,7 +104,8 @@ def describe(source: str | ConnectorConfig | Tiers, *, returns: Returns | None =
 
     _, connector, config = find_source(main_source(source))
     plan, value = make_plan(source, None, returns, {})
-    # Elsewhere a declared type means that the source and its secrets are the workers' affair.
+    # If the workers run on other machines, perhaps only they reach the source and its secrets. So the driver does not
+    # ask for the number of connections when a type is declared.
     may_ask = (returns is None and config.returns is None) or is_local()
     connections = ask_connections(connector, config) if may_ask else known_connections(connector, config)
     warn_of_connections(plan.source, connector, config, plan.capacity)

@@ -33,7 +33,7 @@ __all__ = ["Diagnosis", "Finding", "doctor"]
 HOLD = 0.5
 """Seconds that a task takes at least, so that the others go to other executors."""
 CLOCK = 30.0
-"""Seconds that a clock may be off: tokens and certificates bear about as much."""
+"""Seconds that a clock may be off: tokens and certificates tolerate about as much."""
 PROCESS = 100 * 2**20
 """Bytes of a worker process before its first row; docs/cluster.md says so, too."""
 UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -47,10 +47,10 @@ class Finding:
 
     Attributes:
         kind: `"package"`, `"version"`, `"python"`, `"client"`, `"secret"`, `"certificate"`, `"route"`, `"refused"`,
-            `"clock"`, `"memory"`, `"task"` (one could not run) or `"silent"` (the executor said nothing).
+            `"clock"`, `"memory"`, `"task"` (a task could not run) or `"silent"` (the executor said nothing).
         host: Name or address of the executor's host.
         executor: Id of the executor, as Spark's pages show it; `"every"`: all of them.
-        what: What is wrong; no secret is in it.
+        what: What is wrong; the text holds no secret.
         remedy: What to do.
     """
 
@@ -69,7 +69,7 @@ class Diagnosis(Report):
     Attributes:
         reached: Number of executors that answered.
         expected: Number of executors that the session has; None: Spark does not tell, as on Spark Connect.
-        sources: Names of the sources that each of them has tried.
+        sources: Names of the sources that each executor has tried.
         findings: What is wrong, by executor; empty: nothing was found.
     """
 
@@ -111,7 +111,7 @@ def doctor(
 
     Raises:
         ConfigError: An argument, an option or the config of a source is wrong. On the driver.
-        UnknownConnectorError: Nothing has that name. On the driver.
+        UnknownConnectorError: There is no source with one of the names. On the driver.
     """
     if tasks is not None and not (isinstance(tasks, int) and 1 <= tasks <= 100_000):
         raise errors.ConfigError(f"tasks is {tasks!r}; it must be a whole number from 1 to 100,000, or None.")
@@ -128,7 +128,7 @@ def doctor(
     began = time.time()
     run = run_everywhere(spark, pickle_module_of(examine), asked, tasks)
     ended = time.time()
-    findings: dict[Finding, None] = {}  # in order, each once: several tasks run on an executor
+    findings: dict[Finding, None] = {}  # in order and each once, since several tasks on an executor find the same
     reached: set[tuple[str, str]] = set()
     wrong: set[tuple[str, str]] = set()
     for host, executor, text in run.answers:
@@ -141,7 +141,7 @@ def doctor(
             findings[Finding(kind, *where, redact(what), remedy)] = None
     for host, executor, message in run.failures:
         findings[Finding(*_failure(host, executor, message))] = None
-    # By id alone: Spark's list may name a host by another of its names.
+    # Executors are compared by id alone, because Spark's list may use another name of the same host.
     heard = {executor for _, executor in reached} | {executor for _, executor, _ in run.failures}
     for executor, host in sorted((run.expected or {}).items()):
         if executor in heard:
@@ -161,7 +161,11 @@ def _each(source: str | ConnectorConfig | Tiers) -> Iterable[str | ConnectorConf
 
 
 def _asked(name: str, connector: Any, config: ConnectorConfig) -> dict[str, Any]:
-    """Return what an executor needs to know of a source; the names apart, because it may be unable to read the rest."""
+    """
+    Return what an executor needs to know of a source.
+
+    The names are not in the payload, because an executor may be unable to read the payload.
+    """
     module = connector.__module__.partition(".")[0]
     package = next(iter(packages_distributions().get(module, ())), None) if is_installed(connector) else None
     if package is None and is_installed(connector):
@@ -178,7 +182,7 @@ def _asked(name: str, connector: Any, config: ConnectorConfig) -> dict[str, Any]
 
 
 def _package_of(module: str) -> str | None:
-    """Return the package of a plugin that is installed for editing, whose modules no list has."""
+    """Return the package of a plugin whose install is editable: `packages_distributions` does not list its modules."""
     from importlib.metadata import entry_points
 
     points = (point for point in entry_points(group="enrichkit") if point.module.partition(".")[0] == module)
@@ -186,7 +190,7 @@ def _package_of(module: str) -> str | None:
 
 
 def _clock(told: float, began: float, ended: float) -> Iterator[tuple[str, str, str]]:
-    """Yield a finding when an executor's clock says that it looked well before or after the job."""
+    """Yield a finding when *told*, the time of the check by an executor's clock, is well before or after the job."""
     off = max(began - told, told - ended)
     if off > CLOCK:
         way = "behind" if told < began else "ahead of"
@@ -232,6 +236,6 @@ def _memory(spark: SparkSession, options: Options, cores: int | None) -> Iterato
 
 
 def _bytes(text: str | None, unit: str) -> int:
-    """Return a size of Spark's settings, such as `2g`; a number alone has *unit*."""
+    """Return the bytes of a size in Spark's settings, such as `2g`; a number without a unit is in *unit*."""
     found = re.fullmatch(r"(\d+)\s*([bkmgt]?)b?", (text or "0").strip().lower())
     return int(found[1]) * UNITS[found[2] or unit] if found is not None else 0

@@ -24,7 +24,7 @@ class Attempt:
 
     Attributes:
         number: Number of the attempt, from 1.
-        earliest: Earliest start; jitter draws a start between the two.
+        earliest: Earliest start; jitter draws a start between *earliest* and *latest*.
         latest: Latest start.
     """
 
@@ -43,7 +43,7 @@ class Estimate:
         rows: Number of rows; None: not known.
         lookups: Fewest and most keys that are asked for; None: no bound is known.
         calls: Fewest and most calls, with full groups of keys and without retries; None: no bound is known.
-        model: What the time of the job follows from.
+        model: Model from which the time of the job follows.
     """
 
     keys: int

@@ -1,8 +1,8 @@
 """
-What `doctor` looks at on an executor.
+The checks that `doctor` makes on an executor.
 
 This module travels by value, so that it works where enrichkit cannot be imported: at its top it imports the standard
-library only, and what it returns is one text of JSON. Times are those of the executor's clock.
+library only, and `examine` returns one text of JSON. Times are those of the executor's clock.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import Any
 __all__ = ["examine"]
 
 Found = tuple[str, str, str]
-"""Kind of a finding, what it is, and what to do."""
+"""Kind of a finding, what is wrong, and what to do."""
 
 SHIP = "Ship it: enrichkit pack prints the lines that do. Or install it on the executors: {install}"
 
 
 def examine(asked: Mapping[str, Any]) -> str:
     """
-    Look at this executor, and return what was found as JSON.
+    Check this executor, and return the findings as JSON.
 
     Args:
-        asked: `version` of enrichkit on the driver; `sources`, each with what `doctor` says of it; `timeout`, seconds
-            that one source may take; `hold`, seconds that this takes at least, so that other tasks go to other
-            executors.
+        asked: `version` of enrichkit on the driver; `sources`, each with the facts that `doctor` gives about it;
+            `timeout`, seconds that one source may take; `hold`, seconds that this function takes at least, so that
+            other tasks go to other executors.
     """
     began = time.monotonic()
     said = {"host": platform.node(), "place": _place(), "time": time.time(), "findings": list(_findings(asked))}
@@ -45,7 +45,7 @@ def examine(asked: Mapping[str, Any]) -> str:
 
 
 def _place() -> str:
-    """Return a text that is the same for all workers of one executor, and another one on each executor of a host."""
+    """Return a text that is the same for all workers of one executor, and that differs among executors of a host."""
     here = Path.cwd()
     if "SPARK_EXECUTOR_ID" in os.environ:  # on Kubernetes
         return os.environ["SPARK_EXECUTOR_ID"]
@@ -65,7 +65,7 @@ def _findings(asked: Mapping[str, Any]) -> Iterator[Found]:
     try:
         import enrichkit
     except ImportError:
-        enrichkit = None  # type: ignore[assignment]  # said above; what needs no enrichkit is looked at all the same
+        enrichkit = None  # type: ignore[assignment]  # reported above; the checks without it go on
     same = enrichkit is not None and enrichkit.__version__ == asked["version"]
     if enrichkit is not None and not same:
         what = f"enrichkit is {enrichkit.__version__}, and the driver has {asked['version']}"
@@ -101,7 +101,7 @@ def _packages(source: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _source(source: Mapping[str, Any], timeout: float) -> Iterator[Found]:
-    """Yield what is wrong with secrets and certificates of *source*, or else with a call to it."""
+    """Yield what is wrong with secrets and certificates of *source*; if nothing is, what is wrong with a call to it."""
     from enrichkit.errors import ConfigError
     from enrichkit.secrets import secrets_of
 
@@ -112,7 +112,7 @@ def _source(source: Mapping[str, Any], timeout: float) -> Iterator[Found]:
         what = f"the source {name!r} cannot be read: {type(error).__name__}: {error}"
         yield "package", what, "Ship the module that defines it: enrichkit pack --with PATH"
         return
-    # A client package may repeat what it was given, so its messages are shown without it.
+    # A client package may repeat its arguments in messages, so the secret ones are removed from each message.
     known = [getattr(config, f.name) for f in fields(config) if not f.repr]
     known, faults = [value for value in known if isinstance(value, str)], []
     for secret in secrets_of(config):
@@ -159,7 +159,7 @@ async def _ask(connector: Any, config: Any, timeout: float) -> None:
     opened.capacity = 1
     try:
         await opened.open()
-        # A call that costs more than a request, or that may not be repeated, is not made to look.
+        # No call is made for this check if a call costs more than a request, or may not be repeated.
         if opened.repeatable and type(opened).cost is Connector.cost and not opened.idempotency_keys:
             kinds = opened.key_types or (str,)
             part = "enrichkit-doctor" if str in kinds else kinds[0]()

@@ -22,14 +22,13 @@ _LOST = re.compile(r"\(TID \d+\) \((\S+) executor (\S+)\): (.*)", re.DOTALL)
 @dataclass(frozen=True)
 class Run:
     """
-    What the tasks of a run have said.
+    The answers and the failures of the tasks of a run.
 
     Attributes:
-        answers: What the function returned, with host and id of the executor where Spark tells them.
+        answers: Host and id of an executor, None where Spark does not tell them, and what the function returned there.
         failures: Host and id of an executor, and what Spark says of a task that failed there.
-        expected: Host by id, of the executors that the session has; None where Spark does not tell, as on Spark
-            Connect.
-        cores: Task slots of each executor; None as above.
+        expected: Hosts of the session's executors, by id; None where Spark does not tell, as on Spark Connect.
+        cores: Task slots of each executor; None where Spark does not tell.
     """
 
     answers: list[tuple[str | None, str | None, str]] = field(default_factory=list)
@@ -100,7 +99,7 @@ def _jvm_of(spark: SparkSession) -> Any:
 def _executors(jvm: Any) -> tuple[dict[str, str], int]:
     """Return the hosts of all executors by id, and their fewest task slots."""
     listed = [*_each(jvm.statusStore().executorList(True))]
-    # In a local master the driver runs the tasks.
+    # With a local master, the driver runs the tasks.
     found = [each for each in listed if each.id() != "driver"] or listed
     return {each.id(): each.hostPort().rpartition(":")[0] for each in found}, min(each.maxTasks() for each in found)
 

@@ -32,7 +32,7 @@ _ARGUMENTS = ("keys", "rows", "task_slots", "expressions", "latency", "returns")
 _OPTIONS = frozenset(field.name for field in fields(Options))
 SHOWN_ATTEMPTS = 8
 SHUFFLE_WORTH = 1.5
-"""How many times as many keys are asked for without a shuffle, from which on it is told of."""
+"""How many times as many keys must be asked for without a shuffle, so that the text recommends a shuffle."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Explanation(Report):
         expressions: Enrich expressions in the stage.
         fallbacks: Calls in flight per worker process of each source or function that is asked when the source has no
             answer, by its name. Fallbacks with the same name are added up.
-        tiers: The same of each source that is asked before, by its name.
-        tier_timeout: Most seconds that each of these may take for a key.
+        tiers: Calls in flight per worker process of each source that is asked before this one, by its name.
+        tier_timeout: Most seconds that each of the *tiers* may take for a key.
         attempts: The attempts of a key. An attempt that starts after `timeout` is listed, too, but never made.
         hard_limit: Seconds after which a call is cancelled.
         estimate: The estimate for the given number of keys or rows. None: neither was given.
@@ -69,7 +69,7 @@ class Explanation(Report):
         listed: Whether the connector can list the keys of the source, as `preload` needs it.
         units: Units in which the connector reports what a call has cost.
         connections: Connections that the source takes from all its clients, as it told `describe` or `enrich` in this
-            program; None: it has not.
+            program; None: it has told neither.
     """
 
     source: str
@@ -120,7 +120,8 @@ def explain(
     Explain `enrich` with these *options*: keys and calls in flight, the attempts that fit, the number of calls.
 
     Print the result to read it. `explain` neither runs a job nor asks the source, so it needs no Spark session. When
-    the source told `describe` how many connections it takes, and the task slots make more, a warning is logged, once.
+    the source told `describe` how many connections it takes, and the task slots make more connections than that, a
+    warning is logged, once.
 
     Args:
         source: Name of a source, or its config.
@@ -350,7 +351,7 @@ def _shuffle(facts: Explanation, job: Estimate) -> list[str]:
 
 
 def _other_ways(facts: Explanation, job: Estimate) -> list[str]:
-    """Return for which sizes of the source another way to its values is cheaper than lookups."""
+    """Return the sizes of the source for which a preload or a join is cheaper than lookups, as lines of text."""
     processes, asked = (facts.task_slots or 1) * facts.expressions, job.lookups[0]
     preload, once = keys_of_equal_cost(asked, processes), keys_of_equal_cost(asked, 1)
     lines = paragraph(

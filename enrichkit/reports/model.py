@@ -13,13 +13,13 @@ class Model:
     """
     Tasks that look keys up in one source at the same time.
 
-    Slots work in rounds: each makes one call after the other, and a call takes *latency*. What bounds the keys per
-    second is the slowest of the slots, the rate and the processor.
+    Slots work in rounds: each makes one call after the other, and a call takes *latency*. The slots, the rate or the
+    processor bound the keys per second, whichever is the slowest.
 
     Attributes:
         capacity: Calls in flight per task.
         batch_size: Keys per call.
-        tasks: Tasks at the same time.
+        tasks: Number of tasks that run at the same time.
         latency: Seconds of one call.
         rate: Calls per second of one task; None: no limit.
         cpu: Seconds that a task computes for a key.
@@ -62,7 +62,9 @@ class Model:
 
 def asked_by_tasks(keys: int, rows: int, tasks: int) -> float:
     """
-    Return how many keys *tasks* ask for in all, each for its own, when all *keys* are spread over *rows* at random.
+    Return how many keys all *tasks* together ask for when *keys* distinct keys are spread over *rows* at random.
+
+    Each task asks for all of its own keys, also for those that another task asks for.
 
     The expected number of distinct keys in a sample: https://en.wikipedia.org/wiki/Birthday_problem
 
@@ -74,7 +76,7 @@ def asked_by_tasks(keys: int, rows: int, tasks: int) -> float:
 
 def keys_of_equal_cost(asked: int, readers: int) -> int:
     """
-    Return how many keys a source may hold so that *readers* who each read all of it read no more than *asked* keys.
+    Return how many keys a source may hold so that *readers* readers of the whole source read at most *asked* keys.
 
     A key costs a source about the same, whether it is listed and looked up in pages or looked up in calls of many keys.
 
@@ -86,15 +88,16 @@ def keys_of_equal_cost(asked: int, readers: int) -> int:
 
 def distinct_behind(rows: float, seen: float) -> float:
     """
-    Return how many keys there are when *rows* of them, drawn at random, have *seen* different ones; infinite for none
-    that repeat.
+    Return how many distinct keys there are when *rows* keys, drawn at random, have *seen* different ones among them.
+
+    The result is infinite when no key repeats.
 
     >>> round(distinct_behind(500_000, 393_469) / 1_000_000, 4)
     1.0
     """
     if seen >= rows:
         return math.inf
-    low, high = max(1.0, seen), max(2.0, rows * rows)  # birthdays: of more keys than that none repeats
+    low, high = max(1.0, seen), max(2.0, rows * rows)  # by the birthday problem, none of more keys repeats
     for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if _different(middle, rows) < seen else (low, middle)
@@ -102,5 +105,5 @@ def distinct_behind(rows: float, seen: float) -> float:
 
 
 def _different(keys: float, rows: float) -> float:
-    """Return how many of *keys* equally likely keys *rows* rows are expected to have."""
+    """Return the expected number of different keys in *rows* rows that are drawn from *keys* equally likely keys."""
     return -keys * math.expm1(rows * math.log1p(-1 / keys)) if keys > 1 else 1.0

@@ -1,4 +1,4 @@
-"""What keys cost: by a few calls that are really made, and by a straight line through what was seen."""
+"""The cost of keys: a few calls that are really made, and a straight line through what they cost."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ __all__ = ["Point", "Tried", "extrapolated", "point_of", "spread", "try_calls"]
 TOGETHER = 4
 """Calls at a time."""
 PATIENCE = 600.0
-"""Most seconds of all calls, which otherwise take as long as their timeouts say."""
+"""Most seconds of all calls together; otherwise only the timeout of each call bounds them."""
 
 
 class Point(NamedTuple):
-    """A call: the mean bytes of its keys, and what each of them costs, by unit."""
+    """A call: the mean bytes of its keys, and what one key costs on average, by unit."""
 
     bytes: float
     units: Mapping[str, float]
 
 
 def spread(found: Sequence[tuple[float, Key]], size: int, calls: int) -> list[list[tuple[float, Key]]]:
-    """Return at most *calls* groups of keys that are as different in length as those of the sample, which is sorted."""
+    """Return at most *calls* groups of keys, evenly spaced in *found*, a sample that is sorted by the bytes of keys."""
     wanted = min(len(found), calls * size)
     chosen = [found[int((place + 0.5) * len(found) / wanted)] for place in range(wanted)]
     return [chosen[start : start + size] for start in range(0, wanted, size)]
 
 
 class _Meter:
-    """Takes what a call reports; what it says of limits is ignored, as the calls of an estimate are few."""
+    """A meter of the costs that a call reports; it ignores reported limits, because an estimate makes few calls."""
 
     def __init__(self) -> None:
         self.units: dict[str, float] = {}
@@ -57,10 +57,10 @@ class Tried:
     The calls that were made.
 
     Attributes:
-        points: Those that were answered.
-        took: How long each of these took, in seconds.
-        paid: What all have cost, by unit.
-        problem: Why the last of the others failed.
+        points: The calls that were answered.
+        took: Seconds that each of these took.
+        paid: What all calls have cost, by unit, also those that failed.
+        problem: Why the last of the failed calls failed.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ def point_of(group: Sequence[tuple[float, Key]], units: Mapping[str, float]) -> 
 
 
 def try_calls(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]]) -> Tried:
-    """Make a call for each of *groups*, in a thread of its own: that of a notebook has an event loop already."""
+    """Make a call for each of *groups*, in a new thread, because that of a notebook has an event loop already."""
     tried = Tried()
     if groups:
         thread = threading.Thread(target=_run, args=(plan, groups, tried), name="enrichkit-estimate", daemon=True)
@@ -126,7 +126,7 @@ async def _ask(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]], tried:
 
 
 def extrapolated(points: Sequence[Point], counted: Counted) -> dict[str, float]:
-    """Return what the keys that are asked for cost in all, by unit."""
+    """Return what all keys that are asked for cost together, by unit."""
     found = {}
     for unit in dict.fromkeys(unit for point in points for unit in point.units):
         pairs = [(point.bytes, point.units.get(unit, 0.0)) for point in points]
@@ -137,7 +137,9 @@ def extrapolated(points: Sequence[Point], counted: Counted) -> dict[str, float]:
 
 def _line(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """
-    Return the line that fits *pairs* best, as its value at 0 and its slope; through 0 for fewer than three.
+    Return the line that fits *pairs* best, as its value at 0 and its slope.
+
+    With fewer than three pairs, the line goes through 0.
 
     >>> _line([(0.0, 5.0), (10.0, 25.0), (20.0, 45.0)])
     (5.0, 2.0)

@@ -1,4 +1,8 @@
-"""The value of a secret that expires: one for a worker process, renewed before it ends and once after a refusal."""
+"""
+The value of a secret that expires.
+
+A worker process has one value of each secret, and renews it before it expires, and once after a refusal.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,11 @@ from ..errors import ConfigError
 __all__ = ["Held"]
 
 EARLY = 60.0
-"""A value is asked for again so many seconds before it ends, or a fifth of `ttl` if that is less."""
+"""Seconds before a value expires from which on the value is renewed; a fifth of `ttl` if that is less."""
 AGAIN = 5.0
 """
-Seconds after which a failed renewal is tried again while the old value is good; and in which a value that took the
-place of a refused one is not renewed when it is refused itself: the source means what it says.
+Seconds after which a failed renewal is tried again while the old value is good. If a value that replaced a refused one
+is itself refused within these seconds, it is not renewed: the refusal is then not due to an outdated value.
 """
 
 _log = logging.getLogger("enrichkit")
@@ -36,10 +40,10 @@ class Held:
     ask: Callable[[], str]
     ttl: float
     _text: str | None = None
-    _born: float = 0.0  # when it was asked for
+    _born: float = 0.0  # when the value was asked for
     _again: float = 0.0  # when a failed renewal may be repeated
-    _refused: bool = False  # the last one was refused
-    _after_refusal: bool = False  # it took the place of a refused one
+    _refused: bool = False  # whether the last value was refused
+    _after_refusal: bool = False  # whether the value replaced a refused one
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def good(self) -> bool:

@@ -1,4 +1,4 @@
-"""What reads a secret on a worker: a variable, a file, a function or a command."""
+"""The functions that read a secret on a worker: from a variable, a file, a function or a command."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def of_command(arguments: tuple[str, ...]) -> str:
 
 
 READERS: dict[str, Callable[[Any], str]] = {"env": of_env, "file": of_file, "call": of_call, "command": of_command}
-"""What reads a secret, by kind."""
+"""The function that reads a secret, by kind."""
 FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*").fullmatch

@@ -13,7 +13,7 @@ from .readers import FUNCTION, READERS
 __all__ = ["Secret", "fresh", "refuse", "reveal", "revealed", "secrets_of"]
 
 _held: dict[Secret, Held] = {}
-"""The values of this process; a secret with the same reference is the same."""
+"""The values of the expiring secrets in this process; equal references share one value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Secret:
 
     Attributes:
         kind: `"env"`, `"file"`, `"call"` or `"command"`.
-        name: On the worker the name of the environment variable, the path of the file, or the function as
-            `"package.module:function"`; for a command its program and arguments.
+        name: Name of the environment variable, path of the file, function as `"package.module:function"`, or program
+            and arguments of the command; all of them are on the worker.
         ttl: Seconds for which a value of a function or command may be used; None for variables and files.
 
     >>> Secret.env("REDIS_PASSWORD")
@@ -55,8 +55,8 @@ class Secret:
         Args:
             function: `"package.module:function"`, a function without arguments that returns a text. The worker imports
                 it, so its package has to be there. It is called on a thread of its own.
-            ttl: Seconds for which a value may be used; 1 to 604,800 (a week). The worker process asks for the next one
-                `EARLY` seconds before that, and once more when the source refuses a value.
+            ttl: Seconds for which a value may be used; 1 to 604,800 (a week). The worker process asks for the next
+                value `EARLY` seconds before a value expires, and once more when the source refuses a value.
         """
         return cls("call", function, ttl)
 
@@ -68,7 +68,7 @@ class Secret:
         Args:
             arguments: The program and its arguments, such as `("aws", "rds", "generate-db-auth-token", ...)`; no shell
                 reads them. The command has `ASK_TIMEOUT` seconds.
-            ttl: As that of `call`.
+            ttl: As for `call`.
         """
         return cls("command", arguments if isinstance(arguments, str) else tuple(arguments), ttl)
 
@@ -105,7 +105,7 @@ class Secret:
 
     def resolve(self) -> str:
         """
-        Return the secret; that of a function or command from memory, as long as it is good.
+        Return the secret; the value of a function or command comes from memory as long as it is good.
 
         Raises:
             ConfigError: On the worker: variable or file is absent, or the function or command failed.
@@ -117,7 +117,7 @@ class Secret:
 
 def _held_by(secret: Secret) -> Held:
     held = _held.get(secret)
-    if held is None:  # of two threads that come here together, both get the one that is kept
+    if held is None:  # two threads that come here together both get the `Held` that `setdefault` keeps
         assert secret.ttl is not None
         held = _held.setdefault(secret, Held(lambda: READERS[secret.kind](secret.name), secret.ttl))
     return held
@@ -132,7 +132,8 @@ def reveal(value: str | Secret | None) -> str | None:
     Return *value* itself if it is a literal, or the secret that it refers to. Called on workers only.
 
     Raises:
-        ConfigError: The environment variable or the file of a `Secret` is absent on this worker.
+        ConfigError: The environment variable or the file of a `Secret` is absent on this worker, or its function or
+            command failed.
 
     >>> import os
     >>> os.environ["DEMO_TOKEN"] = "t0ken"
@@ -165,7 +166,7 @@ def refuse(value: str | Secret | None, text: str | None) -> bool:
     Note that the source refused *text*, which *value* had given.
 
     Returns:
-        Whether *value* may give another one: the variable or file has another content now, or the function or command
+        Whether *value* may give another text: the variable or file has another content now, or the function or command
         is asked again, once.
     """
     if not isinstance(value, Secret):
@@ -173,7 +174,7 @@ def refuse(value: str | Secret | None, text: str | None) -> bool:
     if value.ttl is None:
         try:
             return value.resolve() != text
-        except ConfigError:  # it is being replaced
+        except ConfigError:  # the variable or file is being replaced
             return False
     return _held_by(value).refuse(text)
 

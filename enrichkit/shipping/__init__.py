@@ -1,8 +1,9 @@
 """
-What the executors of a cluster need and the driver has: packed into one archive, checked, and shipped.
+The packages that the executors of a cluster need and the driver has: packed into one archive, checked, and shipped.
 
-A row of an enrichment never passes here. `pack` fills a folder (`collect.py`), writes it as an archive (`archive.py`),
-and looks at the archive as an executor would (`checks.py`); `lines.py` has the lines that submit it.
+No row of an enrichment passes through this package. `pack` fills a folder (`collect.py`), writes it as an archive
+(`archive.py`), and checks the archive as an executor would use it (`checks.py`); `lines.py` has the lines that submit
+it.
 """
 
 from __future__ import annotations

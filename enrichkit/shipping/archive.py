@@ -1,9 +1,9 @@
 """
 The archive: a folder `site` of packages, a script `bin/python`, and a manifest with the hash of each file.
 
-There is no interpreter in it. `bin/python` starts the executor's own Python with `site` before its packages, so the
-archive takes the place of a virtual environment wherever Spark wants one, without the traps of one: no link to the
-Python of the machine that built it, and none to a home folder.
+The archive holds no interpreter. `bin/python` starts the executor's own Python with `site` before its packages, so the
+archive takes the place of a virtual environment wherever Spark wants one. It lacks the traps of a virtual environment:
+it has no link to the Python of the machine that built it, and none to a home folder.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ exit 1
 @dataclass(frozen=True)
 class Manifest:
     """
-    What an archive says of itself.
+    The description of an archive, which is one of its files.
 
     Attributes:
         enrichkit: Version of enrichkit.
         python: Python's version.
-        platform: Platform, or `any` where all files are Python.
+        platform: Platform of the executors.
         bare: Whether pyarrow is left out, because the executors have it.
         plugins: Names of the connectors.
         packages: Versions of the packages, by name.
@@ -71,7 +71,7 @@ class Manifest:
 
     @classmethod
     def read(cls, text: bytes) -> Manifest:
-        """Return the manifest that *text* is; raises `ConfigError` for any other text."""
+        """Return the manifest that *text* holds; raises `ConfigError` if *text* holds none."""
         try:
             found: dict[str, Any] = json.loads(text)
             if found.pop("format") != FORMAT:
@@ -92,9 +92,9 @@ def write(folder: Path, target: Path, manifest: Manifest, executor_python: str |
     Write the packages in *folder* as the archive *target*.
 
     Args:
-        folder: With the packages.
+        folder: Folder with the packages.
         target: Path of the archive, which is replaced.
-        manifest: Of the archive, still without files.
+        manifest: Manifest of the archive, still without the hashes of its files.
         executor_python: Path of the Python on the executors; None: the one that is found there.
     """
     start = START.format(python=manifest.python, given=f"'{executor_python}'" if executor_python else "")
@@ -104,7 +104,7 @@ def write(folder: Path, target: Path, manifest: Manifest, executor_python: str |
             contents[f"{SITE}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     contents[MANIFEST] = Manifest(**{**asdict(manifest), "files": hashes}).text()
-    # A reader of the head of the archive learns what it is: the manifest comes first.
+    # The manifest comes first, so that a reader of the head of the archive learns what it is.
     order = sorted(contents, key=lambda name: (name != MANIFEST, name))
     partial = target.with_name(target.name + ".partial")
     with (

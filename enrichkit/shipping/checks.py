@@ -1,8 +1,8 @@
 """
-Looks at an archive as an executor would, before a job is submitted with it: each fault has a message of its own.
+Checks an archive as an executor would use it, before a job is submitted with it: each fault has a message of its own.
 
-What is for this machine's Python and platform is also started: unpacked in a folder of its own, in an environment
-without the variables of this one, and every module has to come from that folder.
+An archive for this machine's Python and platform is also started: it is unpacked into a folder of its own, Python runs
+without the environment variables of this process, and every module has to come from that folder.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def check_archive(
     path: str | Path, *, target: Target | None = None, plugins: Iterable[str] = (), start: bool = True
 ) -> Manifest:
     """
-    Return what the archive *path* says of itself, if executors could use it.
+    Return the manifest of the archive *path* if executors could use the archive.
 
     Args:
-        path: Of the archive.
+        path: Path of the archive.
         target: Python and platform of the executors; None: those of this process.
-        plugins: Connectors that it must have.
-        start: Whether to start it, where this machine can.
+        plugins: Connectors that the archive must have.
+        start: Whether to start the archive if *target* is the Python and platform of this process.
 
     Raises:
-        ConfigError: It is damaged, unsafe, or for something else; the message says what to do.
+        ConfigError: The archive is damaged, unsafe, or for something else; the message says what to do.
     """
     name = Path(path).name
     target = target or Target.here()
@@ -156,7 +156,7 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_native(folder: Path, target: Target) -> None:
-    """Look at the processor and the Python for which each library was compiled."""
+    """Check the processor and the Python for which each library was compiled."""
     for path in filter(lambda path: LIBRARY.search(path.name), (folder / SITE).rglob("*.so*")):
         with path.open("rb") as file:
             head = file.read(20)
@@ -176,13 +176,13 @@ def _check_native(folder: Path, target: Target) -> None:
 
 
 def _check_needs(folder: Path, manifest: Manifest) -> None:
-    """Look whether each package that another one needs is there."""
+    """Check that the archive has each package that another package needs."""
     there = {name.lower() for name in manifest.packages} | SPARK | (CLUSTER if manifest.bare else set())
     for distribution in importlib.metadata.distributions(path=[str(folder / SITE)]):
         for line in distribution.requires or ():
             match = re.match(r"[A-Za-z0-9._-]+", line)
             if match is None or ";" in line:
-                continue  # a marker: uv or pip has looked at it for the target
+                continue  # the line has a marker, which uv or pip has evaluated for the target
             needed = normalized(match[0])
             if needed not in there:
                 raise ConfigError(
@@ -218,12 +218,12 @@ def _modules(site: Path) -> list[str]:
 
 
 def _outside() -> str:
-    """Return the Python of which this environment was made: without the packages of this one."""
+    """Return the path of the Python from which this environment was made; it lacks the packages of this environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 def _folders_of(names: Iterable[str]) -> list[str]:
-    """Return the folders in which the packages *names* lie here."""
+    """Return the folders in which the packages *names* are installed on this machine."""
     found = []
     for name in names:
         try:

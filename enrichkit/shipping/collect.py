@@ -1,9 +1,9 @@
 """
 Fills a folder with the packages that executors need.
 
-enrichkit and its plugins are copied from the driver's environment, whatever way they are installed there, since the
-driver and its workers must have the same ones. What they depend on is resolved by uv or pip as wheels for the target,
-in the versions that the driver has.
+enrichkit and its plugins are copied from the driver's environment, however they are installed there, since the driver
+and its workers must have the same ones. uv or pip resolves their dependencies as wheels for the target, in the versions
+that the driver has.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ LEFT_OUT = (
     *("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"),
 )
 NOT_RUN = ("pyarrow/include", "pyarrow/src", "pyarrow/tests", "pyarrow/*flight*", "bin")
-"""What no enrichment runs on an executor: Arrow Flight takes 10 MB, and scripts name a path of this machine."""
+"""Files that no enrichment uses on an executor: Arrow Flight takes 10 MB, and scripts name a path of this machine."""
 ENDS_WITH = 2000
 """Characters of an installer's output that go into a message."""
 
 
 class Collected:
     """
-    What `collect` has found.
+    The connectors and packages that `collect` has put into a folder.
 
     Attributes:
         plugins: Names of the connectors.
@@ -58,12 +58,12 @@ class Collected:
 
 def collect(names: Sequence[str], extra: Sequence[str], target: Target, site: Path, *, bare: bool) -> Collected:
     """
-    Fill *site*.
+    Fill the folder *site* with the packages that executors need, and return what it holds.
 
     Args:
         names: Names of connectors, such as `redis`; empty: all that the driver has.
-        extra: Further things: a folder of a package, a module, or what uv and pip take, such as a project or `boto3`.
-        target: For which the wheels are.
+        extra: Further code: a folder of a package, a module, or what uv and pip take, such as a project or `boto3`.
+        target: Python and platform for which the wheels must be.
         site: An empty folder.
         bare: Whether to leave out what clusters bring.
 
@@ -104,7 +104,7 @@ def _plugins(names: Sequence[str]) -> dict[str, importlib.metadata.Distribution]
 
 
 def _is_wanted(requirement: str, own: Iterable[str], *, bare: bool) -> bool:
-    """Whether to resolve *requirement*, a line of the metadata of a package."""
+    """Return whether to resolve *requirement*, a line of the metadata of a package."""
     match = NAME.match(requirement)
     name = normalized(match[0]) if match else ""
     return not (
@@ -113,7 +113,7 @@ def _is_wanted(requirement: str, own: Iterable[str], *, bare: bool) -> bool:
 
 
 def _copy(distribution: importlib.metadata.Distribution, site: Path) -> None:
-    """Copy the files of *distribution* as it is installed here, be it editable."""
+    """Copy the files of *distribution* from this environment, where its install may be an editable one."""
     folder = Path(str(distribution.locate_file("")))
     info = next(file for file in distribution.files or () if file.name == "METADATA").parent
     shutil.copytree(folder / info, site / info.name, ignore=shutil.ignore_patterns(*LEFT_OUT))
@@ -133,7 +133,7 @@ def _copy(distribution: importlib.metadata.Distribution, site: Path) -> None:
 
 
 def _editable_folder(distribution: importlib.metadata.Distribution) -> Path | None:
-    """Return the folder of the source of *distribution* where it is installed as editable."""
+    """Return the source folder of *distribution* if its install is an editable one, otherwise None."""
     text = distribution.read_text("direct_url.json")
     where = json.loads(text) if text else {}
     if not where.get("dir_info", {}).get("editable"):
@@ -142,7 +142,7 @@ def _editable_folder(distribution: importlib.metadata.Distribution) -> Path | No
 
 
 def _install(wanted: Sequence[str], target: Target, site: Path) -> None:
-    """Have uv or pip put the wheels for *wanted* into *site*, in the versions of the driver where it has them."""
+    """Have uv or pip put the wheels for *wanted* into *site*, in the versions of those packages that the driver has."""
     if not wanted:
         return
     pins = site.parent / "constraints.txt"
@@ -172,7 +172,7 @@ def _installer(target: Target) -> list[str]:
 
 
 def _tidy(site: Path, *, bare: bool) -> None:
-    """Remove what differs from machine to machine, and what Spark or the cluster brings."""
+    """Remove files that differ from machine to machine, and packages that Spark or the cluster brings."""
     for distribution in list(importlib.metadata.distributions(path=[str(site)])):
         name = normalized(distribution.name)
         if name in SPARK or (bare and name in CLUSTER):
@@ -196,7 +196,7 @@ def _has(name: str) -> bool:
 
 
 def normalized(name: str) -> str:
-    """Return the *name* of a package as indexes compare it."""
+    """Return the *name* of a package in the form in which package indexes compare names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

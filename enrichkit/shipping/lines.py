@@ -1,4 +1,4 @@
-"""The lines with which an archive is submitted: exact, for each kind of cluster."""
+"""The exact lines that submit a job with an archive, for each kind of cluster."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["lines"]
 
 def lines(path: str | Path, version: str, platform: str, *, bare: bool) -> str:
     """
-    Return what to write, for a session that runs and for each kind of cluster.
+    Return the lines to write, for a running session and for each kind of cluster.
 
     Args:
-        path: Of the archive.
-        version: Python's version of the executors.
-        platform: Of the executors.
+        path: Path of the archive.
+        version: Version of Python on the executors.
+        platform: Platform of the executors.
         bare: Whether the executors must have pyarrow.
     """
     python, name = f"./{FOLDER}/{SCRIPT}", Path(path).name

@@ -1,4 +1,4 @@
-"""Makes an archive, and proves it."""
+"""Makes an archive, and checks that executors can use it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pack(
     executor_python: str | None = None,
 ) -> Manifest:
     """
-    Write an archive of what executors need, and look at it as an executor would.
+    Write an archive of the packages that executors need, and check it as an executor would use it.
 
     Args:
         names: Names of connectors, such as `redis`; empty: all that this machine has.

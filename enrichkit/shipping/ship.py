@@ -1,4 +1,4 @@
-"""Gives an archive to a session that runs."""
+"""Gives an archive to a running session."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def ship(spark: SparkSession, path: str | Path = "enrichkit-env.tar.gz", *, plug
     """
     Check an archive of `enrichkit pack` and give it to the executors of *spark*, on classic Spark and Spark Connect.
 
-    Later queries of the session start their Python workers with its packages.
+    Later queries of the session start their Python workers with the packages of the archive.
 
     Args:
         spark: A session of Spark 4.0 or newer.
-        path: Of the archive.
-        plugins: Connectors that it must have.
+        path: Path of the archive.
+        plugins: Connectors that the archive must have.
 
     Raises:
         ConfigError: The archive is damaged or for something else, or Spark is too old. On the driver.

@@ -1,4 +1,4 @@
-"""For which Python and platform an archive is."""
+"""The Python and the platform for which an archive is made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GLIBC = ("2_28", "2_17")
 @dataclass(frozen=True)
 class Target:
     """
-    What the executors run.
+    The Python and the platform of the executors.
 
     Attributes:
         python: Python's version, `3.11` to `3.14`; PySpark wants the same one on the driver.
@@ -42,7 +42,7 @@ class Target:
 
     @classmethod
     def here(cls) -> Target:
-        """Return the Python and the platform of this process; raises `ConfigError` where executors have no such."""
+        """Return the Python and the platform of this process; raises `ConfigError` if no executor can have them."""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return cls(version, f"{platform.system().lower()}-{platform.machine().lower()}")
 

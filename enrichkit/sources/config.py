@@ -66,13 +66,13 @@ def find_source(source: str | ConnectorConfig) -> tuple[str, type[Connector[Any]
     try:
         return source, connector, connector.config_class(**settings)
     except ConfigError as error:
-        # A setting from the environment is wrong, or one is absent that another setting makes necessary.
+        # A setting from the environment is wrong, or a setting that another one requires is absent.
         variables = [_variable(source, name) for name in settings] or [_variable(source, "") + "<FIELD>"]
         raise ConfigError(f"{error} {_searched_places(source, path, *variables)}") from error
 
 
 def _tell_default_address(source: str, cls: type[ConnectorConfig], settings: Mapping[str, Any]) -> None:
-    """Say once, in the log, at which address a source is asked that nothing configures."""
+    """Log once at which default address *source* is asked, if nothing configures its address."""
     for setting in settings_of(cls):
         if setting.name in ADDRESSES and setting.name not in settings and isinstance(setting.default, str):
             if source not in _told:
@@ -89,7 +89,7 @@ def _tell_default_address(source: str, cls: type[ConnectorConfig], settings: Map
 
 
 def check_no_fields(names: Iterable[str], known: Container[str], source: object, function: str) -> None:
-    """Raise an `UnknownOptionError` when one of *names*, and none of *known*, is a field of the config of *source*."""
+    """Raise an `UnknownOptionError` when one of *names* is not in *known*, but is a field of the config of *source*."""
     unknown = [name for name in names if name not in known]
     cls = _config_class(source) if unknown else None
     for name in unknown:
@@ -101,7 +101,7 @@ def check_no_fields(names: Iterable[str], known: Container[str], source: object,
 
 
 def _config_class(source: object) -> type[ConnectorConfig] | None:
-    """Return the class of the config of *source*; None where that is not known, or not to be had."""
+    """Return the class of the config of *source*; None where it is not known or cannot be loaded."""
     if isinstance(source, str):
         source = registered().get(source, source)
     if not isinstance(source, str):
@@ -111,7 +111,7 @@ def _config_class(source: object) -> type[ConnectorConfig] | None:
         tables = _read_tables(path) if path is not None else {}
         kind = tables.get(source, {}).get("type", source)
         return load(kind).config_class if isinstance(kind, str) and kind in connectors() else None
-    except EnrichkitError:  # whose message comes when the source is looked for
+    except EnrichkitError:  # `find_source` raises the same error, with its message
         return None
 
 
@@ -153,7 +153,7 @@ def _read_tables(path: Path) -> dict[str, Any]:
     """Return the tables of the sources in the TOML file, by name."""
     try:
         sources = tomllib.loads(path.read_text(encoding="utf-8")).get("sources", {})
-    except (ValueError, RecursionError) as error:  # also for 5,000 digits, or 5,000 open brackets
+    except (ValueError, RecursionError) as error:  # also a number of 5,000 digits, or 5,000 open brackets
         raise ConfigError(
             f"{path} is not TOML: {error}. Write tables such as [sources.users] with type = 'redis'."
         ) from error

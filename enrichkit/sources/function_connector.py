@@ -135,7 +135,7 @@ class FunctionConnector(Connector[FunctionConfig]):
 
     async def open(self) -> None:
         """
-        Make the pool of threads, and the instance of a class.
+        Make the pool of threads, and the instance if the user gave a class.
 
         The class is instantiated in a thread or on the event loop, wherever its `fetch` will run, because it makes the
         objects that `fetch` uses.
@@ -176,7 +176,7 @@ def _is_class(function: Any) -> TypeGuard[type[Any]]:
 
 def _check(given: str, config: FunctionConfig) -> None:
     """
-    Raise `ConfigError` when the function of *config* cannot be called with a key, or, with `batch_size`, with a list.
+    Raise `ConfigError` when the function of *config* cannot take a key, or a list of keys if `batch_size` is set.
 
     *given* is the beginning of the message.
     """

@@ -104,12 +104,12 @@ def load(name: str, others: Iterable[str] = ()) -> type[Connector[Any]]:
 
     Args:
         name: Name of an entry point.
-        others: Further names for the hint of an error, besides those of plugins and registered sources.
+        others: Further names, besides those of plugins and registered sources, for the hint in an error message.
 
     Raises:
         UnknownConnectorError: No installed package offers the connector.
         DuplicateConnectorError: Two packages offer a connector of that name.
-        MissingDriverError: The driver package of the connector is not installed.
+        MissingDriverError: The client package of the connector is not installed.
         PluginError: The plugin cannot be imported, or does not implement the hook.
     """
     with _lock:

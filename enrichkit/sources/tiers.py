@@ -1,4 +1,4 @@
-"""Tiers: several sources as one, of which each is asked for what those before it do not hold."""
+"""Tiers: several sources as one; each is asked for the keys that the sources before it do not hold."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Tiers", "tiers"]
 @dataclass(frozen=True, slots=True)
 class Tiers:
     """
-    What `tiers` returns: a source for `enrich`, `enrich_frame` and `register_function`.
+    Several sources as one, made by `tiers`: a source for `enrich`, `enrich_frame` and `register_function`.
 
     Attributes:
-        sources: Names of sources or their configs, in the order in which they are asked.
+        sources: Names of sources or their configs, in the order in which the sources are asked.
         write_back: Whether what a later source has found is written to those before it.
-        ttl: Seconds after which they forget it; None: when they do that by themselves.
+        ttl: Seconds after which these sources forget it; None: each of them decides by itself.
         timeout: Most seconds that each source but the last may take for a key.
     """
 
@@ -33,18 +33,18 @@ def tiers(
     *sources: str | ConnectorConfig, write_back: bool = False, ttl: float | None = None, timeout: float = 0.5
 ) -> Tiers:
     """
-    Return several sources as one: a key goes to the first of them, and what this does not hold to the next one.
+    Return several sources as one: each key is looked up in the first of them, and in the next one if it is not there.
 
-    A source before the last that fails, is away or takes too long is left out, and no row fails because of it. The last
-    one is the source that all options speak of.
+    If a source before the last one fails, is away or takes too long, its keys go on to the next source, and no row
+    fails because of it. All options refer to the last source.
 
     Args:
         sources: Two or more names of sources or their configs, for example a Redis before a service.
         write_back: Whether what a later source has found is written to those before it, in the background.
-        ttl: Seconds after which they forget what was written, 1 to 31,536,000 (a year); None: when they do that by
-            themselves.
-        timeout: Most seconds that each source but the last may take for a key, 0.001 to 3,600. They count for the
-            option `timeout`.
+        ttl: Seconds after which these sources forget what was written, 1 to 31,536,000 (a year); None: each of them
+            decides by itself.
+        timeout: Most seconds that each source but the last may take for a key, 0.001 to 3,600. These seconds count
+            towards the option `timeout`.
 
     Raises:
         ConfigError: An argument is wrong.

@@ -1,7 +1,7 @@
 """
-The parts that the connectors of SQL databases share, for plugins. This package imports no database driver.
+The parts that the connectors of SQL databases share, for plugins. This package imports no client package.
 
-A plugin adds the dialect: its statements, its types, its address, and the meaning of its driver's errors.
+A plugin adds the dialect: its statements, its types, its address, and the meaning of the errors of its client package.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def is_host(text: str) -> bool:
 
 def is_local(host: str) -> bool:
     """
-    Return whether no byte to *host* leaves this machine: a loopback address, or the path of a Unix socket.
+    Return whether *host* is on this machine: `localhost`, a loopback address, or the path of a Unix socket.
 
     >>> is_local("localhost"), is_local("127.0.0.1"), is_local("/run/postgresql"), is_local("db.example")
     (True, True, True, False)

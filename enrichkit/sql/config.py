@@ -23,10 +23,10 @@ class SqlConfig(ConnectorConfig):
         table: Name of a table, or a pair of names; None if the source is a query. A subclass narrows the type, and may
             give the field a default.
         key: Name of the key column, or a tuple of names in the order of the key columns in Spark.
-        columns: Names of the value columns; empty: all columns of the table but the key columns.
-        max_bytes: Most bytes of what the database returns at once, as a subclass says; 64 KiB to 1 GiB.
-        expires: Name of the column with the time until which a row serves; a NULL there: for ever. A row whose time is
-            over counts as absent. None: all rows serve for ever.
+        columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
+        max_bytes: Most bytes that the database may return at once, 64 KiB to 1 GiB; a subclass says what counts.
+        expires: Name of the column that holds the time until which a row serves; a row with NULL in this column serves
+            for ever. A row whose time is over counts as absent. None: all rows serve for ever.
         writable: Whether `tiers(write_back=True)` may write to the table. False: all sessions are read-only.
 
     Raises:
@@ -62,7 +62,7 @@ class SqlConfig(ConnectorConfig):
         self._check_tier()
 
     def _check_tier(self) -> None:
-        """Raise a `ConfigError` if *writable* is no bool, or *expires* no name of a column of its own in a table."""
+        """Raise a `ConfigError` if *writable* is no bool, or if *expires* cannot name a separate column of a table."""
         if not isinstance(self.writable, bool):
             raise ConfigError(f"{type(self).__name__}.writable is {self.writable!r}; it must be True or False.")
         if self.expires is None:
@@ -81,7 +81,11 @@ class SqlConfig(ConnectorConfig):
             )
 
     def _check_single(self) -> None:
-        """Raise a `ConfigError` if `returns` is a struct of the only column, whose value comes without a struct."""
+        """
+        Raise a `ConfigError` if `returns` is a struct with the only column as its field.
+
+        The value of a single column comes without a struct.
+        """
         if len(self.columns) != 1 or not isinstance(self.returns, str):
             return
         [column] = self.columns
@@ -104,9 +108,9 @@ class SqlConfig(ConnectorConfig):
         return len(self.key_columns)
 
     def check_names(self, field: str) -> None:
-        """Make a tuple of the names of columns in *field*, and check it; raises `ConfigError`."""
+        """Make a tuple of the names of columns in *field*, and check the names; raises `ConfigError`."""
         names = getattr(self, field)
-        if isinstance(names, str):  # columns=("name") is a str; its letters are not meant
+        if isinstance(names, str):  # columns=("name") is a str, whose letters are not names of columns
             names = (names,)
         names = tuple(names) if isinstance(names, list) else names  # TOML and JSON have no tuples
         at = f"{type(self).__name__}.{field}"
@@ -171,9 +175,9 @@ class SqlConfig(ConnectorConfig):
 
         Args:
             query: One SELECT, or None.
-            mark: First character of a parameter, which its number follows, for example `$`.
+            mark: First character of a parameter, in front of its number, for example `$`.
             takes: Argument that the query takes for each key column, for example `"one value"`.
-            condition: Template of a condition over the name of a key column and its parameter.
+            condition: Template of a condition, to be filled with the name of a key column and its parameter.
             examples: Two configs for the message, one with a table and one with a query.
         """
         cls = type(self).__name__

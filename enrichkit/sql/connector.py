@@ -26,8 +26,9 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
         open_timeout: Seconds that `prepare` may take.
         page_timeout: Seconds that `scan` may take for a page of keys; without an index a server sorts the table for
             each page.
-        write_capacity: Sessions that may write, per worker process: the engine writes so many groups at a time.
-        write_timeout: Seconds that `store_many` may take, less than the engine waits for it.
+        write_capacity: Number of sessions that may write, per worker process: the engine writes at most this number of
+            groups at a time.
+        write_timeout: Seconds that `store_many` may take; the engine waits longer than that.
     """
 
     neighbours = True  # the index of a table is a B-tree
@@ -45,7 +46,7 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
 
     @property
     def cannot_scan(self) -> str:  # type: ignore[override]  # it depends on the config
-        """Why the keys cannot be listed: a query takes keys, and does not tell which there are."""
+        """Why the keys cannot be listed: a query takes keys, and does not say which keys exist."""
         if self.config.table is not None:
             return ""
         return f"{type(self.config).__name__}.query tells no keys; name a table or a view."
@@ -64,7 +65,11 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
         return self.config.expires is not None
 
     def make_pool(self) -> PoolT:
-        """Return a pool that has made no connection yet. Import the driver here, not at the top of the plugin."""
+        """
+        Return a pool that has made no connection yet.
+
+        Import the client package here, not at the top of the plugin.
+        """
         raise NotImplementedError
 
     def make_writers(self) -> PoolT:

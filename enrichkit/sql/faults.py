@@ -1,4 +1,4 @@
-"""The meaning of faults that the drivers of all databases report in the same way."""
+"""The meaning of faults that the client packages of all databases report in the same way."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["tls_fault"]
 
 def tls_fault(error: BaseException) -> str | None:
     """
-    Return the reason of OpenSSL why it refused a TLS connection, or None if *error* is no such refusal.
+    Return the reason that OpenSSL gives for refusing a TLS connection, or None if *error* is no such refusal.
 
-    A server that hangs up during the handshake, as in a restart, refuses nothing: None.
+    When a server hangs up during the handshake, as in a restart, nothing was refused, and the result is None.
 
     >>> tls_fault(OSError("reset")) is tls_fault(ssl.SSLEOFError()) is None
     True

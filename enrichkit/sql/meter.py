@@ -1,9 +1,10 @@
 """
-A limit on the size of a reply. The drivers have none, and keep a reply in memory however long it is.
+A limit on the size of a reply. The client packages have no such limit, and keep a reply in memory however long it is.
 
-A meter stands between the transport of a connection and the protocol of the driver, and counts the bytes of each read
-before the driver gets them: a call of a function per read, and nothing per row. It also ends a connection on which the
-driver meets bytes that it cannot read, for example of a reply that nobody has asked for.
+A meter stands between the transport of a connection and the protocol of the client package, and counts the bytes of
+each read before the client package gets them. This costs one function call per read, and nothing per row. The meter
+also ends a connection on which the client package meets bytes that it cannot read, for example those of a reply that
+nobody has asked for.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _log = logging.getLogger("enrichkit")
 
 class Meter:
     """
-    Counts what the server sends on one connection, and ends the connection when that is too much.
+    A counter of the bytes that the server sends on one connection; it ends the connection when they are too many.
 
     Attributes:
-        exceeded: Whether the connection was ended for that.
+        exceeded: Whether the connection was ended because the server sent too many bytes.
         ended: Whether the server has ended its side of the connection.
     """
 
@@ -40,12 +41,12 @@ class Meter:
         self._left = math.inf if limit is None else limit
 
     def unreadable(self, error: Exception) -> None:
-        """End the connection, because the driver cannot read what the server has sent."""
+        """End the connection, because the client package cannot read what the server has sent."""
         _log.warning("A database sent what its driver cannot read (%s); the connection ends.", type(error).__name__)
         self._transport.abort()
 
     def takes(self, size: int) -> bool:
-        """Count *size* bytes, and return whether the driver may have them."""
+        """Count *size* bytes, and return whether the client package may have them."""
         self._left -= size
         if self._left < 0 and not self.exceeded:
             self.exceeded = True
@@ -54,7 +55,7 @@ class Meter:
 
 
 class _Metered:
-    """Hands all that happens on a connection over to the protocol of the driver."""
+    """A protocol that passes all events of a connection on to the protocol of the client package."""
 
     def __init__(self, driver: Any, meter: Meter) -> None:
         self._driver = driver

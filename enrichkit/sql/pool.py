@@ -1,8 +1,9 @@
 """
 The connections of one connector: at most `capacity`, made when needed, never lent in an unknown state.
 
-Why not the pools of the drivers: their connect, cancel and close wait without bound for a frozen server. The engine
-makes at most `capacity` calls at a time, so no queue of callers is needed: a list of idle connections is enough.
+The pools of the client packages are not used, because their connect, cancel and close wait without bound for a frozen
+server. The engine makes at most `capacity` calls at a time, so no queue of callers is needed: a list of idle
+connections is enough.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ __all__ = ["Pool"]
 
 T = TypeVar("T")
 
-IDLE = 60.0  # a firewall may have dropped a connection that was idle for longer, without a sign to either end
-REFUSED = 10.0  # between attempts with a login that was refused; more attempts could lock the account
+IDLE = 60.0  # seconds; a firewall may silently have dropped a connection that was idle for longer
+REFUSED = 10.0  # seconds between two attempts with a refused login; more attempts could lock the account
 
 SessionT = TypeVar("SessionT", bound=Session)
 
@@ -62,9 +63,9 @@ class Pool(Generic[SessionT]):
         self._first_login = asyncio.Lock()
         self._logins_work = False  # a login has succeeded, and no connection or login has failed since
         self._ever_logged_in = False
-        self._failures = 0  # connects that found the server unavailable
-        self._full = False  # the last of them found it without a free connection
-        self._refused: tuple[str | None, float, str] | None = None  # password, end of the pause, and what was said
+        self._failures = 0  # number of connects that found the server unavailable
+        self._full = False  # whether the last of these connects found the server without a free connection
+        self._refused: tuple[str | None, float, str] | None = None  # password, end of the pause, error message
         self._idle: list[SessionT] = []
         self._busy: set[SessionT] = set()
         self._closed = False
@@ -123,12 +124,13 @@ class Pool(Generic[SessionT]):
 
         Args:
             use: The call.
-            timeout: Most seconds for all of it.
+            timeout: Most seconds for the wait for a session and the call together.
             max_bytes: Most bytes that the server may send; None: any number.
 
         Raises:
-            ConnectorError: Any failure of driver or server, translated; `TransientError` after *timeout* seconds,
-                `UnavailableError` when no connection was made in that time, and `PermanentError` beyond *max_bytes*.
+            ConnectorError: Any failure of client package or server, translated; `TransientError` after *timeout*
+                seconds, `UnavailableError` when no connection was made in that time, and `PermanentError` beyond
+                *max_bytes*.
         """
         ends = self.loop.time() + timeout
         try:
@@ -193,7 +195,7 @@ class Pool(Generic[SessionT]):
                     self._permits.release()
                     raise
         except TimeoutError as error:
-            if connecting:  # for example to several hosts, each with its own time limit
+            if connecting:  # for example to several hosts, each of which has its own time limit
                 raise UnavailableError(str(self.translate(error)), sent=False) from None
             raise
         self._busy.add(session)
@@ -220,15 +222,15 @@ class Pool(Generic[SessionT]):
             return await self._log_in(timeout, failures)
 
     async def _log_in(self, timeout: float, failures: int) -> SessionT:
-        """Return a new session for a caller that has waited since there were *failures*."""
+        """Return a new session for a caller that began to wait when `_failures` was *failures*."""
         server = f"{self.product} at {self.address}"
-        if self._failures > failures:  # one failure is that of all callers that wait then: they would meet it, too
+        if self._failures > failures:  # a failure counts for all callers that waited meanwhile: they would meet it, too
             found = "had no free connection" if self._full else "could not be reached"
             raise UnavailableError(f"{server} {found} a moment ago.", sent=False, busy=self._full)
         try:
             session = await self._connected(timeout)
         except FatalError as error:
-            # What was right is being replaced, password or certificate: the keys wait for it, as in an outage.
+            # A password or certificate that worked is being replaced: the keys wait for the new one, as in an outage.
             renewable = isinstance(self.config.password, Secret) or self.context.has_files
             if self._ever_logged_in and renewable:
                 raise UnavailableError(f"{error} Logins have worked before.", sent=False) from None
@@ -240,10 +242,10 @@ class Pool(Generic[SessionT]):
         return session
 
     async def _connected(self, timeout: float, *, again: bool = True) -> SessionT:
-        """Return a new session; with a password that expires, one that was refused is asked for *again*, once."""
+        """Return a new session. With *again*, try once more if the password is refused and may have another value."""
         if not fresh(self.config.password):
             try:
-                await revealed(self.config.password)  # `password` finds it then without a wait
+                await revealed(self.config.password)  # so that `password` finds the value without a wait
             except ConfigError as error:
                 raise FatalError(str(error)) from None
         password = self.password()

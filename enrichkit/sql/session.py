@@ -17,12 +17,12 @@ KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER
 
 class Session:
     """
-    One connection, used by one call at a time. Made on the event loop.
+    One connection, used by one call at a time. A session must be made on the event loop.
 
     Attributes:
-        connection: Connection object of the driver.
-        transport: Its asyncio transport.
-        meter: Counts what the server sends.
+        connection: Connection object of the client package.
+        transport: The asyncio transport of the connection.
+        meter: The counter of the bytes that the server sends.
         ends: Loop time after which the connection is not lent again.
         idle_since: Loop time at which the last call gave the connection back.
     """
@@ -41,7 +41,7 @@ class Session:
     @property
     def closed(self) -> bool:
         """Whether the connection is known to have ended."""
-        # A transport stays open after the end of the stream if the driver's protocol wants that.
+        # A transport stays open after the end of the stream if the protocol of the client package asks for that.
         ended: bool = self.transport.is_closing() or self.meter.ended
         return ended
 

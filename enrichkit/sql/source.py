@@ -20,7 +20,7 @@ ColumnT = TypeVar("ColumnT")
 
 class Source:
     """
-    The table or query that keys are looked up in. Its text is its name.
+    The table or query in which keys are looked up. Its `str` is its name.
 
     Args:
         config: Config of the source.
@@ -100,7 +100,7 @@ class Source:
         )
 
     def not_unique(self, statement: str) -> FatalError:
-        """Return the error for a table to write to, whose keys no unique index holds; *statement* makes the index."""
+        """Return the error for a writable table without a unique index over the key; *statement* makes the index."""
         return FatalError(
             f"{self._config}.writable is True, and {self} has no unique index over exactly the columns of "
             f"{self._config}.key, {listed(self._keys)}, by which a write finds the row that it replaces. Make one: "
@@ -108,7 +108,7 @@ class Source:
         )
 
     def not_exact(self, column: str, type_: str) -> FatalError:
-        """Return the error for a table to write to, whose key *column* finds keys equal that are not the same."""
+        """Return the error for a writable table whose key *column* treats different keys as equal."""
         return FatalError(
             f"{self._config}.writable is True, and the key column {column!r} of {self} has the type {type_}, which "
             "finds texts equal that are not the same: the value of one key would be given to another. Write to a table "
@@ -116,7 +116,7 @@ class Source:
         )
 
     def changed(self, column: str, type_: str) -> PermanentError:
-        """Return the error for a value to write that *column*, of the type *type_*, does not give back as it is."""
+        """Return the error for a written value that *column*, of the type *type_*, does not give back unchanged."""
         return PermanentError(
             f"Nothing was written to {self}: its column {column!r}, of the type {type_}, would not give a value back "
             "as it is, because it rounds, cuts, pads or changes it. Give the column a type that holds each value of "
@@ -139,7 +139,7 @@ class Source:
             part: Part of the key for that column.
             is_: Type of the column.
             takes: Values that the column takes, in words.
-            right: True when *part* has a Python type that the column takes.
+            right: Whether *part* has a Python type that the column takes.
         """
         why = ", which it cannot hold" if right else ""
         error = PermanentError(

@@ -1,8 +1,9 @@
 """
-What the plugins share to write values to a table: the columns of a value, and the check of what the table gives back.
+The helpers with which the plugins write values to a table: the columns of a value, and the check of what the table
+gives back.
 
-A tier must not give another value than the source that it stands before. So a plugin reads the rows that it has written
-in the same transaction, by the statement that looks keys up, and commits only if nothing differs.
+A tier must give the same values as the source behind it. So a plugin reads back the rows that it has written, in the
+same transaction and by the statement that looks keys up, and commits only if nothing differs.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ __all__ = ["check_stored", "rows_of", "same_value"]
 
 def rows_of(values: Mapping[Key, Value], names: Sequence[str], source: Source) -> dict[Key, Mapping[str, Any]]:
     """
-    Return each of *values* as a mapping from columns to what they shall hold; all have the same columns.
+    Return each of *values* as a mapping from column names to the values to write; all mappings have the same columns.
 
     Args:
-        values: One or more values by key. With several *names* each is a mapping that has some of them.
+        values: One or more values by key. With several *names* each value is a mapping whose keys are some of *names*.
         names: Names of the value columns.
         source: The table, for messages.
 
     Raises:
-        PermanentError: A value is no such mapping.
+        PermanentError: With several *names*, a value is not such a mapping, or its keys differ from the first one's.
     """
     if len(names) == 1:
         return {key: {names[0]: value} for key, value in values.items()}
@@ -79,8 +80,8 @@ def check_stored(
         rows: What was written: for each key the columns and their values.
         found: What the table answers to these keys.
         types: The SQL type of each value column, in the order of the columns of *found*.
-        same: Takes the name of a column, what was written to it and what was found, and returns whether this is the
-            same value.
+        same: Takes the name of a column, the value that was written to it and the value that was found, and returns
+            whether the two are the same.
 
     Raises:
         PermanentError: A value differs, or a row is not found; the message quotes no value.

@@ -17,7 +17,7 @@ def are_utf8(texts: Sequence[str]) -> bool:
     >>> are_utf8(["a", "ü"]), are_utf8(["a", chr(0xD800)])
     (True, False)
     """
-    # One scan in C for the whole group. Two halves of a pair in two texts do not become one character.
+    # One scan in C is enough for the whole group: joining two texts does not make one character of two surrogates.
     joined = "".join(texts)
     if joined.isascii():
         return True

@@ -37,8 +37,8 @@ async def check_leases(store: LeaseStore, *, questions: int = 100, seed: int = 1
     """
     Ask *store* random *questions*, and assert that it answers as `enrichkit.plugin.grant` does.
 
-    No answer depends on the moment of a question: leases, recoveries and granted calls are over at once, or hold for
-    long.
+    Leases, recoveries and granted calls are over at once or hold for long, so no answer depends on the moment of a
+    question.
     """
     rng = random.Random(seed)  # noqa: S311  # a test needs no cryptography
     limits = {kind: f"check {kind} {uuid.uuid4().hex}" for kind in ("rate", "limit")}

@@ -289,7 +289,7 @@ class FaultProxy:
             held[0].put(held[1], 0.0)
 
     def _holds(self, end: _End) -> bool:
-        """Whether a chunk that *end* has read is held back for a swap."""
+        """Return whether a chunk that *end* has read is held back for a swap."""
         return self._held is not None and self._held[0] is end
 
     def _swap(self, end: _End, data: bytes, delay: float) -> None:
@@ -341,7 +341,8 @@ class FaultProxy:
         """
         Accept the connections that wait.
 
-        `create_server` of Python 3.11 never closes a connection that it has accepted just before its server is closed.
+        asyncio's `create_server` is not used: in Python 3.11 it never closes a connection that it has accepted just
+        before its server is closed.
         """
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             while True:

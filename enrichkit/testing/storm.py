@@ -49,7 +49,7 @@ def storm(
 
     Args:
         proxy: The network between the connector and its server.
-        seed: Of the order, the sizes and the durations of the faults.
+        seed: Seed of the order, the sizes and the durations of the faults.
         faults: Names out of `FAULTS`.
         calm: Mean seconds between the end of a fault and the next one.
         longest: Most seconds of one fault.
@@ -75,7 +75,7 @@ def storm(
         weather.over.set()
         thread.join()
         proxy.heal()
-    if weather.error is not None:  # else the rest of the block had a calm network, and nobody would notice
+    if weather.error is not None:  # otherwise nobody would notice that the rest of the block had a calm network
         raise weather.error
 
 
@@ -144,7 +144,7 @@ class _Weather:
     def _lost(self) -> None:
         self._proxy.blackhole()
         self._last()
-        if self._dice.random() < 0.5:  # else the connections stay open, and dead
+        if self._dice.random() < 0.5:  # otherwise the connections stay open, and dead
             self._proxy.cut()
 
     def _sliced(self) -> None:

@@ -55,7 +55,7 @@ _PLAIN: dict[Any, str] = {
 }
 _ARRAYS = (list, collections.abc.Sequence)
 _MAPS = (dict, collections.abc.Mapping)
-# By name, because typing_extensions has its own versions of some of them.
+# The wrappers are listed by name, because typing_extensions has its own versions of some of them.
 _WRAPPERS = ("Required", "NotRequired", "ReadOnly", "Final")
 
 
@@ -78,7 +78,7 @@ class _Walk:
     """
     A walk through an annotation and its parts.
 
-    The methods take a part, its path in the whole, and the classes that the part is inside of.
+    The methods take a part, its path in the whole annotation, and the classes that enclose the part.
     """
 
     declared: Callable[[Any], DataType | None]
@@ -159,11 +159,16 @@ class _Walk:
 
 
 def _unwrap(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
-    """Return the annotation T in `T | None`, in a wrapper such as `Required[T]`, and in a NewType; else *hint*."""
+    """
+    Return the annotation that *hint* stands for, or *hint* itself.
+
+    This is T for `T | None`, for a wrapper such as `Required[T]` and for a NewType of T; for a Literal whose values
+    have one type, it is this type.
+    """
     if getattr(origin, "_name", None) in _WRAPPERS:
         return arguments[0]
     if origin is typing.Literal and len({*map(type, arguments)}) == 1:
-        return type(arguments[0])  # the type of its values; a connector may look at the values themselves
+        return type(arguments[0])  # the type of the literal's values; a connector may look at the values themselves
     if hasattr(hint, "__supertype__"):  # a NewType
         return hint.__supertype__
     if origin in (typing.Union, types.UnionType):

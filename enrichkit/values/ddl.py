@@ -13,7 +13,7 @@ _STEP = re.compile(r"`(?:[^`]|``)*`|.", re.DOTALL)
 
 def fields_of(ddl: str) -> dict[str, str]:
     """
-    Return the types of the fields of a struct, whose DDL `ddl_of` has written; no fields for any other type.
+    Return the types of the fields of a struct from the DDL that `ddl_of` wrote; an empty dict for any other type.
 
     >>> fields_of("struct<tier:bigint,`a,b`:map<string,struct<c:int>>>")
     {'tier': 'bigint', 'a,b': 'map<string,struct<c:int>>'}

@@ -40,7 +40,7 @@ Decode: TypeAlias = Callable[[Sequence[Any]], tuple[list[Any], dict[int, Permane
 """Takes the n answers of a call; returns n values, and the errors of the answers that cannot be decoded, by index."""
 
 _Batch: TypeAlias = Callable[[Sequence[Any]], list[Any]]
-"""Converts n values at once; raises any exception when one of the values is not clearly right."""
+"""Converts n values at once; raises an exception of any type when one of the values is not clearly right."""
 
 _CHUNK = 16
 _BOOLEANS = {b"true": True, b"1": True, b"false": False, b"0": False}
@@ -132,10 +132,10 @@ def _error(error: Exception) -> PermanentError:
 
 
 def _objects(data_type: pa.DataType) -> _Batch:
-    """Return the batch for Python objects."""
+    """Return the `_Batch` for Python objects."""
     element = msgspec_type(data_type, "python")
     list_type = list[element | None]  # type: ignore[valid-type]  # made at run time
-    # msgspec accepts lone surrogates; its encoder finds them in a third of the time of an Arrow array.
+    # msgspec accepts lone surrogates. Its encoder finds them in a third of the time that making an Arrow array takes.
     needs_arrow = any(map(_needs_arrow, parts_of(data_type)))
     check: Callable[[Any], Any] = functools.partial(pa.array, type=data_type) if needs_arrow else msgspec.msgpack.encode
     needs_check = needs_arrow or any(map(is_string, parts_of(data_type)))
@@ -150,7 +150,7 @@ def _objects(data_type: pa.DataType) -> _Batch:
 
 
 def _documents(data_type: pa.DataType) -> _Batch:
-    """Return the batch for JSON documents."""
+    """Return the `_Batch` for JSON documents."""
     if is_string(data_type):
         return _batch_of(_text_of_document)
     if not all(map(has_text_keys, parts_of(data_type))):
@@ -174,7 +174,7 @@ _read_string = msgspec.json.Decoder(str).decode
 
 
 def _texts(data_type: pa.DataType) -> _Batch:
-    """Return the batch for texts."""
+    """Return the `_Batch` for texts."""
     if pa.types.is_struct(data_type):
         return _text_structs(data_type)
     if pa.types.is_map(data_type):
@@ -195,7 +195,7 @@ def _texts(data_type: pa.DataType) -> _Batch:
 
 def _column_of_texts(convert: _Batch) -> _Batch:
     """
-    Return a batch that applies *convert* to all values except None, and keeps each None in place.
+    Return a `_Batch` that applies *convert* to all values except None, and keeps each None in place.
 
     The values are bytes or str; *convert* takes bytes, and may take str.
     """
@@ -242,15 +242,19 @@ def _require_bytes(allowed: bytes, texts: Sequence[bytes]) -> Sequence[bytes]:
 
 def _floats(texts: Sequence[bytes]) -> list[float]:
     numbers = list(map(float, _require_bytes(b"0123456789+-.eE,", texts)))
-    # The letters of "inf" are not allowed, so that an infinite number is an overflow. The sum may overflow although no
-    # number does; the rules then decide.
+    # The letters of "inf" are not allowed, so an infinite number can only come from an overflow. The sum may overflow
+    # although no number does; the rules then decide.
     if not math.isfinite(sum(numbers)):
         raise OverflowError
     return numbers
 
 
 def _text_structs(data_type: Any) -> _Batch:
-    """Return the batch for mappings from the names of fields to texts, such as hashes of Redis; it goes by column."""
+    """
+    Return the `_Batch` for mappings from the names of fields to texts, such as hashes of Redis.
+
+    The `_Batch` converts the values field by field, each field as one column.
+    """
     structs = dicts_of(tuple(field.name for field in data_type))
     columns = [(field.name, field.name.encode(), _texts(field.type)) for field in data_type]
 
@@ -270,7 +274,11 @@ def _text_structs(data_type: Any) -> _Batch:
 
 
 def _text_maps(data_type: Any) -> _Batch:
-    """Return the batch for mappings of texts, which converts all keys of a call as one column, and all values too."""
+    """
+    Return the `_Batch` for mappings of texts.
+
+    The `_Batch` converts the keys of all mappings as one column, and their values as another.
+    """
     keys, items = _texts(data_type.key_type), _texts(data_type.item_type)
 
     def convert(values: Sequence[Any]) -> list[Any]:
@@ -302,7 +310,7 @@ def msgspec_type(data_type: Any, encoding: Encoding) -> Any:
     """
     Return the type that msgspec checks a value against.
 
-    For a type that msgspec reads too laxly from JSON, it is a type that calls the rule.
+    If msgspec would read *data_type* too laxly from JSON, the returned type calls the rule.
     """
     if pa.types.is_list(data_type):
         return list[msgspec_type(data_type.value_type, encoding) | None]  # type: ignore[misc]
@@ -350,15 +358,15 @@ def parts_of(data_type: Any) -> Iterator[Any]:
 
 def has_text_keys(part: Any) -> bool:
     """
-    Return False for a map whose keys are not strings.
+    Return whether *part* is not a map, or is a map whose keys are strings.
 
-    msgspec reads such keys from JSON more laxly than the rules: it takes -0 beside 0.
+    msgspec reads other keys from JSON more laxly than the rules: it takes -0 beside 0.
     """
     return not pa.types.is_map(part) or is_string(part.key_type)
 
 
 def has_ascii_names(part: Any) -> bool:
-    """Return False for a struct with a field whose name is not ASCII."""
+    """Return whether *part* is not a struct, or is a struct in which all names of fields are ASCII."""
     return not pa.types.is_struct(part) or all(field.name.isascii() for field in part)
 
 

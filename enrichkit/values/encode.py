@@ -1,4 +1,4 @@
-"""Values of a declared type as a store takes them: what `decode.py` makes the same values of again."""
+"""Encoding of values of a declared type for a store, so that `decode.py` turns them back into the same values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Encode", "encoder"]
 
 Encode: TypeAlias = Callable[[Sequence[Any]], Mapping[int, Any]]
-"""Takes n values; returns the raw ones by index, without those that would not come back as they are."""
+"""Takes n values; returns the raw values by index, without those that would not be decoded to the same value."""
 
 
 @lru_cache(maxsize=256)
@@ -46,7 +46,7 @@ def encoder(data_type: pa.DataType, encoding: Encoding) -> Encode:
             try:
                 raws[index] = one(value)
             except (TypeError, ValueError):
-                continue  # of a type that no store holds
+                continue  # the value has a type that no store holds
         decoded, bad = decode(list(raws.values()))
         same = zip(raws, decoded, strict=True)
         return {index: raws[index] for n, (index, value) in enumerate(same) if n not in bad and value == values[index]}

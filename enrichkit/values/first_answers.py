@@ -1,4 +1,4 @@
-"""The first answers of a task: do they have the fields that the user has declared?"""
+"""The check whether the first answers of a task have the fields that the user has declared."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .types import is_variant
 __all__ = ["FirstAnswers"]
 
 ENOUGH = 20
-"""Answers without a field after which the field is taken for a mistake."""
+"""Number of answers without a field after which the field is taken for a mistake."""
 MOST_LOOKS = 200
-"""Answers after which nothing more is looked at, although few of them are objects."""
+"""Number of answers after which the check ends, even if few of them were objects."""
 MOST_NAMES = 20
 VALUE = ("", "")
-"""Stands among the fields that were seen for a value at the path that the config names."""
+"""An entry in the set of fields that were seen: an answer had a value at the path that the config names."""
 
 Tree: TypeAlias = "dict[str, Tree]"
 """The declared fields by name, each with the declared fields inside it."""
@@ -29,7 +29,7 @@ Place: TypeAlias = "tuple[str, ...]"
 """The names that lead to a field from the top of an answer."""
 
 _seen: dict[str, set[Place]] = {}
-"""The fields that an answer in this process had, by enrichment: a later task need not see them again."""
+"""The fields that at least one answer in this process had, by enrichment: later tasks do not check these fields."""
 
 
 class FirstAnswers:
@@ -39,7 +39,7 @@ class FirstAnswers:
     A field that no answer has would be null in all rows, without an error: a misspelt name looks like an empty source.
 
     Attributes:
-        done: Whether nothing is left to be found out.
+        done: Whether there is nothing left to check.
 
     Args:
         source: Name of the source, for messages.
@@ -51,7 +51,8 @@ class FirstAnswers:
     def __init__(self, source: str, data_type: pa.DataType, encoding: str, enrichment: str) -> None:
         self._source = source
         self._tree = _tree_of(data_type)
-        # In a mapping of texts, such as a hash of Redis, no field of one type tells anything of the others.
+        # The fields of answers in the encoding `text` are not checked: in a mapping of texts, such as a hash of Redis,
+        # no field of one type tells anything of the others.
         self._read: Callable[[Any], Any] | None = None
         if encoding in ("json", "python"):
             self._read = msgspec.json.decode if encoding == "json" else lambda answer: answer
@@ -76,7 +77,7 @@ class FirstAnswers:
 
     def verdict(self, which: str = "") -> ConfigError | None:
         """
-        Return what is wrong with the declared fields or the path, as far as the answers so far tell; None: nothing.
+        Return the error in the declared fields or the path that the answers so far show, or None if they show none.
 
         Args:
             which: The answers, for the message; empty: all answers of the task.

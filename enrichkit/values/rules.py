@@ -26,7 +26,8 @@ with the same name the last one counts. NaN is a value, never a null; JSON has n
 to 32 bits; no number overflows. Digits beyond microseconds must be zeros. Scalars and arrays of NumPy are treated as
 the Python objects that their `tolist` returns. In a variant a number without an exponent keeps its digits, at most 38.
 
-A rule takes one value at a time: slow and readable. `enrichkit.values.decode` is fast and gives the same results.
+A rule takes one value at a time: it is slow, and easy to read. `enrichkit.values.decode` is fast and gives the same
+results.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ def _list_rule(data_type: Any, encoding: Encoding) -> Rule:
 def _map_rule(data_type: Any, encoding: Encoding) -> Rule:
     if pa.types.is_nested(data_type.key_type):
         raise unsupported_type_error(data_type.key_type, " as the key of a map")
-    # The keys of a JSON object are strings; a string stands for a key of another type as in the encoding text.
+    # The keys of a JSON object are strings. If another type is declared for the keys, the rules of the encoding `text`
+    # convert each string.
     key = _part_rule(data_type.key_type, "python" if encoding == "python" else "text")
     item, name = _part_rule(data_type.item_type, encoding), spark_name(data_type)
     takes = "an object" if encoding == "json" else "a mapping"
@@ -177,7 +179,7 @@ def _convert_part(convert: Rule, value: Any, path: str) -> Any:
 
 
 def _fields_of(value: Any) -> Any:
-    """Return a dataclass, a NamedTuple or a record of a driver as a mapping, and any other value as it is."""
+    """Return a dataclass, a NamedTuple or a record of a client package as a mapping, and any other value as it is."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if hasattr(value, "_asdict"):
@@ -190,8 +192,8 @@ def _parse(value: Any, name: str) -> tuple[str, Any]:
     """
     Return the text of one JSON document, and the parsed document, whose numbers keep all digits.
 
-    A byte that is not UTF-8 becomes a lone surrogate. The rule of the part that holds it refuses it; in a part that is
-    not declared it is ignored, as msgspec ignores it.
+    A byte that is not UTF-8 becomes a lone surrogate. The rule of the part that holds the surrogate refuses it. In a
+    part that is not declared the byte is ignored, as msgspec ignores it.
     """
     takes = "one JSON document in UTF-8"
     try:

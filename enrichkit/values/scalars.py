@@ -122,7 +122,8 @@ class _Leaf:
 
 def without_numpy(value: Any) -> Any:
     """Return *value* as a Python object if it is a scalar or array of NumPy, and any other value as it is."""
-    # A datetime64 is not converted, and then refused: `tolist` makes its nanoseconds an int, which a bigint would take.
+    # A datetime64 is not converted, so the rules refuse it: `tolist` would turn its nanoseconds into an int, which a
+    # bigint would take.
     if type(value).__module__ == "numpy" and value.dtype.kind in "biufUSO":
         return value.tolist()
     return value
@@ -196,7 +197,7 @@ def _bytes_rule(value: Any) -> bytes:
 
 
 def _with_messages(rule: Rule, name: str, takes: str) -> Rule:
-    """Return *rule* with each of its exceptions as a `MismatchError` that has a whole message."""
+    """Return a rule that does the same as *rule*, but turns exceptions into a `MismatchError` with a whole message."""
 
     def convert(value: Any) -> Any:
         try:
@@ -426,7 +427,11 @@ def _without_finer(text: str, match: re.Match[str]) -> str:
 
 
 def _datetime(value: Any) -> dt.datetime:
-    """Return *value* as a datetime of no subclass: pandas has one with nanoseconds, and `NaT`, which is not a time."""
+    """
+    Return *value* as a plain datetime, not an instance of a subclass.
+
+    pandas has a subclass with nanoseconds, and `NaT`, which is not a time.
+    """
     if type(value) is dt.datetime:
         return value
     if _require(dt.datetime, value) != value:  # pandas' NaT is a datetime that is not equal to itself

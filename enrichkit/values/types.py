@@ -52,7 +52,7 @@ _INSTEAD = {
     "udt": "declare its SQL type",
 }
 
-# By the name of the Spark type, because not every version of PySpark has the types `time` and `variant`.
+# The keys are names of Spark types, because not every version of PySpark has the types `time` and `variant`.
 _ARROW: dict[str, pa.DataType] = {
     "string": pa.string(),
     "binary": pa.binary(),
@@ -141,11 +141,11 @@ def ddl_of(data_type: DataType) -> str:
 
 def details_of(value: DataType, units: Sequence[str] = ()) -> StructType:
     """
-    Return the Spark type of a row with details whose value has the type *value*; see `assemble_details`.
+    Return the Spark type of the column with details for values of the type *value*; see `assemble_details`.
 
     Args:
         value: The type.
-        units: Units in which the source reports what a call has cost; empty: it does not.
+        units: Units in which the source reports the cost of a call; empty if it reports none.
     """
     from pyspark.sql import types as t
 
@@ -286,7 +286,8 @@ def _plain_arrow_type(data_type: DataType, path: str) -> pa.DataType:
         return pa.decimal128(data_type.precision, data_type.scale)
     if isinstance(data_type, t.UserDefinedType):
         name = "udt"
-    # A worker cannot cut a value to the fewer fields of such an interval, or to the fewer digits of such a time.
+    # A worker cannot cut a value to an interval with fewer fields than day to second, or to a time with fewer digits
+    # than six.
     is_partial = isinstance(data_type, t.DayTimeIntervalType) and data_type != t.DayTimeIntervalType()
     if name not in _ARROW or is_partial or getattr(data_type, "precision", 6) != 6:
         instead = _INSTEAD.get(name, "declare another type")

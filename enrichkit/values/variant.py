@@ -19,7 +19,7 @@ from .scalars import Encoding, MismatchError, Number, Rule, describe_non_unicode
 
 __all__ = ["variant_rule"]
 
-# Most bytes of a variant in Spark before 4.1, and the largest offset of three bytes.
+# The most bytes that a variant may have in Spark before 4.1; also the largest offset that fits into three bytes.
 SIZE_MAX = 2**24 - 1
 DEPTH_MAX = 200  # the functions that read and write a variant are recursive, in Spark as well as here
 
@@ -42,7 +42,7 @@ _TAKES = {
 
 def variant_rule(encoding: Encoding) -> Rule:
     """
-    Return the rule for a variant, which takes Python objects; JSON is parsed before, by `enrichkit.values.rules`.
+    Return the rule for a variant. The rule takes Python objects; `enrichkit.values.rules` parses JSON beforehand.
 
     >>> variant_rule("python")([True, "a"])
     {'value': b'\\x03\\x02\\x00\\x01\\x03\\x04\\x05a', 'metadata': b'\\x01\\x00\\x00'}
@@ -109,7 +109,7 @@ def _sized(ids: bytes, parts: Sequence[bytes], basic: int, id_size: int) -> byte
         raise MismatchError(_LONG)
     large = len(parts) > 255
     offset_size = _width(size)
-    # The header of an array has no bits for id_size, so that the bit for `large` is two places lower.
+    # The header of an array has no bits for id_size, so the bit for `large` is two places lower.
     flags = (large << 4 | (id_size - 1) << 2) if basic == _OBJECT else large << 2
     header = _BYTE[(flags | (offset_size - 1)) << 2 | basic] + len(parts).to_bytes(4 if large else 1, "little")
     return header + ids + _numbers(accumulate(map(len, parts), initial=0), offset_size) + b"".join(parts)
@@ -152,7 +152,7 @@ def _float(number: float) -> bytes:
 
 
 def _number(text: str) -> bytes:
-    """Return a JSON number with a fraction or an exponent: as a decimal, or, with an exponent, as a double."""
+    """Encode a JSON number with a fraction or an exponent: with an exponent as a double, otherwise as a decimal."""
     if "e" not in text and "E" not in text:
         whole, _, fraction = text.partition(".")
         if len(text) > 41:  # 38 digits, a sign, a zero before the point, and the point

@@ -59,7 +59,8 @@ def _with_costs(column: Any, outcomes: Outcomes, codes: pa.Int32Array, units: Se
     """
     Return the structs of *column* with a further field: what the calls of the row's key have cost, in *units*.
 
-    It is on the first row of the key and no other, so that the sum over the rows is what the job has paid.
+    The field is set on the first row of the key and null on the others, so that the sum over all rows is what the job
+    has paid.
     """
     paid = {} if outcomes.details is None else outcomes.details.paid
     spent = [paid.pop(code, None) for code in codes.to_pylist()] if paid else [None] * len(codes)
@@ -158,7 +159,7 @@ def _piece_ends(values: Any, codes: Any) -> Sequence[int]:
 
 
 def _widest(values: Any) -> int:
-    """Return an upper bound of `_sizes`, which takes a tenth of the time."""
+    """Return an upper bound of `_sizes`, in a tenth of its time."""
     kind = values.type
     if pa.types.is_struct(kind):
         return 1 + sum(map(_widest, values.flatten()))

@@ -56,7 +56,7 @@ def enrich_batches(task: FrameTask, batches: Iterable[pa.RecordBatch]) -> Iterat
             yield batch
         elif schema is not None:
             yield pa.RecordBatch.from_pylist([], schema)
-        del batch  # it may be large, and the next one may take long to come
+        del batch  # the batch may be large, and the next one may take long to come
 
 
 def _ordered(
@@ -70,7 +70,7 @@ def _ordered(
         # A call that outlives its timed-out rows keeps their outcomes; without the tag it does not keep the input.
         tag, part.outcomes.tag = part.outcomes.tag, None
         yield from _output(task, plan, tag.batch, part.outcomes, tag.codes)
-        del part, tag  # their values may be many, and the next part may take long to come
+        del part, tag  # the part may hold many values, and the next part may take long to come
 
 
 def _unordered(
@@ -100,7 +100,8 @@ class _ReadyRows:
     def __init__(self, task: FrameTask, plan: Plan) -> None:
         self._task = task
         self._plan = plan
-        # Indices of keys by slice, in the order of the first rows: slices on two sides of a barrier never alternate.
+        # Indices of keys by slice, in the order in which the first rows of the slices came. Slices on the two sides of
+        # a barrier never alternate.
         self._indices: dict[Outcomes, list[int]] = {}
         self._rows = 0
         self._bytes = 0

@@ -26,12 +26,13 @@ __all__ = ["JournalStage", "journal_stage"]
 
 _log = logging.getLogger("enrichkit")
 _told: set[str] = set()
-"""The journals of which the log of this process has told that they are off."""
+"""The paths of the journals of which this process has logged that it does not use them any more."""
 
 
 def journal_stage(plan: Plan, key_columns: Sequence[pa.Array[Any]], info: TaskInfo) -> JournalStage | None:
     """
-    Return the journal of a task, opened and indexed; None where there is none, or it cannot be read and that is fine.
+    Return the journal of a task, opened and indexed; None: the task has no journal, or the journal cannot be read and
+    its `on_error` is not `"fail"`.
 
     Args:
         plan: The enrichment.
@@ -65,16 +66,16 @@ def journal_stage(plan: Plan, key_columns: Sequence[pa.Array[Any]], info: TaskIn
 
 class JournalStage(Stage):
     """
-    A stage of a run; on the loop thread, except that it is opened on Spark's thread.
+    The journal as a stage of a run. It is used on the loop thread, but opened on Spark's thread.
 
     Args:
         source: Name of the source in messages.
-        journal: What the user said of the journal.
+        journal: The user's settings for the journal.
 
     Attributes:
-        active: Whether it is asked; False when it cannot be used any more.
+        active: Whether the journal is asked; False when it cannot be used any more.
         scope: The part of the journal that the run writes.
-        fail: Fails the task with an error; the run sets it.
+        fail: Function that fails the task with an error; the run sets it.
     """
 
     origin = "journal"
@@ -87,7 +88,7 @@ class JournalStage(Stage):
         self._journal = journal
         self._index: Any = None
         self._writer: Any = None
-        # An upload to an object store takes long: a thread of its own makes it, so that the event loop does not wait.
+        # An upload to an object store takes long, so it runs on a thread of its own and the event loop does not wait.
         self._uploads = ThreadPoolExecutor(1, "enrichkit-journal") if is_remote(journal.path) else None
 
     def open(self, index: Any, writer: Any) -> None:
@@ -109,7 +110,7 @@ class JournalStage(Stage):
         return found
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Take answers for the next `flush`. In a journal the first answer counts, so that *late* ones replace none."""
+        """Take answers for the next `flush`. In a journal the first answer counts, so *late* answers replace none."""
         answers = list(values)
         flags = [value is not MISS for value in answers]
         if not all(flags):
@@ -117,12 +118,12 @@ class JournalStage(Stage):
         self._try(lambda: self._writer.append(list(keys), answers, flags))
 
     def flush(self) -> None:
-        """Write what was taken: in a folder it survives the death of this process from now on."""
+        """Write the waiting answers to the folder, where they survive this process; do nothing for an object store."""
         if self.active and self._writer.waiting and self._uploads is None:
             self._try(self._writer.flush)
 
     def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Write the answers that are left, and close the file."""
         if self.active:
             self._try(self._writer.close)
             self.active = False
@@ -130,7 +131,7 @@ class JournalStage(Stage):
             self._uploads.shutdown()
 
     def off(self, error: JournalError) -> TaskFailedError | None:
-        """Stop using the journal because of *error*; return the error of the task, None: it goes on."""
+        """Stop using the journal because of *error*; return the error that fails the task, None: the task goes on."""
         self.active = False
         if self._journal.on_error == "fail":
             return TaskFailedError(

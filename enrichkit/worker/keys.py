@@ -33,7 +33,7 @@ __all__ = ["encode", "intersects", "key_type_error", "key_year_error", "kinds_of
 _REFUSED = (
     pa.types.is_nested,
     pa.types.is_interval,
-    pa.types.is_timestamp,  # in nanoseconds, which Python does not have; microseconds are handled before
+    pa.types.is_timestamp,  # in nanoseconds, which Python does not have; microseconds are handled earlier
     pa.duration("ns").equals,
     lambda data_type: isinstance(data_type, pa.BaseExtensionType),
 )
@@ -175,7 +175,7 @@ def key_type_error(name: str) -> ConfigError:
 
 
 def key_year_error(name: str) -> TaskFailedError:
-    """Return the error for a key that Python cannot hold: a date or timestamp, *name* is Spark's name of its type."""
+    """Return the error for a date or timestamp that Python cannot hold; *name* is Spark's name of its type."""
     return TaskFailedError(
         f"A key of type {name} lies outside the years 1 to 9999; Python holds no other years. "
         "Filter such rows, make their key null, or cast the key to string."

@@ -101,8 +101,9 @@ def explode_matches(
         row_bytes: Returns the bytes of the row with a number; None: *size* alone limits a piece.
 
     Returns:
-        The outcomes: one for each match, and one without a value for each key without a match. And an iterator over
-        the pieces: for each output row the number of its row, and the index of its outcome, None where the key is null.
+        The outcomes: one for each match, and one without a value for each key without a match. And an iterator over the
+        pieces: for each output row the number of its input row, and the index of its outcome, None where the key is
+        null.
 
     >>> import pyarrow as pa
     >>> outcomes = Outcomes(["a", "b"], 3)

@@ -16,7 +16,7 @@ from .keys import key_type_error, key_year_error
 __all__ = ["frame_of", "keys_of"]
 
 _NAN = np.float32("nan")
-"""A NaN that stays a NaN in objects from pandas, where pyarrow takes the NaN of a Python float for a null."""
+"""A NaN that pyarrow keeps in objects from pandas, where it would turn the NaN of a Python float into a null."""
 
 
 def keys_of(columns: Sequence[pd.Series]) -> list[pa.Array[Any]]:
@@ -26,11 +26,12 @@ def keys_of(columns: Sequence[pd.Series]) -> list[pa.Array[Any]]:
     Args:
         columns: First, for each key column, a Series of arrays, which keep the exact type of the keys: an array holds
             one key, or nothing for a null. Then, for each key column, a Series of texts as bytes, and then a Series of
-            instants as text; all of them are null when the keys are not texts, or not timestamps.
+            instants as text; all texts are null when the keys are not texts, and all instants when the keys are not
+            timestamps.
 
     Raises:
         ConfigError: A map column is no key.
-        TaskFailedError: On a worker: a timestamp lies outside the years 1 to 9999, which are the years of Python.
+        TaskFailedError: On a worker: a timestamp lies outside the years 1 to 9999, which Python can hold.
     """
     third = len(columns) // 3
     parts = (columns[:third], columns[third : 2 * third], columns[2 * third :])
@@ -39,7 +40,8 @@ def keys_of(columns: Sequence[pd.Series]) -> list[pa.Array[Any]]:
 
 def _key_array(column: pd.Series, texts: pd.Series, instants: pd.Series) -> pa.Array[Any]:
     if texts.notna().any():
-        # As a view, because a text of Spark may hold bytes that are not UTF-8; the connector says what it makes of it.
+        # As a view, because a text of Spark may hold bytes that are not UTF-8; the connector decides what to do with
+        # such a text.
         return pa.array(texts, pa.binary(), from_pandas=True).view(pa.string())
     if instants.notna().any():
         return _parse_timestamps(instants)

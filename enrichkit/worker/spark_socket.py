@@ -2,8 +2,8 @@
 Spark as the consumer of this worker's rows: the socket that carries them to the JVM.
 
 PySpark writes rows into a buffer of 64 KB, which it sends when it is full or when the input has ended. A job that wants
-five rows would therefore wait until thousands of keys have been asked for. And PySpark finds out that the JVM has
-closed the socket, because the job has its rows or was cancelled, only when it sends the next full buffer.
+five rows would therefore wait until thousands of keys have been asked for. The JVM closes the socket when the job has
+its rows or was cancelled, but PySpark notices this only when it sends the next full buffer.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def spark_socket(enrichment: str) -> SparkSocket | None:
         if frame.f_globals.get("__name__") in ("pyspark.worker", "__main__"):
             stream = frame.f_locals.get("outfile")
             if isinstance(stream, io.BufferedWriter):
-                with contextlib.suppress(OSError, ValueError):  # not a file of the system
+                with contextlib.suppress(OSError, ValueError):  # the writer has no file descriptor
                     return SparkSocket(stream, enrichment)
         frame = frame.f_back
     return None

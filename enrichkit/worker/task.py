@@ -47,7 +47,7 @@ __all__ = ["KeySlice", "begin", "key_slices", "keys_of"]
 RunT = TypeVar("RunT", bound=Run)
 
 _row_bytes: dict[str, BytesEach] = {}
-"""What the tasks of this process have found out of the bytes of values of a row, by enrichment."""
+"""How many bytes the values of a row take, as the tasks of this process have found out, by enrichment."""
 
 
 def begin(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool = True) -> Bridge:
@@ -67,7 +67,7 @@ class KeySlice(NamedTuple):
     The keys of a slice of rows of one batch.
 
     Attributes:
-        start: Index in the batch of the first row.
+        start: Index of the first row in the batch.
         rows: Number of rows.
         keys: The distinct keys of the rows.
         key_array: The keys as one Arrow column, for the overlap check on the Spark thread; None when slices are not
@@ -101,7 +101,7 @@ def keys_of(
     """Return the `keys`, `key_array` and `codes` of one slice, see `KeySlice`, in the form that the run needs."""
     connector = plan.connector
     keys, codes = encode(key_columns, in_order=connector.neighbours)
-    # A cache, and a run that is not ordered, handle each key as a Python object.
+    # A cache and an unordered run handle each key as a Python object.
     in_bundles = ordered and plan.options.cache is None
     # The window of a source with neighbours holds ten rounds of calls: too many keys to compare.
     is_compared = in_bundles and len(key_columns) == 1 and plan.batch_size > 1 and not connector.neighbours
@@ -114,7 +114,8 @@ def keys_of(
 def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) -> Bridge:
     loop, secrets, info = loop_thread(), _secrets_digest(plan), _task_info()
     start, few = 2 * plan.capacity * plan.batch_size, first_keys(plan.batch_size)
-    # As few rows in a slice: smaller slices would make the first calls smaller than they may be.
+    # The first slices have as many rows as the first calls may have keys: smaller slices would make these calls smaller
+    # than allowed.
     row_bytes = _row_bytes.setdefault(plan.cache_key, BytesEach(few))
     return Bridge(
         loop,
@@ -135,7 +136,7 @@ def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) 
         intersects if ordered else None,
         spark_socket(plan.cache_key),
         ObservedTask(plan, info),
-        # Two rounds of calls that are small, because nothing is known of the answers.
+        # Two rounds of small calls, because the size of the answers is not known yet.
         first=2 * plan.capacity * few if few is not None and row_bytes.each is None else start,
         row_bytes=row_bytes,
     )
@@ -198,7 +199,7 @@ def _run_maker(
 
     def make_run(emit: Callable[[Any], None]) -> Run:
         engine = loop.engine(plan.engine_key + secrets, lambda: _engine(plan))
-        with ExitStack() as cleanup:  # closes the fallbacks when making a later fallback, or the run, raises
+        with ExitStack() as cleanup:  # closes what was made before, when making a later part raises
             fallbacks = []
             for make_fallback in make_fallbacks:
                 fallbacks.append(make_fallback())
@@ -220,7 +221,7 @@ def _run_maker(
                 emit,
                 default_values=dict(plan.default_values),
                 fallbacks=fallbacks,
-                # With a cache its time to live says for how long an answer stands.
+                # With a cache, the cache's time to live says how long an answer may be used.
                 reuse=Reuse(plan.options.reuse_bytes) if plan.options.reuse and cache is None else None,
                 preload=make_table() if make_table is not None else None,
                 journal=journal,
@@ -247,7 +248,7 @@ def _run_maker(
 
 
 def _has_background(cache: Cache) -> bool:
-    """Whether keys of *cache* are asked for in the background."""
+    """Return whether keys of *cache* are asked for in the background."""
     return cache.refresh_ahead > 0.0 or cache.stale_if_error > 0.0
 
 
@@ -285,11 +286,11 @@ def _side_run(
 def _table_maker(
     plan: Plan, loop: LoopThread, secrets: str, key_columns: Sequence[pa.Array[Any]], decode: Decode, encoding: Any
 ) -> Callable[[], Table] | None:
-    """Return the function that finds or makes the loaded table on the loop thread; None without the option."""
+    """Return the function that finds or makes the loaded table on the loop thread; None: the run has no table."""
     preload, kinds = plan.options.loads, kinds_of(key_columns)
-    if preload is None or kinds is None:  # a column of nulls from pandas: which keys come is not known yet
+    if preload is None or kinds is None:  # a column of nulls from pandas: the type of the keys is not known yet
         return None
-    # As with the caches, keys of different types are different keys to the source, and equal ones to Python.
+    # As with the caches, keys of different types may be equal to Python but are different keys to the source.
     key = f"{plan.cache_key}{secrets} {kinds}"
     python_kinds = python_kinds_of(key_columns)
     limit = 2 * (plan.options.longest_wait or 0.0) + HARD_LIMIT_EXTRA
@@ -376,7 +377,7 @@ def _engine(plan: Plan | SidePlan) -> Engine:
 
 
 def _call_run(content_key: str, run: str, task: TaskInfo) -> str:
-    """Return the fingerprint of a source and the run, which is the same in each replay; empty where nobody needs it."""
+    """Return the fingerprint of a source and the run, which is the same in each replay; empty: nobody needs it."""
     if not (content_key and run):
         return ""
     name = f"run={run}" if task.query_id is None else f"query={task.query_id},batch={task.batch_id}"
@@ -387,7 +388,8 @@ def _secrets_digest(plan: Plan | SidePlan) -> str:
     """
     Return a digest of the resolved secrets, so that users whose secrets differ share no engine and no cache.
 
-    A secret that expires counts as its reference: a new token is no other user, and all tasks of the process have it.
+    Of a secret that expires only the reference counts: a new token does not mean another user, and all tasks of the
+    process use the same one.
     """
     digest = hashlib.sha256()
     for secret in secrets_of(plan.config):

@@ -28,11 +28,11 @@ POLICY = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'\">"
 )
-"""What the page as a file may do: run what it holds, and ask nobody for anything."""
+"""The content security policy of the page as one file: the file may use what it contains, and request nothing."""
 
 
 def page_files() -> dict[str, tuple[str, bytes]]:
-    """Return the files of the page by name: media type and content. All of them refer to each other by these names."""
+    """Return the media type and the content of each file of the page, by its name, which the URLs in the page use."""
     folder = resources.files(__name__)
     return {name: (kind, folder.joinpath(name).read_bytes()) for name, kind in KINDS.items()}
 
@@ -54,7 +54,7 @@ def self_contained(view: View, title: str) -> str:
         SCRIPT: f'<script type="application/json" id="view">{data}</script>\n<script type="module">\n{script}</script>',
     }
     done = ""
-    for mark, text in parts.items():  # in the order of the page; what is inserted is not searched
+    for mark, text in parts.items():  # in the order in which the page has the marks; inserted text is not searched
         before, found, page = page.partition(mark)
         assert found, mark
         done += before + text

@@ -100,7 +100,7 @@ class AnswerChecks(Fixtures):
         )
 
     def test_the_keys_may_be_any_sequence(self, source: Source) -> None:
-        """Look for `keys + [...]`, `keys.copy()` and drivers that need a list: the engine passes a tuple, or `Keys`."""
+        """Look for `keys + [...]`, `keys.copy()` and clients that need a list: the engine passes a tuple, or `Keys`."""
         right, got = source.expected(source.group), source.values(source.fetch(tuple(source.group)))
         assert right == got, (
             "`fetch_many` must return the same values for a tuple of keys as for a list; for the tuple it returned "
@@ -147,7 +147,7 @@ class AnswerChecks(Fixtures):
         )
 
     def test_a_group_may_be_as_large_as_it_says(self, source: Source) -> None:
-        """Look at `max_batch_size` and the limits of driver and server: parameters of a statement, length of a URL."""
+        """Look at `max_batch_size` and the limits of client and server: parameters of a statement, length of a URL."""
         size = source.connector.max_batch_size
         keys = [*source.unknown_keys(size - len(source.group)), *source.group]
         answers = source.fetch(keys)

@@ -1,4 +1,4 @@
-"""Checks of keys that cannot be answered: each costs its own row, whatever their number, and none gets a value."""
+"""Checks of keys that cannot be answered: however many they are, each costs only its own row, and none gets a value."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["BadKeyChecks"]
 
 class BadKeyChecks(Fixtures):
     """
-    The engine asks for the parts of a call that fails with a `PermanentError`, until it has found the bad keys.
+    When a call fails with a `PermanentError`, the engine asks for parts of the call's keys until it finds the bad keys.
 
-    A key has its value, or an error that says why not: a character that was replaced, a number that was cut, and a
-    failure that looks like a missing key are wrong rows that nobody notices.
+    A key must get its own value, or an error that says why it gets none. A replaced character, a cut number, or a
+    failure that looks like a missing key would be a wrong row that nobody notices.
     """
 
     def test_a_value_that_cannot_be_read_is_an_error(self, source: Source, unreadable: Sequence[Key]) -> None:
@@ -58,7 +58,7 @@ class BadKeyChecks(Fixtures):
 
 
 def _searched(source: Source, keys: list[Key]) -> dict[Key, Any]:
-    """Return the answers for *keys*, asked for as the engine does: in halves of a call that fails for one of them."""
+    """Return the answers for *keys*; as the engine does, ask for both halves of a call that fails for one key."""
     most = source.connector.max_batch_size
     if len(keys) > most:
         return _searched(source, keys[:most]) | _searched(source, keys[most:])
@@ -83,6 +83,6 @@ def _is_error(source: Source, answer: Any) -> bool:
         return isinstance(answer.error, PermanentError)
     try:
         source.values({source.missing: answer})
-    except ValueError:  # as those of json and of UTF-8 are
+    except ValueError:  # the errors of json and of UTF-8 are of this class
         return True
     return False

@@ -30,7 +30,7 @@ class Fixtures:
     Attributes:
         patience: Seconds that a check waits for an event before the check fails. Increase it for a slow source.
         own_process: Whether the checks that break connections, and those that cancel calls of a server, run in
-            processes of their own. False is for a debugger; each of these checks then warns of what it costs.
+            processes of their own. False is for a debugger; each of these checks then warns of what that costs.
     """
 
     patience: ClassVar[float] = 10.0

@@ -106,7 +106,7 @@ class CallChecks(Fixtures):
 
     @needs_network
     def test_the_loop_goes_on_while_a_call_waits(self, network: Network) -> None:
-        """Look for a blocking driver or `time.sleep`, which stop all lookups of the process. Use `to_thread`."""
+        """Look for a blocking client or `time.sleep`, which stop all lookups of the process. Use `to_thread`."""
         network.open()
         with network.frozen():
             try:
@@ -189,7 +189,7 @@ class CallChecks(Fixtures):
 
     @needs_network
     def test_a_call_out_of_time_is_transient(self, network: Network) -> None:
-        """Look at the exception of the driver for its own time limit; a call may also run until it is cancelled."""
+        """Look at the client package's exception for its own time limit; a call may also run until it is cancelled."""
         network.open()
         network.look_up(network.keys)
         with network.frozen():

@@ -1,7 +1,7 @@
 """
-What runs in the fork server and in the processes of the checks: they fork, call a job, and tell pytest what it raised.
+The code of the fork server and of its forks. A fork is the process of a check: it calls a job, and sends its exception.
 
-The other side, which is pytest, is `fork_server`.
+`fork_server` is the code on the side of pytest.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def fork() -> int:
 
 
 def serve(requests: socket.socket, parent: int) -> None:
-    """Fork a process for each pair of file descriptors that comes: the channel of its job, and its output."""
+    """Fork a process for each pair of file descriptors that arrives: the channel of the job, and its output."""
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # pytest handles Ctrl-C
     this = os.getpid()
     while (request := socket.recv_fds(requests, _REQUEST_MAX, 2))[1]:
         fds = request[1]
         for module in request[0].decode().split("\n"):
-            with contextlib.suppress(Exception):  # the job meets the same exception, and tells it
+            with contextlib.suppress(Exception):  # the job meets the same exception, and reports it
                 importlib.import_module(module)
         gc.freeze()  # no process may finalize an object of pytest, and fewer memory pages have to be copied
         pid = fork()

@@ -85,7 +85,7 @@ class FaultChecks(Fixtures):
 
     @needs_network
     def test_a_server_that_is_away_is_transient(self, network: Network) -> None:
-        """Look at the driver's exceptions for a lost connection and for a refused connection."""
+        """Look at the client package's exceptions for a lost connection and for a refused connection."""
         network.open()
         network.look_up(network.group)
         network.proxy.refuse()
@@ -181,7 +181,7 @@ class FaultChecks(Fixtures):
 
     @needs_network
     def test_it_does_not_try_again_by_itself(self, network: Network) -> None:
-        """Look at the retries of the driver and turn them off: only the engine retries, within its retry budget."""
+        """Look at the client package's retries and turn them off: only the engine retries, within its retry budget."""
         network.open()
         network.look_up(network.group)
         network.proxy.reset_after(0, direction="to server")
@@ -195,7 +195,7 @@ class FaultChecks(Fixtures):
 
     @needs_network
     def test_the_message_of_a_lost_connection_holds_no_key(self, network: Network) -> None:
-        """Look at the messages of the driver's errors: some quote the request, for example a URL with the key."""
+        """Look at the messages of the client package's errors: some quote the request, such as a URL with the key."""
         network.open()
         network.look_up(network.group)
         network.proxy.refuse()

@@ -2,9 +2,9 @@
 A process for each check that plays with faults, so that a client package that crashes fails one check only.
 
 The processes are forks of a fork server: a fork of pytest that was made before the first test, and so has neither
-threads nor connections nor Spark. A fork of pytest itself would have the locks of threads that do not live on in it.
-All that a fixture has made stays with pytest: the servers, and the fault proxy, which a check uses from afar. The side
-of the forks is `check_process`.
+threads nor connections nor Spark. A later fork of pytest itself would inherit locks that threads of pytest hold, but
+not the threads that release these locks. All that a fixture has made stays in the process of pytest: the servers, and
+the fault proxy, which a check uses through a stand-in. The code that runs in the forks is in `check_process`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ForkServer"]
 
-_LAST_WORDS = 2.0  # seconds in which a process that is ended writes where its threads are
+_LAST_WORDS = 2.0  # seconds in which a process that gets SIGABRT may write where its threads are
 _STACKS = re.compile(r"^(?:Current thread|Thread) .*(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _FRAMES_OF_PYTEST = re.compile(r'  File "[^"\n]*check_process\.py".*?(?=\n\n|\Z)', re.DOTALL)
 
 
 class ForkServer:
     """
-    A process that forks a process for each job, and tells how it ended; it ends when pytest ends, however that happens.
+    A process that forks a process for each job, and tells how the fork ended. It ends with pytest, however pytest ends.
     """
 
     running: ForkServer | None = None
@@ -113,7 +113,7 @@ class ForkServer:
             warnings.warn_explicit(*warning)
 
     def _end(self, pid: int) -> None:
-        """End the process *pid*: with SIGABRT, on which it writes where its threads are, or else with SIGKILL."""
+        """End the process *pid*: with SIGABRT, so that it writes where its threads are, and if need be with SIGKILL."""
         for sig in (signal.SIGABRT, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):  # it has ended by itself
                 os.kill(pid, sig)
@@ -133,7 +133,7 @@ class _ProcessTraceback(Exception):
 
 
 def _attend(channel: Connection, data: bytes, proxy: Any) -> Any:
-    """Send the job, do what it asks of *proxy*, and return its result; None if the process ended without one."""
+    """Send the job, do what it asks of *proxy*, and return its result; None if the process ended without a result."""
     try:
         channel.send_bytes(data)
         while isinstance(request := channel.recv(), tuple):

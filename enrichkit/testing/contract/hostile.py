@@ -1,4 +1,4 @@
-"""Checks of keys that are meant to do harm, or of a type that the source does not know: they harm no other key."""
+"""Checks of keys that are meant to do harm, or have a type that the source does not know: they harm no other key."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class HostileKeyChecks(Fixtures):
             )
 
     def test_a_key_of_another_type_harms_no_other(self, source: Source) -> None:
-        """Look at what the driver does with a key of a wrong type: a column of keys can have any type."""
+        """Look at what the client package does with a key of a wrong type: a column of keys can have any type."""
         for key in keys_of_other_types(source.missing):
             wrong = source.wrong(self._harmless(source, [key]))
             assert not wrong, (

@@ -87,8 +87,8 @@ class LifecycleChecks(Fixtures):
         """
         Look for connections, threads and caches of the module: Spark forks its workers, and both processes go on.
 
-        If the driver cannot be used in both processes, the connector must raise a `FatalError` in the child. The child
-        must not hang.
+        If the client package cannot be used in both processes, the connector must raise a `FatalError` in the child.
+        The child must not hang.
         """
         source.look_up(source.keys)
 
@@ -244,7 +244,7 @@ def failure_in_a_fork(function: Callable[[], str], seconds: float) -> str | None
                 os.waitpid(pid, 0)
                 return f"did not end within {seconds:g} s"
             time.sleep(0.002)
-        os.set_blocking(ours, False)  # a process that the child has left may still have the other end
+        os.set_blocking(ours, False)  # a process that the child has left behind may still hold the other end
         text = (pipe.read() or b"").decode()
     code = os.waitstatus_to_exitcode(result[1])
     return text or (f"ended with the exit code {code}" if code else None)

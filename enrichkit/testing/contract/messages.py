@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["raised", "short", "told"]
 
 _CHARACTERS = 300  # of a value
-_MISTAKES = 3  # as many are told of one call
+_MISTAKES = 3  # most mistakes of one call that a message names
 
 
 def short(value: Any, most: int = _CHARACTERS) -> str:

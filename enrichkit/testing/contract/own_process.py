@@ -62,8 +62,8 @@ def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
     Run *check* in a process of its own, with a new connector, and return true.
 
     Return false without running it, and warn, if the test class says `own_process = False`, or if the connector's class
-    and config, the known values or the test class cannot be pickled: then nothing can be sent to the process. Another
-    check fails if it is the config.
+    and config, the known values or the test class cannot be pickled: then nothing can be sent to the process. If the
+    config cannot be pickled, another check fails.
     """
     __tracebackhide__ = True
     if not test.own_process:
@@ -95,7 +95,8 @@ def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
     try:
         ForkServer.start().run(check.__name__, job, proxy, kind.requires)
     except Exception:
-        # pytest shows what was written; it shows the code of a check, and so its docstring, only of its own process.
+        # pytest shows the code of a failed check, and so its docstring, only for a check in its own process. It shows
+        # what was written to stderr in any case.
         sys.stderr.write(f"{check.__name__}: {inspect.cleandoc(check.__doc__ or '')}\n")
         raise
     return True

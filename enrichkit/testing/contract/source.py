@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Network", "Source", "keys_of_other_types", "parts_of", "with_address"]
 
-# Each key tries to be read as something else than a key: as SQL or one of its patterns, a template, a path or query, or
-# a command in the protocols of Redis and HTTP. Others cannot be encoded, or end a C string.
+# Most of these keys try to be read as something other than a key: as SQL or one of its patterns, a template, a path or
+# query, or a command in the protocols of Redis and HTTP. The other ones cannot be encoded, or end a C string.
 _HOSTILE_TEXTS = (
     "",
     " ",
@@ -158,7 +158,7 @@ class Network(Source):
             self.proxy.thaw()
 
     def start_all(self, *groups: Sequence[Key], timeout: float) -> list[Any]:
-        """Begin a call for each of *groups* while the proxy is frozen; return their tasks when the proxy got bytes."""
+        """Begin a call for each of *groups* on a frozen proxy; return their tasks once the proxy has heard from one."""
         before = self.proxy.heard
         tasks = [self.start(keys, timeout=timeout) for keys in groups]
         assert wait_until(lambda: self.proxy.heard > before, self.patience), (

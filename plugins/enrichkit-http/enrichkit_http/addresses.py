@@ -1,4 +1,4 @@
-"""The addresses that a response names: the target of a redirect, and the next page. Only the same origin will do."""
+"""The addresses that a response names: the target of a redirect, and the next page. Only the same origin is asked."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _REFERENCE = re.compile(rf"[!-\[\]-~]{{1,{MAX_ADDRESS}}}").fullmatch
 
 
 class AddressError(Exception):
-    """An address that is not asked; its text says why, without the address, which may hold a key or a credential."""
+    """The reason why an address is not asked. The text leaves out the address, which may hold a key or a credential."""
 
 
 def named_address(base: str, reference: Any, secrets: Collection[str] = ()) -> str | AddressError:
     """
-    Return the address that a response to a request to *base* names, or the reason for which it is not asked.
+    Return the address that a response to a request to *base* names, or the reason why that address is not asked.
 
     The client's own parser joins and compares the addresses, because two parsers may find two hosts in one text. The
     error is returned and not raised, because the frame of this function holds what the service has sent.
 
     Args:
         base: Address of the request.
-        reference: What the response has, absolute or relative; None when it has nothing.
+        reference: The address as the response has it, absolute or relative; None when the response has none.
         secrets: Names of parameters that are left out of the address, because the sender adds them itself.
     """
     from pyreqwest.http import Url

@@ -1,4 +1,4 @@
-"""What one request asks, as the steps before the client hand it on: pages, redirects, tokens and secrets."""
+"""One request, as the steps before the client pass it on: those of pages, redirects, tokens and secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Asking(NamedTuple):
     One request, before a client sends it.
 
     Attributes:
-        client: What `Sender.current_client` has returned.
+        client: The client that `Sender.current_client` returned; None when the connector is not open.
         url: Address, without the parameters that are secrets.
         body: Body without the fields that are secrets; None: no body.
         timeout: Seconds until the request ends.
@@ -42,9 +42,9 @@ class Asking(NamedTuple):
     method: str | None = None
 
     def within(self, seconds: float) -> Asking:
-        """Return the same request with the *seconds* that are left for it; none if they are negative."""
+        """Return the same request with *seconds* as its timeout, or with 0 if *seconds* is negative."""
         return self._replace(timeout=max(seconds, 0.0))
 
 
 Send: TypeAlias = "Callable[[Asking], Awaitable[Reply | None]]"
-"""Sends one request and returns the reply, None for a miss; raises the errors of `fetch_many`."""
+"""A function that sends one request and returns the reply, or None for a miss. It raises the errors of `fetch_many`."""

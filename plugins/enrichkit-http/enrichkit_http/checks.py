@@ -40,7 +40,7 @@ _HOST_NAME = re.compile(
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)").fullmatch
 # msgspec, which finds the fields, takes no quote, backslash or control character in a name.
 _PATH = re.compile(r"[^.\[\]\"\\\x00-\x1f]+(?:\.[^.\[\]\"\\\x00-\x1f]+)*").fullmatch
-# For the names of query parameters and form fields; `sort_key=name` is no credential.
+# Matches names of query parameters and form fields that look like credentials; `sort_key` does not.
 _IN_QUERY = re.compile(
     r"(?:^key|api_?key|access_?key|auth|token|secret|password|signature|session)$", re.IGNORECASE
 ).search
@@ -129,7 +129,7 @@ def is_local(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host.lower() == "localhost"
-    # Only from 3.13 on Python itself looks at the IPv4 address inside an IPv6 address.
+    # Python itself looks at the IPv4 address inside an IPv6 address only from 3.13 on.
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
@@ -170,7 +170,7 @@ def body_text(body: Any) -> str:
         return msgspec.json.encode(data).decode()
     except ConfigError:
         raise
-    except (ValueError, TypeError, RecursionError) as error:  # also half of a surrogate pair, and nested too deep
+    except (ValueError, TypeError, RecursionError) as error:  # also half of a surrogate pair, or data nested too deep
         raise ConfigError(
             f"HttpConfig.body is not JSON ({error}); it must be data made of dict, list, str, int, float, bool and "
             'None, or JSON text. Write {"id": "{0}"}.'
@@ -183,7 +183,7 @@ def _no_constant(name: str) -> Any:
 
 def _finite(digits: str) -> float:
     number = float(digits)
-    if math.isinf(number):  # its JSON would be null
+    if math.isinf(number):  # msgspec would encode it as null
         raise ValueError("a number is out of the range of a double")
     return number
 
@@ -227,7 +227,7 @@ def masked(url: str) -> str:
 
 
 def statuses(values: Iterable[Any] | Any) -> tuple[int, ...]:
-    """Return the statuses that mean a miss as a tuple."""
+    """Return *values*, the statuses that mean a miss, as a tuple."""
     if isinstance(values, Iterable):
         checked = tuple(values)
         if all(type(status) is int and (status == 204 or 400 <= status < 500) for status in checked):

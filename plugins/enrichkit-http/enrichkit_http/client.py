@@ -47,14 +47,15 @@ SECOND = timedelta(seconds=1)
 IDLE_TIMEOUT = 10 * SECOND
 LAST_WORDS = 0.1
 """
-Seconds that the end of a program gives the thread of the client, which frees objects of Python after a request.
+Seconds for which the exit of a program waits for the thread of the client, which frees Python objects after a request.
 
-Python aborts the process if the thread does so while the interpreter ends: 7 of 40 programs that looked up one key.
+Python aborts the process if the thread frees them while the interpreter shuts down. Without the wait, this happened to
+7 of 40 programs that looked up one key.
 """
 USER_AGENT = f"enrichkit/{enrichkit.__version__}"
 
 _process_id: int | None = None
-"""Process that made the first client, and with it the thread of all clients, of which a process has one."""
+"""Id of the process that made the first client, and with it the one thread that all clients of a process share."""
 
 _CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 
@@ -130,7 +131,7 @@ def _built(builder: ClientBuilder, config: HttpConfig, secure: bool) -> Client:
         return builder.build()
     try:
         return _with_tls(builder, config).build()
-    except ValueError:  # its text may quote the file
+    except ValueError:  # the text of the error may quote the file
         raise FatalError(
             "The certificate and the key of HttpConfig.tls_cert and tls_key are damaged or no pair, or tls_ca is "
             "damaged; each must be a PEM file, a key without a passphrase. Look at them with: openssl x509 -noout "
@@ -139,7 +140,7 @@ def _built(builder: ClientBuilder, config: HttpConfig, secure: bool) -> Client:
 
 
 def own_headers(config: HttpConfig) -> dict[str, str]:
-    """Return the headers of all requests that the user has not written."""
+    """Return the headers that each request has by default; headers of the config with the same names replace them."""
     headers = {"user-agent": USER_AGENT}
     if str(config.returns).strip().lower() != "string" and not config.raw:
         headers["accept"] = "application/json"
@@ -184,7 +185,7 @@ def _pem(field: str, path: str, mark: bytes) -> bytes:
         raise FatalError(
             f"HttpConfig.{field} {path!r} cannot be read on this worker: {error.strerror}. Ship the file there."
         ) from None
-    if mark not in content:  # the client accepts a file without a certificate, and adds none
+    if mark not in content:  # the client accepts a file without a certificate, and then adds none
         raise FatalError(
             f"HttpConfig.{field} {path!r} holds no {mark.decode()!r}; it must be a PEM file. Convert it with openssl."
         )
@@ -198,7 +199,7 @@ async def receive(response: Response, limit: int, *, text: bool) -> Reply:
     Args:
         response: The response, of which only the head was read.
         limit: Most bytes of the body, both as sent and decompressed.
-        text: True to return the body as it is, and its charset; False: it is JSON, and is returned as UTF-8.
+        text: True to return the body in its own charset, and the charset; False to return the body, JSON, in UTF-8.
 
     Raises:
         PermanentError: The body is too large, or has a compression that is not supported.

@@ -60,8 +60,9 @@ class HttpConfig(ConnectorConfig):
         bearer: `Secret` of the header `Authorization: Bearer`, without the word Bearer. Not with `oauth`.
         sign: `"package.module:function"`, a function that the workers import and call with an `UnsignedRequest` for
             each request: each attempt, redirect and page. It returns the headers to add, such as a signature, as a
-            mapping, and may be asynchronous; one that is not must not wait, because all requests of the process would
-            wait with it. A `TransientError` that it raises is tried again. Not with a `Secret` in `params` or `form`.
+            mapping, and may be asynchronous. A synchronous function must not block, because all requests of the process
+            would wait with it. A `TransientError` that it raises is tried again. Not with a `Secret` in `params` or
+            `form`.
         oauth: Credentials with which the workers fetch the tokens for the header `Authorization: Bearer`: an `OAuth`,
             or a mapping of its fields. One token is fetched for all calls of a worker process, again before it ends,
             and once after a 401. A POST is repeated after a 401, because the service refused it before it did anything.
@@ -72,32 +73,34 @@ class HttpConfig(ConnectorConfig):
             Instead of `body`, and not with `bulk`.
         idempotent: True when a POST or PUT may be repeated after a failure. A GET and a bulk POST may always be
             repeated. A PUT needs it too: HTTP calls PUT idempotent, but the repeat of a late PUT can overwrite what
-            somebody else has written meanwhile, and not every service keeps to it.
-        idempotency_key: True to send the header `Idempotency-Key` with a POST or PUT, by which the service knows a
-            request again that is repeated, for example after a failed task: see `Call.idempotency_key`. So requests
-            are repeated after a failure as with `idempotent`. Not with `bulk`, whose requests are put together anew.
+            somebody else has written meanwhile, and not every service makes PUT idempotent.
+        idempotency_key: True to send the header `Idempotency-Key` with a POST or PUT, by which the service recognizes a
+            repeated request, for example after a failed task: see `Call.idempotency_key`. So requests are repeated
+            after a failure as with `idempotent`. Not with `bulk`, whose requests may hold other keys when they are
+            repeated.
         bulk: True to POST many keys of one column at once. The response is a list in the order of the keys, an object
             by key, or with `key_field` a list in any order. A null in a list without `key_field` is a miss, and so is
             an absent key in the other two forms; a null under a key is a stored null.
         key_field: Path to the field of a response (with `bulk`: of an element) that repeats the key. If a
             response repeats another key, the connector drops it and its connections, and the key is asked again.
         value: Path to the value inside a response, for example `data.profile`. An absent field is a miss, a null is a
-            null; a path that none of the first responses of a task has fails the task, see the option `absent_fields`.
+            null. The task fails if none of its first responses has the path, see the option `absent_fields`.
             With `bulk` the path is inside each element; `results[].profile` first goes to the list or object
             `results`.
-        errors: Path to what a response holds when it is an error in spite of its status, for example `errors` of
-            GraphQL. The key is in error when anything but null, false, 0 or something empty is there, also where a
-            value is beside it. With `bulk` the path is inside each element, or with `results[]` in the whole response.
-        success: Path to what is `true` in a response that holds a value, for example `ok`; the key is in error when
-            something else or nothing is there. With `bulk` as `errors`.
+        errors: Path to the field in which a response with the status of a success says that it is an error, for example
+            `errors` of GraphQL. The key is in error when the field holds anything but null, false, 0 or something
+            empty, also where the response holds a value beside it. With `bulk` the path is inside each element, or with
+            `results[]` in the whole response.
+        success: Path to the field that is `true` in each response that holds a value, for example `ok`; the key is in
+            error when the field holds something else or is absent. With `bulk` the path is read as that of `errors`.
         missing: Statuses by which the service says that it does not hold the key; 400 to 499, or 204. None: 404, and
             with `bulk`, where a status concerns all keys at once, no status.
         missing_when: `"empty"` where a successful response with an empty body, or a 204, says that the service does not
             hold the key. None: an empty body is an error, or with ``returns="string"`` an empty text. Not with `bulk`,
             `raw` or `next_page`.
         raw: True to take each response as data: the value is a struct of the status and the body as text. Only a 429,
-            502, 503 or 504 is none: it says that the service is away, and is tried again. Not with `bulk`, `value`,
-            `key_field`, `errors`, `success` or `missing`.
+            502, 503 or 504 is no value: it says that the service is away, and the request is tried again. Not with
+            `bulk`, `value`, `key_field`, `errors`, `success` or `missing`.
         redirects: Most redirects that a GET follows, 0 to 10, and only to the same scheme, host and port; any other
             redirect is an error of the key. With `raw` a redirect is then no value.
         next_page: Path to the address of the next page inside a response, for example `links.next`; absent, null or
@@ -337,7 +340,7 @@ class HttpConfig(ConnectorConfig):
             secret.append(f"its parameter {parameter!r}")
         if field := credential_named(self.form_pairs):
             secret.append(f"its field {field!r} of form")
-        # What goes to this machine through a proxy elsewhere crosses a network.
+        # A request to this machine crosses a network if its proxy is on another machine.
         way = [host, urlsplit(self.proxy).hostname or ""] if self.proxy else [host]
         if secret and not self.insecure and not all(map(is_local, way)):
             raise ConfigError(

@@ -1,9 +1,10 @@
 """
-The credentials of a source while a job runs: they expire, and somebody replaces them.
+The credentials of a source, which may expire and be replaced while a job runs.
 
-A client holds the secrets that it was made with. When one of them is to be asked for again, another thread asks, and a
-new client takes the place of the old one, which is used until then. After a 401 the secrets are read once more: with
-other ones the request is repeated; with the same ones the keys wait, if the service has accepted them before.
+A client holds the secrets that it was made with. When one of these secrets is due, another thread reads it again, and
+then a new client replaces the old one; until then requests use the old client. After a 401 the secrets are read once
+more. If they have changed, the request is repeated. If not, the keys wait, provided that the service has accepted the
+secrets before.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ __all__ = ["Credentials", "Renewed"]
 
 class Credentials:
     """
-    The secrets of a source, as its client was made with them. No `repr` shows them.
+    The secrets with which the client of a source was made. No `repr` shows them.
 
     Attributes:
-        secrets: The references to them.
+        secrets: The references to the secrets.
     """
 
     def __init__(self, config: HttpConfig) -> None:
@@ -51,11 +52,11 @@ class Credentials:
         return bool(self.secrets)
 
     def due(self) -> bool:
-        """Return whether one of them is to be asked for again."""
+        """Return whether one of the secrets must be read again."""
         return self._expiring and not all(map(fresh, self.secrets))
 
     async def read(self) -> None:
-        """Ask for those that are due, on another thread, so that `note` does not wait for them. Raises `FatalError`."""
+        """Read the secrets that are due, on another thread, so that `note` does not have to. Raises `FatalError`."""
         try:
             for secret in self.secrets:
                 await revealed(secret)
@@ -63,15 +64,15 @@ class Credentials:
             raise FatalError(str(error)) from None
 
     def note(self) -> None:
-        """Note what they are now, as a client is made with them. Raises `FatalError`."""
+        """Note the present values of the secrets, with which a client is being made. Raises `FatalError`."""
         try:
             self._used = {secret: secret.resolve() for secret in self.secrets}
         except ConfigError as error:
             raise FatalError(str(error)) from None
 
     def refuse(self) -> bool:
-        """Note that the service refused them; return whether one of them may be another one now."""
-        return any(list(itertools.starmap(refuse, self._used.items())))  # each of them hears of it
+        """Note that the service refused the secrets; return whether one of them may have another value now."""
+        return any(list(itertools.starmap(refuse, self._used.items())))  # a list, so that each secret is told
 
 
 class Renewed:
@@ -80,7 +81,7 @@ class Renewed:
 
     Args:
         send: Sends one request; raises `UnauthorizedError` for a 401.
-        sender: Has the client, and makes another one.
+        sender: The sender, which holds the client and makes a new one.
     """
 
     def __init__(self, send: Send, sender: Sender) -> None:
@@ -89,7 +90,7 @@ class Renewed:
         self._accepted = False
 
     async def send(self, asking: Asking) -> Reply | None:
-        """Send a request, and after a 401 once more if the secrets are others now; see `Sender.request`."""
+        """Send a request, and after a 401 once more if the secrets have changed; see `Sender.request`."""
         deadline = monotonic() + asking.timeout
         for attempt in (1, 2):
             try:
@@ -104,13 +105,13 @@ class Renewed:
                 return reply
         refused: ConnectorError = FatalError(REFUSES.format(401))
         if self._accepted:
-            # A 401 comes before anything is done, so that even a POST may be repeated.
+            # The service answers 401 before it does anything, so even a POST may be repeated.
             refused = UnavailableError(f"{refused} The service has accepted them before.", sent=False)
         refused.said = said
         raise refused
 
     async def _renewed(self, client: Client | None, deadline: float) -> bool:
-        with contextlib.suppress(TimeoutError):  # a function or command that takes longer is no answer
+        with contextlib.suppress(TimeoutError):  # a function or command that takes longer has given no secret
             async with asyncio.timeout(max(deadline - monotonic(), 0.0)):
                 return await self._sender.renewed_after_refusal(client)
         return False

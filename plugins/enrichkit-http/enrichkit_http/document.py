@@ -23,7 +23,7 @@ ABSENT: Any = UNSET
 
 _MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
           codecs.BOM_UTF16_BE: "utf-16"}  # fmt: skip
-"""Byte order marks of other encodings than UTF-8; that of UTF-16 begins as that of UTF-32."""
+"""Byte order marks of encodings other than UTF-8. Those of UTF-32 come first: one of them begins as that of UTF-16."""
 
 
 def encoding_of(body: bytes, charset: str | None) -> str:
@@ -37,7 +37,7 @@ def as_utf8(body: bytes, charset: str | None) -> bytes:
     """
     Return the JSON text *body* in UTF-8, without a byte order mark.
 
-    RFC 8259 wants UTF-8 (section 8.1), and still a *charset* that the service declares is believed.
+    RFC 8259 requires UTF-8 (section 8.1); nevertheless a *charset* that the service declares is believed.
 
     Raises:
         PermanentError: The body is not text in its encoding, or Python does not know the charset.
@@ -62,7 +62,7 @@ def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
     number of bytes.
 
     Raises:
-        PermanentError: The encoding is another one, the stream is not whole, or it holds more than *limit* bytes.
+        PermanentError: The encoding is not supported, the stream is not whole, or it holds more than *limit* bytes.
     """
     if not body:
         return body  # some services announce a compression and send nothing
@@ -105,7 +105,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def _begins_as_zlib(body: bytes) -> bool:
-    """Whether the first two bytes are a header of zlib (RFC 1950, 2.2)."""
+    """Return whether *body* begins with a header of zlib (RFC 1950, 2.2), or is too short to tell."""
     return len(body) < 2 or (body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0)
 
 

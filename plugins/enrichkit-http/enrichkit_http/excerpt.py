@@ -26,19 +26,19 @@ __all__ = ["BYTES", "beginning_of"]
 
 BYTES = 300
 READ = 4096
-"""Bytes that are read, so that a secret that begins in what is shown is there as a whole, and is not shown."""
+"""Bytes that are read: more than `BYTES`, so that a secret at the end of the shown part is complete and redacted."""
 WAIT = 0.5
-"""Seconds in which the body must come, which most services send with the head."""
+"""Seconds in which the body must come. Most services send it with the head."""
 
 
 async def beginning_of(response: Response, config: HttpConfig, token: Token | None) -> str:
     """
     Return the first `BYTES` bytes of the body of *response* as printable text, without the secrets of *config*.
 
-    Empty when there is no body, when it does not come within `WAIT` seconds, or when a secret cannot be read.
+    The text is empty when there is no body, when none comes within `WAIT` seconds, or when a secret cannot be read.
     """
     body = b""
-    with contextlib.suppress(Exception):  # the error of the status is the one to tell
+    with contextlib.suppress(Exception):  # the caller raises the error of the status, not one of this reading
         async with asyncio.timeout(WAIT):
             while len(body) < READ and (chunk := await response.body_reader.read_chunk()) is not None:
                 body += chunk.to_bytes()
@@ -61,14 +61,14 @@ def shown(body: bytes, config: HttpConfig, token: Token | None) -> str:
 
 
 def _secrets(config: HttpConfig, token: Token | None) -> Iterator[str | None]:
-    """Yield what the request held and nobody may see, as a service may repeat it."""
+    """Yield the secrets that the request held, because the service may repeat them in its response."""
     for pair in (*config.pairs, *config.param_pairs, *config.form_pairs):
         if isinstance(pair[1], Secret) or holds_credential(pair):
             if not fresh(pair[1]):
                 raise ConfigError("the secret that the request held is no longer known")
             secret = reveal(pair[1])
             yield secret
-            yield (secret or "").partition(" ")[2]  # behind `Bearer`
+            yield (secret or "").partition(" ")[2]  # the part after the scheme, such as `Bearer`
     if config.bearer is not None:
         if not fresh(config.bearer):
             raise ConfigError("the secret that the request held is no longer known")

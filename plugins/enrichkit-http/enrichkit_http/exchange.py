@@ -1,5 +1,5 @@
 """
-The way of a request to its reply with all protections of this package: also the door for other plugins.
+The way of a request to its reply, with all protections of this package. Other plugins use it, too.
 
 A plugin for a service that speaks HTTP makes an `HttpConfig`, and sends its requests by an `Exchange`.
 """
@@ -30,8 +30,8 @@ class Exchange:
     """
     The requests of one source, between `open` and `close`.
 
-    It has the limits of size, TLS, proxy, secrets and their renewal, redirects and statuses that the config names, and
-    translates what goes wrong into the errors of `fetch_many`. The placeholders of the config are the caller's affair.
+    It applies what the config says of size limits, TLS, proxy, secrets and their renewal, redirects and statuses, and
+    translates failures into the errors of `fetch_many`. The placeholders of the config are left to the caller.
 
     Args:
         config: Where requests go, and how.
@@ -78,7 +78,7 @@ class Exchange:
     def listen(self, call: Call) -> None:
         """Report to *call* what responses say of the limits, if the config has `follow_rate_headers`."""
         if self._follows:
-            self.sender.allows = call.allows  # of any call: it is the engine that hears of it
+            self.sender.allows = call.allows  # that of any call will do: all of them tell the same engine
 
     async def body(
         self,

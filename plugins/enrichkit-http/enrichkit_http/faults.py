@@ -1,7 +1,7 @@
 """
 The translation of failed requests into transient, permanent and fatal errors.
 
-The errors of the client are told apart by their causes and not by their class, because the client raises a
+The errors of the client are distinguished by their causes and not by their class, because the client raises a
 `ConnectTimeoutError` also for a slow response on an open connection. Their text never leaves this module, because it
 holds the address with key and query.
 """
@@ -42,7 +42,7 @@ _RETRIED = (408, 429)
 # The service, or a gateway before it, takes no request now, whatever the key is (RFC 9110, sections 15.6.3 to 15.6.5;
 # RFC 6585, section 4).
 UNAVAILABLE = (429, 502, 503, 504)
-# Of these, what says that the service has as many requests as it takes.
+# Those of `UNAVAILABLE` that say that the service has as many requests as it can take.
 _BUSY = (429, 503)
 # The server does not support this kind of request (RFC 9110, sections 15.6.2 and 15.6.6).
 _NOT_RETRIED = (501, 505)
@@ -82,7 +82,7 @@ REFUSES = (
 
 
 def status_error(status: int, response: Response, limited: type[UnavailableError] = UnavailableError) -> ConnectorError:
-    """Return the error for a response whose *status* is neither a success nor a miss; for a 429 a *limited* one."""
+    """Return the error for a response whose *status* is neither a success nor a miss; *limited*: its class for 429."""
     if status == 407:
         return FatalError(
             "A proxy on the way to the service answered 407: it refuses the credentials, or misses some, so no key can "
@@ -153,7 +153,7 @@ def retry_after(values: list[str], date: str | None) -> float | None:
 
 def milliseconds(text: str | None) -> float | None:
     """
-    Return the seconds of `Retry-After-Ms`, which services of models send beside Retry-After; None: it is malformed.
+    Return the seconds of `Retry-After-Ms`, which services of models send beside Retry-After; None: none or malformed.
 
     >>> milliseconds("250"), milliseconds("soon")
     (0.25, None)
@@ -195,18 +195,18 @@ def client_error(error: PyreqwestError, origin: str, timeout: float) -> tuple[Co
     if unsent:
         reasons = (reason for pattern, reason in _NO_CONNECTION.items() if any(map(pattern.search, causes)))
         message = f"No connection to {origin}: {next(reasons, 'it failed')}."
-        if any(map(_UNKNOWN_NAME.search, causes)):  # it may be misspelt, which no wait will mend
+        if any(map(_UNKNOWN_NAME.search, causes)):  # the name may be misspelt, and then no wait helps
             return TransientError(message), True
         return UnavailableError(message, sent=False), True
     if isinstance(error, TimeoutError):
         return TransientError(f"No complete answer from {origin} within {timeout:.3g} s."), False
-    # This class can be trusted: hyper could not parse the response, or the response was cut off.
+    # The class `DecodeError` can be trusted: hyper could not parse the response, or the response was cut off.
     cut_off = bool(causes) and _CUT_OFF.search(causes[-1]) is not None
     if any(cls.__name__ == "DecodeError" for cls in type(error).__mro__) and not cut_off:
         return PermanentError(
             f"The answer from {origin} is not valid HTTP: its head, length or chunks are malformed or too long."
         ), False
-    # The service is not away if it is this connector that closed the client.
+    # If this connector has closed the client, the service is not away.
     closed = any(cls.__name__ == "ClientClosedError" for cls in type(error).__mro__)
     kind = TransientError if closed else UnavailableError
     return kind(f"The connection to {origin} broke before the answer was complete."), False

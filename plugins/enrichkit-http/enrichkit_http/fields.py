@@ -1,8 +1,8 @@
 """
 The named values of a request: the parameters of the query and the fields of a form.
 
-Each value holds at most one part of the key. Two parts in one value could be told apart by no character, because the
-service decodes the value: the parts `a:b` and `c` would become the same text `a:b:c` as the parts `a` and `b:c`.
+Each value holds at most one part of the key. No character could separate two parts in one value, because the service
+decodes the value: the parts `a:b` and `c` would become the same text `a:b:c` as the parts `a` and `b:c`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def check_one_part(field: str, name: str, value: str) -> None:
     """Raise `ConfigError` for a value with other braces than placeholders, or with two parts of the key."""
     try:
         numbers = {piece for piece in pieces_of(value, field) if isinstance(piece, int)}
-    except ConfigError:  # its text shows what is in the braces, and the value may be a credential
+    except ConfigError:  # the text of the error shows what is in the braces, and the value may be a credential
         raise ConfigError(
             f"HttpConfig.{field} gives {name!r} a value with braces in which no number stands; only {{}} and the "
             "numbers {0}, {1}, ... of the key columns may. Write {0} for the first key column, or refer to a value "

@@ -105,7 +105,7 @@ def check_header_value(name: str, value: str) -> None:
 
 
 def check_bearer(config: HttpConfig) -> None:
-    """Raise `ConfigError` for a `bearer` that is no secret, or beside another header Authorization."""
+    """Raise `ConfigError` for a `bearer` that is no secret, or that comes beside another header Authorization."""
     if config.bearer is None:
         return
     if not isinstance(config.bearer, Secret):

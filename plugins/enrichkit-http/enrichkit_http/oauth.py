@@ -1,4 +1,4 @@
-"""The client credentials of a source that wants OAuth tokens, checked on the driver, and the answers to them."""
+"""OAuth client credentials, which are checked on the driver; the request for a token, and how its answer is read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["OAuth", "check_oauth", "oauth_of", "refusal", "token_in", "token_request"]
 
 LONGEST_LIFE = 86_400.0
-LIFE = 300.0  # of a token whose answer does not say how long it is good
+LIFE = 300.0  # for a token whose answer does not say how long it is good
 
 # RFC 6749, sections 4.1.2.1 and 5.2. Any other text of an endpoint could repeat the secret.
 _ERRORS = (
@@ -51,7 +51,7 @@ class OAuth:
         token_url: Address of the token endpoint, `https://`; `http://` only to this machine, or with `insecure` of the
             `HttpConfig`.
         client_id: Name of the client, as text.
-        client_secret: `Secret` of the client; a worker reads it anew for each token.
+        client_secret: `Secret` of the client; a worker reads it again for each token.
         scope: Scopes of the token, separated by blanks. None: those that the endpoint grants by default.
         in_body: True to send name and secret as fields of the form; False, as the standard prefers, in the header
             `Authorization: Basic`.
@@ -98,7 +98,7 @@ scope=None, in_body=False)
 
 
 def oauth_of(value: Any) -> OAuth | None:
-    """Return *value*, an `OAuth`, a mapping of its fields as a TOML file has it, or None, as an `OAuth` or None."""
+    """Return *value* as an `OAuth` or None; it is an `OAuth`, a mapping of its fields as in a TOML file, or None."""
     known = [field.name for field in fields(OAuth)]
     if isinstance(value, Mapping) and set(known[:3]) <= set(value) <= set(known):
         return OAuth(**value)
@@ -132,7 +132,7 @@ def check_oauth(config: HttpConfig, oauth: OAuth) -> None:
 
 def token_request(client: Client, oauth: OAuth, timeout: float) -> StreamRequest:
     """
-    Return the request for a token. Only this function's frame holds the secret, and it ends before anything can fail.
+    Return the request for a token. Only this function's frame holds the secret, and it ends before a request can fail.
 
     Raises:
         FatalError: The secret is absent on this worker.

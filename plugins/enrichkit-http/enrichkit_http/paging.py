@@ -1,4 +1,4 @@
-"""The pages of one key's answer, whose lists become one list, or an error: never a part of it."""
+"""The pages of one key's answer. Their lists become one list; if a page fails, the whole answer is an error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def check_paging(config: HttpConfig, query: str) -> None:
-    """Raise `ConfigError` for fields of paging that are wrong, or that do not fit the others; *query* is of the url."""
+    """Raise `ConfigError` for paging fields that are wrong or do not fit the other fields; *query* is that of `url`."""
     check_path("next_page", config.next_page, brackets=False)
     if type(config.max_pages) is not int or not 1 <= config.max_pages <= 10_000:
         raise ConfigError(
@@ -122,7 +122,7 @@ class Pages:
         return b"[" + b",".join(map(bytes, elements)) + b"]", None, True
 
     def _parts_of(self, reply: Reply | None, number: int) -> tuple[Any, Any]:
-        """Return the JSON text of the list of a page, and what it says of the next page; either may be `ABSENT`."""
+        """Return the JSON text of the list in a page, or `ABSENT`, and what the page says of the next page, or None."""
         if reply is None:
             raise PermanentError(
                 f"The service does not hold page {number} of the answer, which the page before names; the other pages "

@@ -11,9 +11,9 @@ class Permits:
     """
     The permits of one open client, one for each request in flight.
 
-    The engine never makes more calls than `capacity`, so `acquire` only counts. The requests of cancelled calls still
-    run for a while: up to `capacity` of them have a permit besides, since the engine has cancelled them so that other
-    keys are asked for. Callers have to wait for a permit only while there are more.
+    The engine never makes more calls at a time than `capacity`, so `acquire` only counts. The requests of cancelled
+    calls still run for a while. Up to `capacity` of them get an additional permit, because the engine has cancelled
+    their calls to ask for other keys. Callers wait for a permit only while more such requests run.
 
     Attributes:
         capacity: Number of calls at a time.

@@ -17,7 +17,7 @@ __all__ = ["check_proxy", "with_proxy"]
 
 
 def check_proxy(proxy: Any, auth: Any) -> None:
-    """Raise `ConfigError` for a proxy that is no scheme, host and port, or credentials that are no secret."""
+    """Raise `ConfigError` for a *proxy* that is no scheme, host and port, or an *auth* that is no secret."""
     if proxy is None and auth is None:
         return
     if proxy is None:
@@ -28,7 +28,7 @@ def check_proxy(proxy: Any, auth: Any) -> None:
     try:
         parts = split_url(proxy)
         right = parts.port is not None and parts.path in ("", "/") and "?" not in proxy
-    except ConfigError:  # its text is about templates
+    except ConfigError:  # the text of the error is about templates
         right = False
     if not right:
         raise ConfigError(
@@ -44,7 +44,7 @@ def check_proxy(proxy: Any, auth: Any) -> None:
 
 def with_proxy(builder: ClientBuilder, proxy: str, auth: Secret | None) -> ClientBuilder:
     """
-    Return *builder* with the proxy, and with nothing that the environment says of proxies.
+    Return *builder* with *proxy* as its only proxy, whatever environment variables say.
 
     Raises:
         FatalError: The secret *auth* is absent on this worker, or holds no colon.

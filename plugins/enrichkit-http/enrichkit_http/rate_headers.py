@@ -1,10 +1,11 @@
 """
-What a service says in its headers that it still allows: those of the IETF draft, old and new, and the common `X-` ones.
+What a service still allows, as its headers say: those of the IETF draft, old and new, and the common `X-` headers.
 
-The forms, of which a service sends one: `RateLimit: "default";r=50;t=30`
+A service sends one of these forms: `RateLimit: "default";r=50;t=30`
 (https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/), its predecessors `RateLimit: limit=100,
-remaining=50, reset=30` and `RateLimit-Remaining: 50`, and `X-RateLimit-Remaining: 50`, also apart for requests and
-tokens (`x-ratelimit-remaining-requests`). What cannot be read does not count: a header must not fail a lookup.
+remaining=50, reset=30` and `RateLimit-Remaining: 50`, and `X-RateLimit-Remaining: 50`, also separately for requests
+and tokens (`x-ratelimit-remaining-requests`). A header that cannot be read is ignored, because it must not fail a
+lookup.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["Allowed", "allowed", "report_allowed"]
 
 UNITS = ("requests", "tokens")
 EPOCH = 1e9
-"""A reset above it is a moment since 1970, in seconds, or in milliseconds above its thousandfold."""
+"""A reset above this number is a moment in seconds since 1970; above a thousand times the number, in milliseconds."""
 _LONGEST = 86_400.0
 _PARAMETER = re.compile(r";\s*([a-z]+)\s*=\s*\"?([^;,\"]*)\"?")
 _PAIR = re.compile(r"\b(limit|remaining|reset)\s*=\s*([0-9.]+)")
@@ -40,9 +41,9 @@ class Allowed(NamedTuple):
     What a service still allows.
 
     Attributes:
-        remaining: Requests, or another unit.
-        seconds: Seconds until the limit begins anew.
-        limit: Requests from one begin to the next; None: it does not say so.
+        remaining: Number of requests or tokens that are left.
+        seconds: Seconds until the limit starts again.
+        limit: Number of requests or tokens from one start of the limit to the next; None: the service does not say.
         unit: `"requests"` or `"tokens"`.
     """
 
@@ -53,7 +54,7 @@ class Allowed(NamedTuple):
 
 
 def report_allowed(response: Response, report: Callable[..., None] | None) -> None:
-    """Call *report*, if there is one, with what the headers of *response* say of each unit, if that can be read."""
+    """Call *report*, unless it is None, for each unit of which the headers of *response* say what is still allowed."""
     if report is None:
         return
 
@@ -72,7 +73,7 @@ def report_allowed(response: Response, report: Callable[..., None] | None) -> No
 
 def allowed(get: Callable[[str], str | None], unit: str = "requests") -> Allowed | None:
     """
-    Return the tightest of what the headers say of *unit* that *get* returns by their names.
+    Return the tightest limit of *unit* in the headers, or None; *get* returns the value of a header by its name.
 
     >>> allowed({"ratelimit": '"default";r=50;t=30', "ratelimit-policy": '"default";q=100;w=60'}.get)
     Allowed(remaining=50.0, seconds=30.0, limit=100.0, unit='requests')
@@ -85,7 +86,7 @@ def allowed(get: Callable[[str], str | None], unit: str = "requests") -> Allowed
 
 def limit_of(response: Response) -> float | None:
     """
-    Return the seconds to wait after a 403 that a rate limit has caused, as GitHub and others answer; None: none has.
+    Return the seconds to wait after a 403 that a rate limit has caused, as GitHub and others answer; None: another 403.
 
     https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
     """
@@ -124,7 +125,7 @@ def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _named(get: Callable[[str], str | None]) -> Iterator[Allowed]:
-    """Yield what headers say that have one number each."""
+    """Yield what is said by the headers that hold one number each."""
     for prefix in ("ratelimit", "x-ratelimit", "x-rate-limit"):
         for unit in ("", "-requests", "-tokens"):
             remaining = _number(get(f"{prefix}-remaining{unit}"))
@@ -156,7 +157,7 @@ def _seconds(text: str, date: str | None) -> float | None:
     number = _number(text)
     if number is not None:
         if number > EPOCH:
-            now = moment(date or "") or datetime.now(UTC)  # by the clock of the service, where it says so
+            now = moment(date or "") or datetime.now(UTC)  # by the clock of the service, if the response has a date
             number = (number / 1000 if number > 1000 * EPOCH else number) - now.timestamp()
         return min(max(number, 0.0), _LONGEST)
     match = _DURATION.fullmatch(text.strip())
@@ -164,6 +165,6 @@ def _seconds(text: str, date: str | None) -> float | None:
         return None
     try:
         parts = [float(part or 0.0) * scale for part, scale in zip(match.groups(), _SCALES, strict=True)]
-    except ValueError:  # 1.2.3s
+    except ValueError:  # as for 1.2.3s
         return None
     return min(sum(parts), _LONGEST)

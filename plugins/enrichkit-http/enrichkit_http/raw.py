@@ -25,7 +25,7 @@ RAW_STATUSES = frozenset(range(200, 1000)) - frozenset(UNAVAILABLE)
 _RAW_TYPE = re.compile(
     r"(struct<)?status(?::| )int,body(?::| )string(,headers(?::| )map<string,string>)?(?(1)>)", re.IGNORECASE
 ).fullmatch
-# They end with the head (RFC 9112, section 6.3).
+# Responses with these statuses end with the head (RFC 9112, section 6.3).
 _WITHOUT_BODY = (204, 304)
 
 
@@ -45,10 +45,10 @@ def _compact(ddl: str) -> str:
 
 class RawReceiver:
     """
-    The reading of whole responses.
+    A reader of whole responses.
 
     Args:
-        returns: DDL of the value: with the field `headers` a value has the headers, too.
+        returns: DDL of the value; if it has the field `headers`, a value holds the headers, too.
     """
 
     def __init__(self, returns: str) -> None:

@@ -1,4 +1,4 @@
-"""The redirects of a GET, followed on demand and only inside the origin of the source."""
+"""The redirects of a GET, which are followed only if the config says so, and only inside the origin of the source."""
 
 from __future__ import annotations
 

@@ -54,11 +54,11 @@ class ResponseReader:
             envelope, inner = "", envelope
         self._envelope = Path(envelope) if envelope else None
         self._value = Path(inner.removeprefix(".")) if inner else None
-        # Joined pages are JSON also where a value is text: a null among them is a null.
+        # Joined pages are read as JSON even where a value is text, so that a null in place of their list stays a null.
         self._whole = self.is_text and self._value is None and config.next_page is None
         self._key_field = config.key_field
         self._verdict = Verdict(config)
-        self._looks = self._verdict.asked and not config.next_page  # pages were looked at one by one
+        self._looks = self._verdict.asked and not config.next_page  # `Pages` has checked each page
         self._echo = Path(config.key_field) if config.key_field else None
 
     def read_one(self, key: str, body: bytes, charset: str | None, *, many: bool, framed: bool) -> Any:

@@ -1,8 +1,8 @@
 """
 The secrets in the query and in the form of a request.
 
-A traceback may show the variables of all its frames, so a secret is never in one: a worker resolves the secrets here,
-and they go from this object into the request.
+A traceback may show the variables of all its frames, so no variable there may hold a secret: on a worker an object of
+this module resolves the secrets, keeps them, and writes them into the requests.
 """
 
 from __future__ import annotations

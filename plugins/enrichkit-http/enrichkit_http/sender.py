@@ -42,11 +42,11 @@ __all__ = ["Sender"]
 LINGER = 0.05
 # Seconds, +/- 20 %, after which new connections are made: they follow a host name that moved to another server.
 LIFETIME = 300.0
-# Responses with the status 403 in a row, after which it is not single keys that the service refuses.
+# More consecutive responses with the status 403 than this say that the service refuses all keys, and not single ones.
 FORBIDDEN_MAX = 20
-# Seconds after which it is tried again, when a file or a secret of the config could not be read.
+# Seconds after which a renewal of the client is tried again, when a file or secret of the config could not be read.
 RENEW_AGAIN = 5.0
-# Seconds between two looks at whether a file of the config has changed.
+# Seconds between two checks whether a file of the config has changed.
 LOOK = 1.0
 
 
@@ -54,8 +54,9 @@ class Sender:
     """
     The client of a connector, which is open between `open` and `close`.
 
-    To cancel a call does not end the client's request; only the time limit of the request ends it. So each request gets
-    the time that its call has left as its time limit, and the request of a cancelled call keeps a permit until then.
+    The cancellation of a call does not end the client's request; only the time limit of the request does. So the time
+    limit of each request is the time that its call has left, and the request of a cancelled call keeps a permit until
+    its time limit.
 
     Args:
         config: Config of the source.
@@ -64,7 +65,7 @@ class Sender:
     Attributes:
         repeatable: True when a request may be sent again after the service may have carried it out.
         limited: Class of the error of a 429.
-        allows: Takes what the service says that it still allows; None: its headers do not count.
+        allows: Function that is called with what the service still allows; None: the headers of responses do not count.
         credentials: The secrets of the config.
     """
 
@@ -128,9 +129,9 @@ class Sender:
 
     def current_client(self) -> Client | None:
         """
-        Return the client, a new one if its time is over; the old one's connections end with its last request.
+        Return the client, replaced if its time is over; the connections of the old client end with its last request.
 
-        The client itself closes only idle connections, and uses a busy one for ever.
+        The client is replaced because it closes only idle connections itself, and would use a busy one for ever.
         """
         if self._client is not None:
             if self.credentials.due():
@@ -144,11 +145,11 @@ class Sender:
     def _renew_or_pause(self) -> None:
         try:
             self._renew_client()
-        except FatalError:  # a secret or a file is being replaced; the client still works with the last one
+        except FatalError:  # a secret or a file is being replaced; the client still works with the previous one
             self._expires = self._looked = monotonic() + RENEW_AGAIN
 
     def _files_changed(self) -> bool:
-        """Return whether a file of the config may hold something else than what the client was made with."""
+        """Return whether a file of the config may have changed since the client was made."""
         now = monotonic()
         if now < self._looked + LOOK:
             return False
@@ -156,7 +157,7 @@ class Sender:
         return file_stamp(*self._files) != self._read
 
     async def _renew(self) -> None:
-        """Make a new client when a function or command has given its secret; the old one is used until then."""
+        """Read the secrets that are due, and then make a new client; requests use the old client until then."""
         try:
             await self.credentials.read()
         except FatalError:
@@ -168,8 +169,8 @@ class Sender:
             self._renewing = None
 
     async def renewed_after_refusal(self, client: Client | None) -> bool:
-        """Return whether there is a client with other secrets than *client*, to which the service answered 401."""
-        async with self._after_refusal:  # one caller asks for all
+        """Renew *client* after a 401, if its secrets may have changed; return whether another client has its place."""
+        async with self._after_refusal:  # one caller renews the client for all
             if self._client is client and self.credentials.refuse():
                 await self.credentials.read()
                 self._renew_client()
@@ -224,10 +225,10 @@ class Sender:
                 await unread.__aexit__(None, None, None)
 
     def _translated(self, error: PyreqwestError, timeout: float) -> ConnectorError:
-        """Return the error of a request that had *timeout* seconds."""
+        """Return the `ConnectorError` for *error*, which ended a request that had *timeout* seconds."""
         translated, unsent = client_error(error, self._origin, timeout)
         if self._last_answer and self._tls_files and isinstance(translated, FatalError):
-            # A certificate that was right is being replaced: the keys wait for it, as in an outage.
+            # A certificate that has worked is being replaced: the keys wait for the new one, as in an outage.
             translated = UnavailableError(f"{translated} Connections have worked before.", sent=False)
         return self.checked_for_repeat(translated, executed=not unsent)
 
@@ -235,11 +236,11 @@ class Sender:
         self, error: PyreqwestError, asking: Asking, timeout: float, deadline: float
     ) -> tuple[StreamRequest, Response]:
         """
-        Send a request again, on a new connection, which has failed with *error*; else raise *error*.
+        Send a request again on a new connection, if *error* may be the end of a used one; otherwise raise *error*.
 
-        A connection that was used before may end before the response begins, because the service closes idle ones
-        (RFC 9112, section 9.3.1). That is nobody's failure, and costs no attempt. No connection that was used before is
-        left when the last answer is older than the time for which the client keeps them.
+        A connection that was used before may end before the response begins, because the service closes idle
+        connections (RFC 9112, section 9.3.1). That is nobody's failure, and costs no attempt. If the last answer is
+        older than the time for which the client keeps idle connections, none is left that was used before.
         """
         translated, unsent = client_error(error, self._origin, timeout)
         used = self._last_answer and monotonic() - self._last_answer < IDLE_TIMEOUT.total_seconds()
@@ -281,11 +282,12 @@ class Sender:
 
     async def _check_forbidden(self, response: Response, deadline: float) -> None:
         """
-        Raise the error of a rate limit, or that of a single key where the service answers others.
+        Raise the error of a rate limit, or that of a single key if the service answers other keys.
 
-        Nothing is raised where it refuses all keys.
+        Do nothing if a 403 means a miss, or if the service refuses all keys.
 
-        As long as other requests are in flight that no 403 has ended, one of them may be answered.
+        Before the first answer, wait while other requests are in flight that no 403 has ended: one of them may be
+        answered.
         """
         if 403 in self._missing:
             return
@@ -294,7 +296,7 @@ class Sender:
             raise self.limited("The service answered 403, with the marks of a rate limit.", retry_after=wait, busy=True)
         self._forbidden += 1
         end = deadline - 0.1
-        # An answer or a further 403 ends the wait, and no event stands for both.
+        # An answer or a further 403 ends the wait, and no single event signals both.
         while not self._last_answer and self._forbidden < self._permits.busy and monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         if self._last_answer and self._forbidden <= FORBIDDEN_MAX:
@@ -331,7 +333,7 @@ class Sender:
                 f"The service answered {status}, a redirect, which is not followed: {named}. Write the final address "
                 "into HttpConfig.url."
             )
-        # The service refused a 429 before it did anything, so that even a POST or PUT may be repeated.
+        # With a 429 the service refused the request before it did anything, so even a POST or PUT may be repeated.
         raise self.checked_for_repeat(status_error(status, response, self.limited), executed=status != 429)
 
     def checked_for_repeat(self, error: ConnectorError, *, executed: bool) -> ConnectorError:

@@ -30,7 +30,7 @@ EXAMPLE = "Write 'shop.signing:sign', for example."
 @dataclass(frozen=True, slots=True)
 class UnsignedRequest:
     """
-    What the function of `HttpConfig.sign` gets to see of a request.
+    A request as the function of `HttpConfig.sign` sees it.
 
     Attributes:
         method: `"GET"`, `"POST"` or `"PUT"`.
@@ -47,7 +47,7 @@ class UnsignedRequest:
 
 
 def check_sign(config: HttpConfig) -> None:
-    """Raise `ConfigError` for a name that is none, and where a signature would leave out a part of the request."""
+    """Raise `ConfigError` for a `sign` that is no name, and where a signature would leave out a part of the request."""
     name = config.sign
     if name is None:
         return
@@ -108,17 +108,17 @@ class Signer:
 
     async def sign(self, request: StreamRequest, headers: Headers, body: bytes | None, timeout: float) -> None:
         """
-        Add what the function returns for *request* to its headers.
+        Add to *request* the headers that the function returns.
 
         Args:
             request: The request as it is sent.
-            headers: The headers of this request alone.
-            body: Its body.
+            headers: The headers of this request besides those that all requests have.
+            body: Body of the request; None: no body.
             timeout: Seconds that the function has, if it is asynchronous.
 
         Raises:
             PermanentError: The function raised another error, or returned no headers that can be sent.
-            ConnectorError: The function raised one, or took longer than *timeout*; without its text.
+            ConnectorError: The function raised one, whose text is left out, or took longer than *timeout*.
         """
         own = {name: value for name, value in headers if name in self._shown}
         unsigned = UnsignedRequest(self._method, str(request.url), self._common | own, body or b"")

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Piece: TypeAlias = str | int
-"""Literal text, or the number of the key part that takes its place."""
+"""Literal text, or the number of the key part that replaces a placeholder."""
 
 KEY_TYPES = (str, int, Decimal, date, datetime)
 MAX_KEY_BYTES = 4096
@@ -44,7 +44,7 @@ MAX_KEY_BYTES = 4096
 _BRACES = re.compile(r"\{[^{}]*\}|[{}]")
 _PLACEHOLDER = re.compile(r"\{([0-9]{0,2})\}")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
-# A filled placeholder holds the same characters; in a query the client also writes %27 for a quote.
+# These characters separate no parts, because a filled placeholder may hold them; a query has %27 for a quote, too.
 _SEPARATES_NOTHING = re.compile(r"[A-Za-z0-9_.~%'-]*").fullmatch
 _NO_SEGMENT = ("", ".", "..")
 
@@ -160,7 +160,7 @@ class Url:
                 segments += [[other] for other in others]
         # Only a filled path segment can change the meaning of the address; a query cannot.
         self._segments = [segment for segment in segments if any(isinstance(piece, int) for piece in segment)]
-        # Nearly all templates have one placeholder. To fill the template takes a tenth of the Python time of a lookup.
+        # A fast path for nearly all templates: one placeholder. Filling takes a tenth of the Python time of a lookup.
         before, _, after = _PLACEHOLDER.sub("\0", template).partition("\0")
         self._around = None if "\0" in after or self.numbers != {0} else (before, after)
 

@@ -1,4 +1,4 @@
-"""The tokens of an open connector: one is fetched for all calls, before it ends and once after a 401."""
+"""The tokens of an open connector: all calls share one, which is replaced before it ends and once after a 401."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ __all__ = ["Authorized", "Token", "Tokens", "UnauthorizedError"]
 TIMEOUT = 10.0
 # A token is renewed these seconds before it ends, or a fifth of its life if that is less.
 EARLY = 30.0
-# Seconds after which a renewal that failed is tried again, while the token is still good; and in which a token that
-# took the place of a refused one is not fetched again when it is refused itself: the service means what it says.
+# Seconds after which a failed renewal is tried again, while the token is still good. A token that has replaced a
+# refused one is itself not replaced if it is refused within these seconds: another new token would be refused, too.
 AGAIN = 5.0
 MAX_BYTES = 2**16
 
@@ -108,7 +108,7 @@ class Tokens:
                 self._fetching()
             return token
         task = self._fetching()
-        # Not awaited itself: a call that is cancelled must not cancel the fetch that other calls wait for.
+        # The task is not awaited itself: a cancelled call must not cancel the fetch that other calls wait for.
         await asyncio.wait((task,), timeout=timeout)
         if not task.done() or task.cancelled():
             raise TransientError(f"No token from {self._origin} within {timeout:.3g} s.")
@@ -118,7 +118,7 @@ class Tokens:
         return found
 
     def refuse(self, token: Token) -> bool:
-        """Note that the service refused *token*. Returns whether another one may be tried."""
+        """Note that the service refused *token*; return whether another token may be tried."""
         if self._token is token:
             if token.after_refusal and monotonic() - token.born < AGAIN:
                 return False
@@ -172,7 +172,7 @@ class Tokens:
 
 
 def _no_token(error: ConnectorError) -> ConnectorError:
-    """Return the *error* of a request for a token as that of a key, whose own request was not sent without a token."""
+    """Return the error of a key for *error*, that of a request for a token: the key's own request was not sent."""
     text = f"The token endpoint gave no token: {error}"
     if isinstance(error, UnavailableError):
         return UnavailableError(text, retry_after=error.retry_after, sent=False)

@@ -19,10 +19,10 @@ __all__ = ["Verdict"]
 
 class Verdict:
     """
-    The fields `errors` and `success` of a source.
+    The check of responses by the fields `errors` and `success` of a config.
 
     Attributes:
-        asked: True when the source has one of the fields, so that each document has to be looked at.
+        asked: True when the config has one of these fields, so that each document has to be checked.
     """
 
     def __init__(self, config: HttpConfig) -> None:
@@ -33,10 +33,10 @@ class Verdict:
 
     def check(self, document: bytes) -> None:
         """
-        Look at a JSON *document*, which may be that of a page or an element of a bulk response; null says nothing.
+        Check a JSON *document*: a response, a page, or an element of a bulk response. A null is no error.
 
         Raises:
-            PermanentError: The document says that it is an error; its `said` holds the beginning of what it says.
+            PermanentError: The document says that it is an error; `said` holds the beginning of what the document says.
         """
         if document == b"null":
             return
@@ -52,8 +52,7 @@ class Verdict:
 
     def _failed(self, why: str, said: bytes) -> PermanentError:
         error = PermanentError(f"The answer says that it is an error: it has {why}.")
-        if (
-            self._config.oauth is None
-        ):  # a token that was fetched, and that the service repeats, is known elsewhere only
+        # With oauth the service may repeat the fetched token, which is not known here and so could not be redacted.
+        if self._config.oauth is None:
             error.said = shown(said, self._config, None)
         return error

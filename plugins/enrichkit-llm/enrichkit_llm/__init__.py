@@ -1,4 +1,4 @@
-"""The llm connector of enrichkit: texts to typed columns and to vectors, by services with the API of OpenAI."""
+"""The llm connector of enrichkit: it turns texts into typed columns and vectors, by services with OpenAI's API."""
 
 from __future__ import annotations
 

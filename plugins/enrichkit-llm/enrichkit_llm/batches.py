@@ -20,9 +20,9 @@ __all__ = ["ModelBatches"]
 
 _ENDED = ("completed", "failed", "expired", "cancelled")
 CALL = Call(timeout=600.0)
-"""A file has up to 200 MB, and that of the answers may have more."""
+"""The call of each request. Its timeout is long: a file of requests has up to 200 MB, one of answers maybe more."""
 FREE = Spent(CALL, None)
-"""What takes the costs of requests that have none: to ask for a file, or for the state of a batch."""
+"""The account of requests that cost nothing, such as those for a file or for the state of a batch."""
 
 
 class ModelBatches:
@@ -38,7 +38,7 @@ class ModelBatches:
 
     def __init__(self, model: ModelConnector[Any]) -> None:
         self._model = model
-        self._address = f"/v1{model.path}"  # of the API, wherever base_url has it
+        self._address = f"/v1{model.path}"  # the path as the API names it, whatever the path of base_url is
         self._service = Service(model.config, "")
         self.close = self._service.close
 
@@ -74,15 +74,15 @@ class ModelBatches:
         return BatchStatus(word, word in _ENDED, counts.get("completed") or 0, reason)
 
     async def answers(self, batch: str, call: Call) -> Iterable[tuple[str, Value | Failure | None]]:
-        """Return the answers of both files of *batch*, that of the answers and that of the errors."""
-        # Without the price of the config: that of a batch is another one.
+        """Return the answers in both files of *batch*: the file of answers and the file of errors."""
+        # Without the price of the config, because a batch has another price.
         found, spent = object_of(await self._read(f"/batches/{batch}")), Spent(call, None)
         files = [found[name] for name in ("error_file_id", "output_file_id") if found.get(name)]
         lines = [line for file in files for line in (await self._read(f"/files/{file}/content")).splitlines()]
         return [self._answer(line, spent) for line in lines]
 
     def _answer(self, text: bytes, spent: Spent) -> tuple[str, Value | Failure | None]:
-        name = ""  # of a line that cannot be read: its request is one without an answer
+        name = ""  # stays empty for a line that cannot be read; its request counts as one without an answer
         try:
             line = object_of(text)
             response = line.get("response") or {}
@@ -110,7 +110,7 @@ class ModelBatches:
         return await self._service.send(path, None, CALL, CALL.timeout, FREE, limit=2**30)
 
     async def _make(self, path: str, body: bytes, **more: Any) -> str:
-        """Make something, and return its id."""
+        """Make a file or a batch, and return its id."""
         made = object_of(await self._service.send(path, body, CALL, CALL.timeout, FREE, **more)).get("id")
         if not isinstance(made, str):
             raise PermanentError("The answer names no id, so the service has no batch form there. Check base_url.")
@@ -118,13 +118,13 @@ class ModelBatches:
 
 
 def _form(name: str, requests: Sequence[bytes]) -> bytes:
-    """Return the form with which a file is uploaded; the *name* of the batch is in no text of it but between parts."""
+    """Return the form that uploads a file. The *name* of the batch, which no request holds, separates its parts."""
     start = f'--{name}\r\nContent-Disposition: form-data; name="'
     head = f'{start}purpose"\r\n\r\nbatch\r\n{start}file"; filename="{name}.jsonl"\r\n\r\n'
     return b"".join([head.encode(), *requests, f"\r\n--{name}--\r\n".encode()])
 
 
 def _code(error: Any = None, *_: Any) -> str:
-    """Return the code of an error of the service, which has no text of a request in it."""
+    """Return the code of an error of the service; unlike its message, a code repeats no text of a request."""
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, str) and code.isidentifier() else "it does not say why"

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["ChatConnector", "ResponsesConnector"]
 
 OUTPUT_TOKENS = 50
-"""What an answer is estimated to cost before any is known."""
+"""Estimated tokens of an answer, if the config has no `max_tokens`."""
 REPEAT = "Your answer does not fit the schema: {} Answer again, with the JSON document and nothing else."
 REPEAT_TOKENS = 500
-"""More than what a request for a repeat has, besides the first request and the first answer."""
+"""More than the tokens that a request for a repeat adds to the first request and the first answer."""
 _FENCED = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL).fullmatch
 
 
@@ -49,7 +49,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         self._schema: dict[str, Any] | None = None
         if ddl.strip().lower() != "string" or "" in choices:
             self._schema = schema_of(ddl, choices, config.optional)
-        # A strict schema is an object at its top, so that any other value is in a field of one.
+        # The top of a strict schema must be an object, so any other value is put into a field of an object.
         self._wrapped = self._schema is not None and "properties" not in self._schema
         if self._schema is not None and self._wrapped:
             inner = {"type": "object", "properties": {"value": self._schema}, "required": ["value"]}
@@ -134,7 +134,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         value, problem = (content, None) if content is None or self._schema is None else self._checked(content)
         if problem is None and (self._schema is not None or not cut_off):
             return value, None
-        if cut_off:  # models may go on with blanks behind a JSON document that is whole
+        if cut_off:  # a whole document was returned above: models may add blanks behind it
             raise PermanentError("The answer was cut off: it has as many tokens as are allowed. Raise max_tokens.")
         return content, problem
 
@@ -162,7 +162,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         spent.add(document.get("usage"))
         content: Any = ...
         refused = reason = None
-        with suppress(LookupError, TypeError, AttributeError):  # the first message below
+        with suppress(LookupError, TypeError, AttributeError):  # then the first message below is raised
             content, refused, reason = self._said(document)
         if not isinstance(content, str | None):
             raise PermanentError("The answer has not the form of the API: it holds no text of a model. Check base_url.")
@@ -173,7 +173,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return content, reason in ("length", "max_output_tokens")
 
     def _said(self, document: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """Return the text of the model, whether it refused, and why it ended; raises for another form."""
+        """Return the text of the model, whether it refused, and why it ended; raises an error for another form."""
         choice = document["choices"][0]
         return choice["message"].get("content"), choice["message"].get("refusal"), choice.get("finish_reason")
 

@@ -22,14 +22,14 @@ __all__ = ["ChatConfig", "EmbeddingConfig", "ModelConfig", "ResponsesConfig"]
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(ConnectorConfig):
     """
-    What all kinds of models have in common. Its subclasses are the configs of sources.
+    The fields that the configs of all kinds of models have in common. The subclasses are the configs of sources.
 
     Attributes:
         base_url: Address of the service up to the version, for example `https://api.openai.com/v1`.
         model: Name of the model.
         api_key: `Secret` that is sent as a Bearer token. None: none is sent. Over `http://` it goes only to this
             machine, or with `insecure`.
-        headers: Headers besides it, as a mapping or pairs, as in `HttpConfig`; for Azure
+        headers: Further headers, as a mapping or pairs, as in `HttpConfig`; for Azure
             `{"api-key": Secret.env("NAME")}`.
         extra: Further fields of each request, as a mapping, for example `{"seed": 7}`. They may not be those that this
             config sets itself.
@@ -134,7 +134,7 @@ class ChatConfig(ModelConfig):
             `{title} {body}`: each is the key column of this name. Where columns have no names, as in SQL functions and
             for expressions without an alias, they take the names that are left, in the order of their first use. `{{`
             is a brace.
-        system: Text before it, without placeholders. None: none.
+        system: Text of the system before the prompt, without placeholders. None: none.
         images: Numbers or names of the key columns that are images: the bytes of a PNG, JPEG, GIF or WebP file, or the
             address of one. They follow the text, and need no placeholder where they are numbers.
         temperature: 0 to 2. None: not sent, as some models refuse it.
@@ -144,7 +144,7 @@ class ChatConfig(ModelConfig):
             inside another is `outer.inner`, one of the elements of a list `list[].inner`. `Literal` in a class that
             `returns` names says the same.
         optional: Names of fields that may be null, as in `choices`; `T | None` in a class says the same.
-        repeats: How often a model is asked once more when its answer does not fit `returns`, with what was wrong;
+        repeats: How often a model is asked again, and told what was wrong, when its answer does not fit `returns`;
             0 or 1.
         returns: Type of one value. `"string"`, the default, is the answer as it is; any other type is asked for by its
             JSON schema, and the answer is checked against it.
@@ -220,7 +220,7 @@ class ChatConfig(ModelConfig):
         return Prompt(self.prompt, self.images, type(self).__name__).parts
 
     def for_columns(self, names: Sequence[str | None]) -> ChatConfig:
-        """Return the config with the number of its key column in place of each name of the prompt and the images."""
+        """Return the config with each name in the prompt and the images replaced by the number of its key column."""
         return replace(self, **numbered(self.prompt, self.images, names, type(self).__name__))
 
 
@@ -254,7 +254,7 @@ class EmbeddingConfig(ModelConfig):
 
     @property
     def key_parts(self) -> int:
-        """One column of texts."""
+        """Number of key columns: one, which holds the texts."""
         return 1
 
 

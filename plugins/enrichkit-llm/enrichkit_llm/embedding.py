@@ -42,8 +42,8 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
     """
     A model behind `/embeddings`.
 
-    Vectors are asked for in base64, the bytes of their 32-bit floats, which become an Arrow column as they are: no
-    number of them is ever a Python object. A service that sends lists of numbers all the same is understood, too.
+    Vectors are asked for in base64. The bytes of their 32-bit floats become an Arrow column without a conversion, so no
+    number is ever a Python object. Lists of numbers, which some services send nevertheless, are read, too.
     """
 
     name = "llm-embedding"
@@ -63,7 +63,7 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
         return priced(self._service.most_tokens({"input": [str(key) for key in keys]}), 0, self.config.price)
 
     def request_of(self, key: Key) -> dict[str, Any]:
-        """Return the request for one text; raises `PermanentError` for one that is never sent."""
+        """Return the request for one text; raises `PermanentError` for a text that is never sent."""
         if not isinstance(key, str) or not key.strip() or not is_sendable(key):
             raise PermanentError("The text is blank, or holds half of a surrogate pair.")
         return self._document([key])
@@ -76,7 +76,7 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
         """
         Ask for the vectors of *keys*; see `Connector.fetch_many`.
 
-        A blank text is a miss, and not sent: services refuse it, and with it all texts of its call.
+        A blank text is a miss and is not sent, because services refuse all texts of a call that holds a blank one.
         """
         refused = [key for key in keys if not isinstance(key, str) or not is_sendable(key)]
         texts = [key for key in keys if isinstance(key, str) and key.strip() and is_sendable(key)]
@@ -118,7 +118,7 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
 
 
 def _column(items: Sequence[_Item], dimensions: int | None) -> pa.Array[Any]:
-    """Return the vectors of *items* as an Arrow list of floats; raises `PermanentError` for one that is none."""
+    """Return the vectors of *items* as an Arrow list of floats; raises `PermanentError` for one without a vector."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""What the connectors of all models have in common."""
+"""The base class of the connectors of all models."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Price:
     Attributes:
         input: Price of the tokens that the model reads; 0 or more.
         output: Price of the tokens that it writes; 0 or more. Embeddings have none.
-        cached: Price of those it reads from the service's own cache of prompts, 0 to `input`; None: that of `input`.
+        cached: Price of the tokens read from the service's own cache of prompts, 0 to `input`; None: that of `input`.
 
     Raises:
         ConfigError: A price is no number from 0 on. Raised on the driver.
@@ -40,7 +40,7 @@ class Price:
     cached: float | None = None
 
     def __post_init__(self) -> None:
-        # With `cached` at most `input`, the price of `input` bounds what a call may take.
+        # `cached` is at most `input`, so that the price of `input` bounds what a call may take.
         for name, most in (("input", MOST), ("output", MOST), ("cached", self.input)):
             price = getattr(self, name)
             if (price is not None or name != "cached") and not (type(price) in (int, float) and 0 <= price <= most):
@@ -56,7 +56,7 @@ class Price:
 
 
 def price_of(value: Any, config: str) -> Price | None:
-    """Return *value*, a `Price`, a mapping of its fields as a TOML file has it, or None, as a `Price` or None."""
+    """Return *value* as a `Price` or None; it is a `Price`, a mapping of its fields as in a TOML file, or None."""
     if isinstance(value, Mapping) and {"input"} <= set(value) <= {"input", "output", "cached"}:
         return Price(**value)
     if value is None or isinstance(value, Price):
@@ -80,11 +80,11 @@ def units_of(price: Price | None) -> tuple[str, ...]:
 
 class Spent:
     """
-    What one call has cost so far, its repeat included, as the engine is told of it.
+    The cost of one call so far, its repeat included, which is reported to the engine.
 
     Args:
         call: The call.
-        price: The prices; None: nobody knows them.
+        price: The prices; None: they are not known.
     """
 
     def __init__(self, call: Call, price: Price | None) -> None:
@@ -92,7 +92,7 @@ class Spent:
         self._units = dict.fromkeys(units_of(price), 0.0)
 
     def add(self, usage: Any) -> None:
-        """Report an answer, with what it says in its field `usage`, in the words of either API."""
+        """Report an answer with the tokens in its field *usage*, which either API names in its own words."""
         if isinstance(usage, dict):
             read = _count(usage, "prompt_tokens", "input_tokens")
             written = _count(usage, "completion_tokens", "output_tokens")
@@ -104,7 +104,7 @@ class Spent:
         self.report(known=isinstance(usage, dict))
 
     def report(self, requests: int = 1, *, known: bool = True) -> None:
-        """Report *requests* more that cost nothing, because the service refused them, or that nobody knows the cost."""
+        """Report the cost so far, with *requests* further requests; *known*: False if nobody knows what they cost."""
         self._units["requests"] += requests
         self._call.spent(**self._units)
         if not known:

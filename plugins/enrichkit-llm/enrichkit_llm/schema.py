@@ -20,7 +20,7 @@ _KINDS |= {"integer": (int,), "number": (int, float)}
 
 def named_parts(hint: Any, path: str = "") -> tuple[dict[str, tuple[Any, ...]], list[str]]:
     """
-    Return what a class with annotated fields says of its fields that a Spark type cannot say.
+    Return what the annotations of a class say of its fields, as far as a Spark type cannot say it.
 
     Returns:
         The values of each `Literal` by the path of the field, and the paths of the fields that may be None.

@@ -20,7 +20,7 @@ __all__ = ["Service", "object_of", "tokens_of"]
 
 _ADVICE = re.compile(r"; a value comes with .*|\. [^.]*HttpConfig.*", re.DOTALL)
 BYTES_PER_TOKEN = 4
-"""Bytes of English text in a token, about; the engine corrects the estimate by what the answers say."""
+"""About how many bytes of English text make a token. The engine corrects the estimate by what the answers say."""
 
 
 def tokens_of(text: str) -> int:
@@ -53,12 +53,12 @@ class Service:
         self.open, self.close = self._exchange.open, self._exchange.close
 
     def most_tokens(self, document: dict[str, Any]) -> int:
-        """Return a bound for the tokens of *document*: its bytes, since no token of a text has less than one."""
+        """Return a bound for the tokens of *document*: its bytes, because each token has at least one byte."""
         return len(self.encoded(document))
 
     async def ask(self, document: dict[str, Any], call: Call, timeout: float, spent: Spent) -> bytes:
         """
-        Send *document* and return the body of the answer; a request without one is reported to *spent*.
+        Send *document* and return the body of the answer; a request without an answer is reported to *spent*.
 
         Raises what `send` raises.
         """
@@ -77,12 +77,12 @@ class Service:
             body: Body of the request; None: a GET.
             call: The call.
             timeout: Seconds until the request ends.
-            spent: What takes the report of a request without an answer.
+            spent: The account to which a request without an answer is reported.
             more: `headers` and `limit` of `Exchange.body`.
 
         Raises:
-            UnavailableError: A limit refused the request: no attempt of its keys is counted, and no call leaves for
-                as long as the service asks for, if it says so.
+            UnavailableError: A limit of the service refused the request: no attempt of its keys is counted. If the
+                service asks for a wait, no call leaves until the wait is over.
             ConnectorError: Any other error of `fetch_many`.
         """
         limited: LimitedError | None = None
@@ -92,20 +92,20 @@ class Service:
             limited = error
             spent.report()
         except ConnectorError as error:
-            # It costs nothing where the service has answered with an error, or has seen no request.
+            # A request costs nothing if the service has answered it with an error, or has never seen it.
             spent.report(known=bool(error.said) or not getattr(error, "sent", True))
             if not isinstance(error, PermanentError):
                 raise
-            # Its remedies are those of HttpConfig, which a user of this package has not written.
+            # The error advises changes of HttpConfig, which a user of this package has not written.
             refused = PermanentError(_ADVICE.sub(". Its own words are shown with show_keys=True.", str(error)))
             refused.said = error.said
             raise refused from None
         if limited is not None:
             if limited.retry_after is not None:
                 call.allows(0, limited.retry_after)
-            # The name of a node: its keys wait, no attempt is counted, and it is no outage of the service.
+            # The name of a node makes the keys wait without an outage of the service; no attempt is counted.
             raise UnavailableError(str(limited), retry_after=limited.retry_after, node="the limit of the service")
-        if answer is None:  # no status means a miss
+        if answer is None:  # no miss: the config of `http` names no status that means one
             spent.report(known=False)
             raise PermanentError("The service answered without a body.")
         return answer

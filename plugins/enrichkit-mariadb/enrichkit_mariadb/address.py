@@ -1,5 +1,5 @@
 """
-The parser of a URL; asyncmy gets host, port and user from it, and never the URL.
+The parser of a URL; asyncmy gets host, port and user from this parser, and never sees the URL.
 
 So one parser decides both whether the server is local and which server is connected to. Messages never quote the URL,
 because any part of it that looks wrong may be half of a password.
@@ -41,7 +41,7 @@ class Address:
 
     @property
     def local(self) -> bool:
-        """True when no byte leaves this machine: the host is on the loopback interface."""
+        """Whether no byte leaves this machine: the host is on the loopback interface."""
         address = _ip(self.host)
         return self.host.lower() == "localhost" or (address is not None and address.is_loopback)
 

@@ -77,7 +77,7 @@ def _as_bytes(column: Column, source: Source) -> Column:
 
 
 def _serves(source: Source, columns: Mapping[str, Column]) -> str:
-    """Return the SQL of the further condition that the time of a row is not over; empty: rows serve for ever."""
+    """Return the SQL of a further condition that a row has not expired, with its `AND`; empty: rows serve for ever."""
     expiry = source.expiry(columns)
     if expiry is None:
         return ""

@@ -5,8 +5,9 @@ The statement selects each value as a type that the text protocol carries withou
 the same Python type. Without this conversion the server sends a FLOAT with six digits (16777216 arrives as 16777200),
 and asyncmy reads a zero date as text where other dates are dates, and a BIT as bytes.
 
-Texts arrive as utf8mb4. Where a character set has bytes without a Unicode character, the server would send a `?`, or
-U+FFFD, in their place: for such a value it sends an empty text instead, and an `=` before each other one.
+Texts arrive as utf8mb4. Some character sets have bytes without a Unicode character, and the server would send a `?`, or
+U+FFFD, in their place. For columns with such a set, the statement selects an empty text in place of a value with such
+bytes, and each other value with an `=` before it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Column:
         collation: Collation of a column of texts; None for other types.
         precision: Number of digits of a number, or of bits of a BIT.
         scale: Number of digits after the point.
-        as_bytes: Whether the bytes of a text are read and looked up, as they are stored, and not its characters.
+        as_bytes: Whether the stored bytes of a text are read and looked up instead of its characters.
     """
 
     name: str
@@ -61,17 +62,17 @@ class Column:
 
     @property
     def is_text(self) -> bool:
-        """True for a column with a character set."""
+        """Whether the column has a character set."""
         return self.type in _TEXTS
 
     @property
     def maps_all(self) -> bool:
-        """True unless the character set of this column of texts has bytes without a Unicode character."""
+        """Whether the character set of this column of texts has no bytes without a Unicode character."""
         return self.charset in _MAPS_ALL
 
     @property
     def unsigned(self) -> bool:
-        """True for an unsigned number."""
+        """Whether the column is an unsigned number."""
         return "unsigned" in self.full
 
     @property
@@ -110,8 +111,8 @@ class KeyType:
         allowed: The allowed keys in words, for messages.
         column: SQL type of the column of keys in `JSON_TABLE`.
         equals: SQL of a key, with `{}` for that column, in a form that can use an index on the key column.
-        holds: Takes a list of keys of these types, and returns True when the column can hold all of them. Called once
-            for a whole group.
+        holds: Takes a list of keys of these types, and returns whether the column can hold all of them. Called once for
+            a whole group.
         encode: Takes a key and returns its value in JSON; None when the key itself is that value.
         returned_as: Takes a key and returns the value that the key column returns for it, after decoding; None when
             that value is the key itself.
@@ -171,10 +172,10 @@ def _text_type(column: Column) -> ValueType:
     return ValueType("string", f"IF({_is_replaced(column)}, '', CONCAT('=', {column.sql}))", _text)
 
 
-# The Unicode sets that hold no surrogates alone; and that in which MariaDB maps each byte: it is the default of servers
-# before 11.6, whose tables pay nothing for the check.
+# The Unicode sets that cannot hold a lone surrogate; and latin1, in which MariaDB maps each byte. As latin1 is the
+# default of servers before 11.6, the tables with this default need no check.
 _MAPS_ALL = ("utf8mb4", "utf8mb3", "utf8", "utf16", "utf16le", "latin1")
-# Surrogates alone: they have no UTF-8, and the server sends three bytes each that asyncmy cannot read.
+# Lone surrogates have no UTF-8: for each of them the server sends three bytes that asyncmy cannot read.
 _SURROGATES = {"ucs2": "^(.{4})*D[89A-F]", "utf32": "^(.{8})*0000D[89A-F]"}
 
 
@@ -182,8 +183,9 @@ def _is_replaced(column: Column) -> str:
     """
     Return the SQL of whether the server would replace a character of the text in *column*.
 
-    The text has more `?` as utf8mb4 than its bytes have, or U+FFFD, which no other set holds. A byte 0x3F is a `?` in
-    all these sets: none has it as the second byte of a character.
+    The server has replaced a character if the text has more `?` as utf8mb4 than in its stored bytes, or if it has
+    U+FFFD, which none of these character sets holds. A byte 0x3F is a `?` in all these sets: none has it as the second
+    byte of a character.
     """
     if column.charset in _SURROGATES:
         return f"HEX({column.sql}) RLIKE '{_SURROGATES[column.charset]}'"
@@ -280,7 +282,7 @@ def _are_texts(keys: Sequence[str]) -> bool:
     try:
         "".join(
             keys
-        ).encode()  # one scan in C for the whole group; half pairs of two texts do not join to one character
+        ).encode()  # one scan in C for the whole group; two half pairs of two texts do not become one character
     except UnicodeEncodeError:
         return False
     return True

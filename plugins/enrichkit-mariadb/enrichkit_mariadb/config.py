@@ -31,7 +31,7 @@ class MariadbConfig(SqlServerConfig):
             dot. The table may be a view: to look up keys in the result of a query, make a view of the query.
         key: Name of the key column, or a tuple of names in the order of the key columns in Spark. An index must begin
             with these columns.
-        columns: Names of the value columns; empty: all columns of the table but the key columns.
+        columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
         as_bytes: Names of columns of texts that are read as `binary`, and looked up by bytes: the bytes are those that
             the table holds, which its character set may not map to Unicode.
         max_bytes: Most bytes that the server may send for one call, with the values of all its keys; 64 KiB to 1 GiB.

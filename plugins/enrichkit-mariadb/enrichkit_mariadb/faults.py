@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["STOPPED", "translate"]
 
 STOPPED = 1969
-"""Number of the error of a statement that the server stopped at its time limit."""
+"""Number of the error that a statement ends with when the server stops it at its time limit."""
 
 # https://mariadb.com/docs/server/reference/error-codes/mariadb-error-code-reference
 _TRANSIENT = frozenset(
@@ -33,9 +33,9 @@ _TRANSIENT = frozenset(
         *range(2000, 2100),  # errors of the client: connection lost, gone, refused
     }
 )
-# Of these, what says that the server answers no key: too many connections, shutdown, Galera not ready, the network.
+# The transient errors with which the server answers no key: too many connections, shutdown, Galera not ready, network.
 _UNAVAILABLE = frozenset({1040, 1047, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1927, *range(2000, 2100)})
-# Of these, what says that it has as many connections as it takes.
+# The unavailable errors of a server that has as many connections as it accepts.
 _BUSY = frozenset({1040, 1203, 1226})
 _FATAL = frozenset(
     {
@@ -98,7 +98,7 @@ def translate(error: Exception, client_errors: ModuleType, where: str, *secrets:
             "show a valid certificate for this host name. Name the certificates to trust with MariadbConfig.tls_ca; a "
             "server without TLS needs tls=False."
         )
-    if isinstance(cause, TimeoutError) and cause.errno is None:  # not of the kernel, which gave the connection up
+    if isinstance(cause, TimeoutError) and cause.errno is None:  # from a timer; the kernel's has an errno
         return TransientError(
             f"MariaDB at {where} did not answer in time. Raise the option timeout, or look at the server."
         )

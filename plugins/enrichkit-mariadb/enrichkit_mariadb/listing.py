@@ -6,8 +6,8 @@ The keys of a table in their order, page by page.
         STRAIGHT_JOIN `shop`.`users` AS t WHERE t.`id` IS NOT NULL AND t.`id` > k.k0 ORDER BY t.`id` LIMIT 500
     ) AS t ORDER BY t.`id`
 
-Each page is a statement of its own, which begins behind the last key of the page before. That key is a JSON document,
-as in the statement that looks keys up, so that the server compares it as the type of its column.
+Each page is a statement of its own, which begins after the last key of the previous page. The last key is sent as a
+JSON document, as in the statement that looks keys up, so that the server compares it as the type of its column.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Listing:
         source: The table, for messages.
         table: SQL of the table's name.
         keys: The key columns.
-        serves: SQL of the condition that a row serves, after an `AND`; empty: all rows do.
+        serves: SQL of a further condition, with its `AND`, that is true for rows that serve; empty: all rows do.
     """
 
     def __init__(self, source: Source, table: str, keys: Sequence[tuple[Column, KeyType]], serves: str = "") -> None:
         self._keys = tuple(keys)
         values = [value_type(column) for column, _ in keys]
         self._decoders = [None if value is None else value.decode for value in values]
-        # A date may be none that a calendar has, an enum is not in the order of its texts, and a double is not exact.
+        # No other types: a date may be in no calendar, an enum is not sorted by its texts, and a double is not exact.
         listed = (*_NUMBERS, *_TEXTS, *_BYTES, "uuid")
         other = next((column for column, _ in keys if column.type not in listed), None)
         unmapped = next((column for column, type_ in keys if type_.unmapped is not None), None)
@@ -84,7 +84,7 @@ class Listing:
         self._next = page(f"JSON_TABLE(%s, '$[*]' COLUMNS ({columns})) AS k STRAIGHT_JOIN ", f" AND ({behind})")
 
     async def after(self, session: Any, last: Sequence[Any] | None, size: int, timeout: float) -> list[tuple[Any, ...]]:
-        """Return the parts of at most *size* keys behind that with the parts *last*; None: of the first keys."""
+        """Return the parts of at most *size* keys after the key with the parts *last*; None: of the first keys."""
         if self._refusal:
             raise FatalError(self._refusal)
         if last is None:
@@ -109,6 +109,6 @@ class Listing:
 
 
 def _is_exact(column: Column) -> bool:
-    """Return whether the server finds two keys of *column* equal only if they are the same: it lists one of equals."""
-    # A collation that pads finds 'a' and 'a ' equal, also one that compares bytes.
+    """Return whether the server finds only identical keys of *column* equal; of equal keys it lists only one."""
+    # A collation that pads finds 'a' and 'a ' equal, even if it compares bytes.
     return column.type in (*_NUMBERS, *_BYTES) or (column.collation or "").endswith("_nopad_bin")

@@ -2,8 +2,9 @@
 The connections to MariaDB: how they are made, and when a connection may be used again.
 
 Why not `asyncmy.Pool`: it waits without bound for a frozen server, when it connects and when it closes, and it keeps a
-connection after any error. This pool uses a connection again only after a call that ended cleanly, or that the server
-stopped at its time limit. Any other call closes its connection, so that no reply is left that the next call would read.
+connection after any error. This pool uses a connection again only after a call that ended cleanly, or a read that the
+server stopped at its time limit. After any other call the connection is closed, so that no reply is left that the next
+call would read.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ SETTINGS = (
     "SET sql_mode = '', time_zone = '+00:00', max_error_count = 0, sql_select_limit = 18446744073709551615",
     "SET SESSION TRANSACTION READ ONLY",
 )
-# Strict: a value that does not fit its column is an error. READ COMMITTED: no locks of the gaps between rows, at which
-# two writers would meet.
+# Strict: a value that does not fit its column is an error. READ COMMITTED: no gap locks, at which two writers of
+# different rows would wait for each other.
 WRITING = (
     *SETTINGS[:-1],
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
@@ -75,7 +76,7 @@ class MariadbPool(Pool[MariadbSession]):
         config: Config with the address of the server and the login.
         size: Most connections at a time.
         asyncmy: The module asyncmy, which the connector imports only when it opens.
-        writes: True for sessions that may write, and whose calls are transactions. All others are read-only.
+        writes: Whether the sessions may write; their calls are then transactions. Otherwise the sessions are read-only.
     """
 
     product: ClassVar[str] = "MariaDB"
@@ -89,8 +90,8 @@ class MariadbPool(Pool[MariadbSession]):
         self._asyncmy = asyncmy
 
     def survives(self, session: MariadbSession, error: BaseException) -> bool:
-        """Return True after the server stopped a statement at its time limit, because the server then sends no more."""
-        # The transaction of a write is undone with its connection.
+        """Return True after the server stopped a lookup at its time limit, because the server then sends no more."""
+        # Not for a write: its transaction is rolled back because the connection is closed.
         stopped = isinstance(error, self._asyncmy.errors.MySQLError) and error.args[:1] == (STOPPED,)
         return stopped and not self._writes
 
@@ -102,8 +103,8 @@ class MariadbPool(Pool[MariadbSession]):
         """
         Return a new session; raises `TimeoutError` after 2 s, or after nine tenths of *timeout* if that is less.
 
-        The call ends only at *timeout*, so the pool notices a failed connect to a frozen server before the end of the
-        call, and fails with it the callers that wait for a connect.
+        The call ends only at *timeout*. So the pool notices that a connect to a frozen server has failed before the
+        call ends, and lets the callers that wait for a connect fail, too.
         """
         address = self.address
         async with asyncio.timeout(min(CONNECT_TIMEOUT, 0.9 * timeout)):

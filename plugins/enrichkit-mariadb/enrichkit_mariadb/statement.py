@@ -41,8 +41,8 @@ class Request:
 
     Attributes:
         keys: The keys that are sent.
-        expected_parts: For each of these keys, its parts as the key columns of its row return them.
-        offset: Number before that of the first key: the first key has the number ``offset + 1``.
+        expected_parts: For each of these keys, its parts as the key columns of a row with this key return them.
+        offset: The number before the number of the first key, which is ``offset + 1``.
         document: The keys as JSON, a list with a list of parts for each key.
         answers: The answers that need no server: a `Failure` for each key that is not sent.
     """
@@ -67,7 +67,7 @@ class Statement:
         keys: The key columns.
         values: The value columns.
         max_packet: Most bytes of a statement; the server closes the connection of a client that sends more.
-        serves: SQL of the condition that a row serves, after an `AND`; empty: all rows do.
+        serves: SQL of a further condition, with its `AND`, that is true for rows that serve; empty: all rows do.
 
     Attributes:
         source: The *source*.
@@ -75,9 +75,9 @@ class Statement:
         types: Types of the value columns by name, as the server writes them.
         max_packet: The *max_packet*.
         sql: Text of the statement.
-        sql_of_all: The same with the rows whose time is over.
+        sql_of_all: Text of the statement that also finds rows that have expired.
         ddl: Type of one value.
-        listing: What lists the keys.
+        listing: The statements that list the keys.
 
     Raises:
         FatalError: A column has a type that cannot be a key, or that Spark does not have.
@@ -107,7 +107,7 @@ class Statement:
         types = [type_.ddl for type_ in selected[len(keys) :]]
         self.ddl = types[0] if len(types) == 1 else ", ".join(map(_field, self._names, types))
         select = ", ".join(type_.select for type_ in selected)
-        # The number of the first key column whose character set lacks a character of the key, and 0 without one.
+        # The number of the first key column whose character set lacks a character of the key, or 0 if none lacks any.
         unmapped = [
             f"WHEN {type_.unmapped.format(f'k.k{i}')} THEN {i + 1}"
             for i, (_, type_) in enumerate(self._keys)
@@ -120,8 +120,8 @@ class Statement:
         on = " AND ".join(
             f"{column.sql} = {type_.equals.format(f'k.k{i}')}" for i, (column, type_) in enumerate(self._keys)
         )
-        # The time limit belongs to the statement and not to the session, so that no call sets or resets it in a round
-        # trip of its own.
+        # The time limit belongs to the statement and not to the session, so that no call needs a further round trip to
+        # set or reset it.
         self.sql_of_all = (
             f"SET STATEMENT max_statement_time = %s FOR SELECT k.n + %s, {select} "  # noqa: S608 - quoted names
             f"FROM JSON_TABLE(%s, '$[*]' COLUMNS (n FOR ORDINALITY, {columns})) AS k "
@@ -146,7 +146,7 @@ class Statement:
             request.answers = {key: failure for key, failure in zip(keys, failures, strict=True) if failure is not None}
             request.keys = [key for key in keys if key not in request.answers]
             parts = [each for each, failure in zip(parts, failures, strict=True) if failure is None]
-        # Column by column: passes in C over a group, where a loop over its keys costs five times as much.
+        # Column by column, in passes in C over the group: a loop over its keys would cost five times as much.
         columns = list(zip(self._keys, zip(*parts, strict=True), strict=False))
         request.expected_parts = list(
             zip(
@@ -191,7 +191,7 @@ class Statement:
         """
         Return the values in *rows*, and the failures of keys that cannot be compared or whose values cannot be decoded.
 
-        Both are by the index of the key in *request*. A key without a row has an empty list of values.
+        In both, the index of the key in *request* stands for the key. A key without a row has an empty list of values.
         """
         matches: dict[int, list[Value]] = {}
         failures: dict[int, Failure] = {}
@@ -208,7 +208,7 @@ class Statement:
                 continue
             column = self._decode(row) if self._decoders else None
             if tuple(row[:width]) != request.expected_parts[index]:
-                continue  # the collation finds this key equal to the key of the row, and Spark would not
+                continue  # the collation finds this key equal to the key of the row, but Spark would not
             if column is not None:
                 failures[index] = self._refusal(column)
             values.append(self._value_of(row[width:]))
@@ -246,7 +246,7 @@ class Statement:
         )
 
     def _rejection(self, parts: tuple[Any, ...]) -> Failure | None:
-        """Return the answer to a key with a part that its column cannot hold; None when they hold all *parts*."""
+        """Return the answer to a key with a part that its column cannot hold; None if the columns hold all *parts*."""
         for (column, type_), part in zip(self._keys, parts, strict=True):
             right = type(part) in type_.types
             if not right or not type_.holds([part]):

@@ -4,8 +4,9 @@ The statement that writes rows, and the check that the table gives back what was
     INSERT INTO `shop`.`users` (`id`, `name`) VALUES (7, 'a'), (8, 'b')
     ON DUPLICATE KEY UPDATE `name` = VALUES(`name`)
 
-MariaDB takes any unique index of the table for the duplicate, and a collation may find another key equal: then a row of
-another key is changed. The check does not find the row of the key, and the transaction is undone.
+For MariaDB a duplicate in any unique index of the table counts, and a collation may find another key equal. In both
+cases the row of another key is changed. The check then finds no row of the written key, and the transaction is rolled
+back.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Writer", "make_writer"]
 
-# In both, names are compared as bytes, see `catalog.py`.
+# In these three statements, names are compared as bytes, see `catalog.py`.
 _TABLE = """
 SELECT t.TABLE_TYPE, t.ENGINE, e.TRANSACTIONS
 FROM information_schema.TABLES AS t LEFT JOIN information_schema.ENGINES AS e ON e.ENGINE = t.ENGINE
@@ -50,7 +51,7 @@ WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND BINARY TABLE_SCHEMA = BINARY %s 
     AND BINARY COLUMN_NAME = BINARY %s
 """
 
-# The value is out of range, is cut, or is none of the type. https://mariadb.com/docs/server/reference/error-codes
+# A value is out of range, is too long, or is not of the type. https://mariadb.com/docs/server/reference/error-codes
 _UNFIT = {1264, 1265, 1292, 1366, 1406, 1411}
 
 
@@ -71,7 +72,7 @@ async def make_writer(fetch: Fetch, config: MariadbConfig, statement: Statement)
         )
     indexes: dict[str, set[str | None]] = {}
     for index, column, prefix in await fetch(_INDEXES, *names):
-        indexes.setdefault(index, set()).add(column if prefix is None else None)  # None: a prefix of the column
+        indexes.setdefault(index, set()).add(column if prefix is None else None)  # None: only a prefix of it
     if set(config.key_columns) not in indexes.values():
         columns = ", ".join(map(quote, config.key_columns))
         make = f"CREATE UNIQUE INDEX {quote(f'{table}_by_key'[:64])} ON {statement.table} ({columns})"
@@ -87,7 +88,7 @@ class Writer:
     Args:
         config: Config of the source.
         statement: The statement that looks keys up.
-        keeps: Whether rows can be written that serve for ever.
+        keeps: Whether rows that serve for ever can be written.
 
     Attributes:
         statement: The *statement*.
@@ -104,12 +105,13 @@ class Writer:
         Args:
             fetch: Executes a statement in the session. The caller ends the transaction: by a rollback after an error.
             values: One or more values by key.
-            ttl: Seconds after which they are over; None: never.
+            ttl: Seconds after which the values are over; None: never.
             timeout: Seconds after which the server stops a statement.
 
         Raises:
             PermanentError: A key or a value cannot be written, or would come back as another one.
-            FatalError: No key or value can be written.
+            FatalError: There is no *ttl* and the column with the time cannot be NULL, or keys have too many or too few
+                parts.
         """
         statement, source = self.statement, self.statement.source
         if ttl is None and not self._keeps:
@@ -122,7 +124,7 @@ class Writer:
             raise failure.error
         rows = rows_of(values, list(statement.types), source)
         names = list(next(iter(rows.values())))
-        # In one order in all workers, so that two of them that write the same keys wait for each other in turn.
+        # All workers write in the same order, so that two workers that write the same keys wait without a deadlock.
         literals = sorted(
             (
                 (
@@ -158,7 +160,7 @@ class Writer:
         row = ", ".join(["%s"] * len(targets))
         if self._expires is not None:
             targets.append(self._expires)
-            # NULL, for ever, if the number of microseconds is NULL.
+            # The sum is NULL, which means for ever, if the number of microseconds is NULL.
             row += ", UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND"
             literals = [(*each, None if ttl is None else round(ttl * 1e6)) for each in literals]
         columns = ", ".join(map(quote, targets))
@@ -171,7 +173,7 @@ class Writer:
 
     def _packets(self, literals: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
         """Yield the rows, as many at a time as the server takes in one statement; raises `PermanentError`."""
-        room = self.statement.max_packet - len(self.statement.sql) - 1000  # the names, which are in that SQL, too
+        room = self.statement.max_packet - len(self.statement.sql) - 1000  # both have the same names in them
         some: list[Sequence[Any]] = []
         size = 0
         for row in literals:
@@ -193,7 +195,7 @@ class Writer:
     def _literal(self, name: str, value: Any) -> Any:
         try:
             return _literal(value)
-        except (ValueError, OverflowError):  # the first and the last hours of the calendar are in no year of UTC
+        except (ValueError, OverflowError):  # in UTC, the first and last hours of the calendar may be out of it
             raise self.statement.source.changed(name, self.statement.types[name]) from None
 
 
@@ -202,7 +204,7 @@ def _literal(value: Any) -> int | float | str | bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, int):
-        return int(value)  # of a bool, too
+        return int(value)  # makes an int of a bool, too
     if isinstance(value, str):
         value.encode()  # half a surrogate pair raises UnicodeEncodeError, a ValueError
         return value

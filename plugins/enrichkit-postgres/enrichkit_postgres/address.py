@@ -1,8 +1,8 @@
 """
-The parser of a DSN; the driver gets host, port and user from it, and never the DSN.
+The parser of a DSN; asyncpg gets host, port and user from this parser, and never sees the DSN.
 
-So one parser decides both whether the server is local and which server is connected to. With two parsers, the driver
-could connect to another machine without TLS because this parser takes the DSN for local. Messages never quote the DSN,
+So one parser decides both whether the server is local and which server is connected to. With two parsers, asyncpg could
+connect to another machine without TLS because this parser takes the DSN for local. Messages never quote the DSN,
 because any part of it that looks wrong may be half of a password.
 """
 
@@ -67,7 +67,7 @@ class Address:
 
     @property
     def local(self) -> bool:
-        """True when no byte leaves this machine: a Unix socket or the loopback interface, for every host."""
+        """Whether no byte leaves this machine: each host is a Unix socket or on the loopback interface."""
         return all(map(is_local, self.hosts))
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
 """
 Aggregates that send a column of all rows as one value: as an array, or in the form in which Arrow holds the column.
 
-From an array the driver makes an object for each element, and Arrow makes a column of the objects. Integers in binary,
-one after the other, are a column without these objects, and so are texts one after the other together with the length
-of each: see docs/decisions/0039-columns-in-bytes-from-postgres.md.
+From an array asyncpg makes an object for each element, and Arrow makes a column of the objects. Integers in binary, one
+after the other, become a column without these objects, and so do texts, one after the other, together with the length
+of each text: see docs/decisions/0039-columns-in-bytes-from-postgres.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Aggregate:
 
 
 def as_array(sql: str) -> Aggregate:
-    """Return the column *sql* as an array; its type is any type but an array, whose elements must have one length."""
+    """Return the column *sql* as an array; *sql* must not be an array itself: array_agg() takes only equal lengths."""
     return Aggregate(sql, ("pg_catalog.array_agg({})",), lambda values: values)
 
 
@@ -55,7 +55,7 @@ def as_integers(sql: str, type_name: str) -> Aggregate:
 
 
 def as_texts(sql: str) -> Aggregate:
-    """Return the column *sql*, of the type text or varchar, as UTF-8, which is the client encoding of the driver."""
+    """Return the column *sql*, of the type text or varchar, as UTF-8, which is the client encoding of asyncpg."""
     length, texts = "coalesce(pg_catalog.octet_length({}), -1)", "pg_catalog.string_agg({}, ''::pg_catalog.bytea)"
     return Aggregate(f"pg_catalog.textsend({sql}::pg_catalog.text)", (_in_binary(length, "int4"), texts), _read_texts)
 

@@ -24,8 +24,8 @@ class Column:
         name: Name as the catalog spells it.
         type: Type of the column.
         exact: False when the collation of the column finds different texts equal.
-        indexed: True when a B-tree index of all rows begins with the column.
-        sql: SQL of the type, with its length or precision, and of a domain its name.
+        indexed: Whether a B-tree index of all rows begins with the column.
+        sql: SQL of the type, with its length or precision; the name of the domain if the type is a domain.
     """
 
     name: str
@@ -58,7 +58,7 @@ FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 
-# A domain is replaced by its base type, with the typmod of the domain; so is that of the elements of an array.
+# A domain is replaced by its base type, with the typmod of the domain; so is a domain of the elements of an array.
 _TYPES = """
 WITH RECURSIVE step (n, oid, typmod) AS (
     SELECT u.n, u.oid, u.typmod

@@ -44,7 +44,7 @@ class PostgresConfig(SqlServerConfig):
         table: `"table"` (of the schema `public`), `"schema.table"`, or `(schema, table)` when a name holds a dot.
         key: Name of the key column, or a tuple of names in the order of the key columns in Spark. An index must begin
             with these columns.
-        columns: Names of the value columns; empty: all columns of the table but the key columns.
+        columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
         max_bytes: Most bytes that the server may send for one call, with the values of all its keys; 64 KiB to 1 GiB.
         expires: Name of the `timestamptz` column with the time until which a row serves; NULL: for ever. A row whose
             time is over counts as absent. None: all rows serve for ever.

@@ -2,8 +2,8 @@
 asyncpg's connection with three changes: it asks the server less before its first answer, it leaves no socket open when
 the server's greeting is broken, and it can close abruptly.
 
-They override methods that asyncpg does not document, because it has no public way. The tests of round trips, of random
-faults and of PgBouncer fail when a new version of asyncpg no longer calls these methods.
+The changes override methods that asyncpg does not document, because there is no public way to make them. The tests of
+round trips, of random faults and of PgBouncer fail when a new version of asyncpg no longer calls these methods.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["connection_class"]
 
 FIRST_GENBKI_OID = 10_000
 """
-Types with a smaller number have it in every PostgreSQL server and version, arrays of the built-in types for example.
+Types with a smaller OID have the same OID in every PostgreSQL server and version, such as arrays of built-in types.
 
 Source: "OID Assignment" in PostgreSQL's documentation, 71.2.2 of version 15.
 """
@@ -32,11 +32,11 @@ def connection_class(driver: ModuleType, *, pgbouncer: bool) -> type[Any]:
 
     Args:
         driver: The module asyncpg, which is imported only when it is needed.
-        pgbouncer: Whether the connections close abruptly, where the driver would ask the server to cancel their
-            statement. PgBouncer exits (`bad client state`, seen with 1.18 to 1.24) when a client that asked for a
-            cancel has closed its connection before PgBouncer handles the cancel, and this pool does not wait for that.
-            When a client connection closes, PgBouncer drops the server connection with it, and `statement_timeout`
-            ends the statement.
+        pgbouncer: Whether a connection closes abruptly where asyncpg would ask the server to cancel its statement.
+            PgBouncer exits (`bad client state`, seen with 1.18 to 1.24) when a client that asked for a cancel closes
+            its connection before PgBouncer has handled the cancel, and this pool does not wait until it has. When a
+            client connection closes, PgBouncer also drops its server connection, and `statement_timeout` ends the
+            statement.
     """
     described: dict[frozenset[int], Any] = {}  # the server's descriptions of types, for all connections of the pool
 
@@ -46,17 +46,17 @@ def connection_class(driver: ModuleType, *, pgbouncer: bool) -> type[Any]:
         def __init__(self, protocol: Any, transport: Any, *others: Any, **settings: Any) -> None:
             try:
                 super().__init__(protocol, transport, *others, **settings)
-            except BaseException:  # the server's greeting is broken; the driver would leave the socket open
+            except BaseException:  # the server's greeting is broken; asyncpg would leave the socket open
                 self._aborted = True
                 transport.abort()
                 raise
-            # The driver would read the setting before it asks for types, to turn it off: our sessions begin with that.
+            # Otherwise asyncpg would first read the setting jit and turn it off, which `SETTINGS` has done already.
             self._server_caps = self._server_caps._replace(jit=False)
 
         async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> tuple[list[Any], Any]:
             asked = frozenset(typeoids)
             if asked in described:
-                # The name tells the driver that no unnamed statement took the place of the one that it prepares.
+                # The name tells asyncpg that no unnamed statement has replaced the statement that it is preparing.
                 return described[asked], SimpleNamespace(name="remembered")
             types, statement = await super()._introspect_types(asked, timeout)
             if all(row["oid"] < FIRST_GENBKI_OID for row in types):

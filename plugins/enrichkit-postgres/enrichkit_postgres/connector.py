@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresConnector"]
 
-# What is left to ordinary users, of the server, of this user and of this database.
+# The connections that are left to ordinary users: the least limit of the server, of this user and of this database.
 _MAX_CONNECTIONS = """
 SELECT least(
     current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
@@ -39,13 +39,14 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
     Lookups with `key = ANY($1)`, through asyncpg.
 
     One value column gives its value, several give a mapping; a stored NULL is None. A key that the column cannot hold
-    is rejected without being sent. Sessions are read-only, but for those of `store_many`, and the server itself stops a
+    is rejected without being sent. Sessions are read-only, except those of `store_many`, and the server itself stops a
     statement when nine tenths of ``call.timeout`` have passed.
 
-    CPU per key through Spark, a million int keys, one column of texts, 4 calls in flight, worker and server: 0.4 +
-    0.5 to 0.6 us with 4,000 keys a call. Before texts came as bytes, the server took 0.60 us with 2,000 keys a call and
-    0.46 us with 4,000. Without Spark the worker takes 0.35 to 0.37 us, and bare `connection.fetch` of 1,000 keys a call
-    0.57 us. The server takes 2 to 3 us for a key when the keys of a call are spread over a table of a million rows, and
+    CPU per key through Spark, for a million int keys, one column of texts and 4 calls in flight with 4,000 keys a call:
+    0.4 us in the worker and 0.5 to 0.6 us in the server. Before texts came as bytes, the server took 0.60 us with 2,000
+    keys a call and 0.46 us with 4,000. Without Spark the worker takes 0.35 to 0.37 us, and bare `connection.fetch` of
+    1,000 keys a call 0.57 us.
+    The server takes 2 to 3 us for a key when the keys of a call are spread over a table of a million rows, and
     half a microsecond for a key among its neighbours, as in a long job: see docs/decisions/0036-calls-of-neighbours.md.
     `aggregates.py` describes how columns come without an object for each value.
     A call of 4,000 keys stays within `timeout` when the server has to read each row from a disk that takes 2 ms.
@@ -86,7 +87,7 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
         return await pool.run(check, self.open_timeout)
 
     async def max_connections(self) -> int | None:
-        """Return the least limit, see `Connector.max_connections`; None behind PgBouncer, which has one of its own."""
+        """Return the least limit, see `Connector.max_connections`; None behind PgBouncer, which has its own limit."""
         if self.config.pgbouncer:
             return None
 

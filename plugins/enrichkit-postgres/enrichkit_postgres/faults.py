@@ -1,9 +1,9 @@
 """
-The translation of the driver's exceptions into unavailable, transient, permanent and fatal errors.
+The translation of asyncpg's exceptions into unavailable, transient, permanent and fatal errors.
 
-A text of the server may quote a key (`invalid input syntax for type uuid: "..."`). So the message repeats the text
-only for SQLSTATE classes whose texts concern the server, its names and its state, and only when no function raised the
-error.
+A text of the server may quote a key (`invalid input syntax for type uuid: "..."`). So the message repeats the text only
+for SQLSTATE classes whose texts concern the server, its names and its state. If a function raised the error, the
+message repeats the text only for the states in `_NAMES`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["translate"]
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 # Connection, rollback (serialization, deadlock, standby conflict), resources, object in use, operator (shutdown,
-# statement timeout, starting up), system. asyncpg itself repeats a statement with an outdated plan, unless it is in a
+# statement timeout, starting up), system. asyncpg itself repeats a statement with an outdated plan, except in a
 # transaction.
 _TRANSIENT = ("08", "25P03", "25P04", "40", "53", "55", "57", "58", "72")
-# Of these, the states in which the server answers no key: the connection broke, too many connections, the server shuts
-# down, starts up or recovers.
+# The transient states in which the server answers no key: the connection broke, there are too many connections, or the
+# server shuts down, starts up or recovers.
 _UNAVAILABLE = ("08", "53300", "57P01", "57P02", "57P03", "57P05")
 # Authentication, catalog and schema names, syntax, access, read-only, unsupported, statement name, role.
 _FATAL = ("08P01", "0A", "0L", "0P", "25", "26", "28", "3D", "3F", "42", "57P04")
@@ -41,7 +41,7 @@ _UNQUALIFIED = (
     "query, view or function, or name another in PostgresConfig.settings, as in settings={'search_path': 'app'}."
 )
 _NAMES = ("42P01", "42883", "42704", "3F000")
-"""States whose texts name an object that is not there, and so no key, wherever they are raised."""
+"""States whose texts name a missing object and never quote a key, even if a function raised the error."""
 
 _ADVICE = {
     "28": "Check the user of PostgresConfig.dsn and set the password, for example password=Secret.env('PGPASSWORD').",
@@ -71,7 +71,7 @@ _ADVICE = {
 
 def translate(error: Exception, driver: ModuleType, where: str, *secrets: str | None) -> ConnectorError:
     """
-    Return the `ConnectorError` for an exception of the driver, with a message without keys and without *secrets*.
+    Return the `ConnectorError` for an exception of asyncpg; its message has neither keys nor *secrets*.
 
     Args:
         error: The exception; a `ConnectorError` is returned as it is.
@@ -121,7 +121,7 @@ def _network_error(error: OSError, where: str, secrets: Sequence[str | None]) ->
             f"PostgreSQL at {where} does not offer TLS, which PostgresConfig asks for. Turn ssl on in the server, or "
             "accept an unencrypted connection with insecure=True."
         )
-    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt: no wait mends that
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt, which no wait mends
         return TransientError(redact(f"PostgreSQL at {where} cannot be reached: {error.strerror}.", *secrets))
     if isinstance(error, TimeoutError):
         return TransientError(
@@ -132,7 +132,7 @@ def _network_error(error: OSError, where: str, secrets: Sequence[str | None]) ->
 
 
 def _driver_error(error: Exception, driver: ModuleType, where: str, secrets: Sequence[str | None]) -> ConnectorError:
-    """Return the error for an exception that the driver raised itself."""
+    """Return the error for an exception that asyncpg raised itself."""
     if isinstance(error, driver.ClientConfigurationError | driver.UnsupportedServerFeatureError):
         return FatalError(redact(f"asyncpg cannot connect to PostgreSQL at {where}: {error}", *secrets))
     if isinstance(error, driver.TargetServerAttributeNotMatched):

@@ -23,14 +23,14 @@ T = TypeVar("T")
 TIMEOUT = 2.0
 NO_TABLE = "SQLSTATE 42P01"
 WRITES = "SET default_transaction_read_only = off"
-# What a crash of the server loses is half a second of leases, which end earlier than the server is back.
+# A crash of the server loses half a second of leases, and these leases end before the server is back.
 FAST = "SET {}synchronous_commit = off"
 TABLE = "public.enrichkit_limits"
 CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (name text PRIMARY KEY, state jsonb NOT NULL)"
 ADD = f"INSERT INTO {TABLE} VALUES ($1, '{{}}') ON CONFLICT DO NOTHING"  # noqa: S608  # a constant
-# `locked` waits for the worker that has the row, and then holds what that one made of it; the clock is read after that.
-# To compute from `l.state` would be wrong: for a row that another worker has changed meanwhile, PostgreSQL computes the
-# new state once more, and in that second computation the expressions of WITH still hold the row as it was.
+# `locked` waits for the worker that has locked the row, and then holds the row as that worker left it; the clock is
+# read after the wait. To compute from `l.state` would be wrong: if another worker has changed the row meanwhile,
+# PostgreSQL computes the new state once more, and then the expressions of WITH still hold the row as it was before.
 ANSWER = f"""
 UPDATE {TABLE} AS l SET state = (
     WITH given AS MATERIALIZED (
@@ -96,7 +96,7 @@ WHERE l.name = locked.name RETURNING l.state->'answer'
 """The rules of `enrichkit.plugin.grant`, by the clock of the server; a test compares the two."""
 
 READ = f"SELECT state::text, extract(epoch FROM clock_timestamp())::float8 AS now FROM {TABLE} WHERE name = $1"  # noqa: S608
-# An account must not be lost in a crash, so this transaction waits for the disk, whatever the session does.
+# An account must not be lost in a crash, so this transaction waits for the disk, although the session is set not to.
 WRITE = f"""
 UPDATE {TABLE} SET state = $2::jsonb WHERE name = $1 AND state = $3::jsonb
 RETURNING set_config('synchronous_commit', 'on', true)
@@ -157,7 +157,7 @@ class PostgresLeases:
         return found
 
     async def _asked(self, answer: Callable[[Any, float], Awaitable[T]]) -> T:
-        """Return what *answer* returns with a connection; the table is made where there is none."""
+        """Call *answer* with a connection and return its result; create the table first if it is missing."""
         if self._pool is None:
             import asyncpg  # here, because a driver program without asyncpg can plan, too
 
@@ -170,7 +170,7 @@ class PostgresLeases:
             return await self._create_and_ask(self._pool, answer)
 
     async def _create_and_ask(self, pool: PostgresPool, answer: Callable[[Any, float], Awaitable[T]]) -> T:
-        """Return what *answer* returns, when the table is made."""
+        """Create the table, then call *answer* with a connection and return its result."""
 
         async def create(connection: Any, timeout: float) -> None:
             await connection.execute(CREATE, timeout=timeout)
@@ -179,7 +179,8 @@ class PostgresLeases:
         try:
             await pool.run(create, TIMEOUT)
         except (FatalError, PermanentError) as error:
-            refused = error  # no error, if another worker made it at the same time: IF NOT EXISTS does not help there
+            # Harmless if another worker created the table at the same time: IF NOT EXISTS does not prevent this error.
+            refused = error
         try:
             return await pool.run(answer, TIMEOUT)
         except (FatalError, PermanentError) as error:
@@ -193,7 +194,7 @@ class PostgresLeases:
 
 
 def _explained(error: ConnectorError) -> FatalError:
-    """Return *error* with what a store of limits needs, where it is for want of that."""
+    """Return *error* as a `FatalError`; if a right or a writable server is missing, its message says what is needed."""
     text = str(error)
     if "SQLSTATE 25006" in text:
         text = text.partition(", SQLSTATE 25006")[0]

@@ -1,7 +1,7 @@
 """
 The keys of a table in their order, page by page.
 
-Each page is a statement of its own, which begins behind the last key of the page before: no cursor and no transaction
+Each page is a statement of its own, which begins after the last key of the previous page: no cursor and no transaction
 stays open, and an index that begins with the key columns gives a page without a sort.
 """
 
@@ -28,7 +28,7 @@ class Listing:
     Args:
         table: SQL of the table, as `t`.
         columns: The key columns.
-        serves: SQL of the condition that a row serves, after an `AND`; empty: all rows do.
+        serves: SQL of a further condition, with its `AND`, that is true for rows that serve; empty: all rows do.
     """
 
     def __init__(self, table: str, columns: Sequence[KeyColumn], serves: str = "") -> None:
@@ -55,11 +55,11 @@ class Listing:
         self, connection: Any, last: Sequence[str] | None, size: int, timeout: float
     ) -> tuple[list[Any], Sequence[str] | None]:
         """
-        Return at most *size* keys behind the key with the texts *last*, and the texts of the last of them.
+        Return at most *size* keys that follow the key with the texts *last*, and the texts of the last returned key.
 
         Args:
             connection: Connection to the server.
-            last: What the call before returned; None: from the first key on.
+            last: The texts that the previous call returned; None: begin with the first key.
             size: Most keys.
             timeout: Seconds for the statement.
         """
@@ -71,7 +71,7 @@ class Listing:
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
         """Return whether a key of *kinds* that is not listed has no row."""
-        # A float that 32 bits cannot hold is refused, and most floats are such.
+        # Not for float4: a float that 32 bits cannot hold is rejected, which is no miss, and most floats are like that.
         return all(
             column.type.exact and column.type_name != "float4" and column.type.types[0] is kind
             for column, kind in zip(self._columns, kinds, strict=True)
@@ -79,20 +79,20 @@ class Listing:
 
 
 def _ordered(name: str, column: KeyColumn) -> str:
-    """Return the SQL by which the column *name* is in order, so that `>` is the operator of that order."""
+    """Return the SQL by which the column *name* is sorted, so that `>` compares in the order of the sort."""
     # A plain > would not find citext's operator outside of the search path, and would silently compare as text.
     return name if column.equals == "=" else f'{name}::pg_catalog.text COLLATE "C"'
 
 
 def _last(number: int, column: KeyColumn) -> str:
     """Return the SQL of parameter *number*, the text of a key."""
-    # As text, which has each value exactly, and avoids the driver's infinity.
+    # As text, because a text holds each value exactly, and asyncpg does not send it as infinity.
     text = f"${number}::pg_catalog.text"
     return f"{text}::{column.array.removesuffix('[]')}" if column.equals == "=" else f'{text} COLLATE "C"'
 
 
 def _selected(name: str, column: KeyColumn) -> str:
-    """Return the SQL of a key, NULL where Python has no such object: the engine ignores it, as no row can have it."""
+    """Return the SQL of a key, or NULL for a value without a Python object: the engine ignores it, as no row has it."""
     if column.type.types == (str,):
         return f"{name}::pg_catalog.text"
     if column.type_name not in LIMITS or column.type_name == "numeric":

@@ -1,8 +1,8 @@
 """
 PostgreSQL's types: the Spark type and the SQL of a value column, and the keys that a key column takes.
 
-A key that the column cannot hold must be found before it is sent, or the whole call fails because of it. This module
-avoids three silent conversions of the driver (asyncpg 0.32): it sends True for int4 as 1, sends the date 9999-12-31 as
+A key that the column cannot hold must be found before it is sent, or the whole call fails because of this key. This
+module avoids three silent conversions of asyncpg (0.32): asyncpg sends True for int4 as 1, sends the date 9999-12-31 as
 `infinity`, and reads `infinity` as 9999-12-31.
 """
 
@@ -31,16 +31,16 @@ class PgType:
 
     Attributes:
         name: Name in the schema of the type, for example `int4`.
-        builtin: True for a type of `pg_catalog`.
+        builtin: Whether the type is one of `pg_catalog`.
         kind: `typtype`: `b` base, `e` enum, `c` composite, `r` range, ...
         category: `typcategory`: `S` for strings, ...
         typmod: Length, or precision and scale; -1 for none.
         array: SQL of the type of an array of this type; None when there is no such type.
         equality: Schema of the type's own operator `=`; None when the type uses the operator of another type.
-        element: For an array of a builtin type the name of the elements' type; `""` for an array of other types; None
+        element: For an array of a builtin type, the name of the elements' type; `""` for an array of other types; None
             for a type that is no array.
         element_oid: Oid of the elements' type; None for a type that is no array.
-        base_array: For an array of a domain the SQL of the array of its base type; None for all others.
+        base_array: For an array of a domain, the SQL of the array of its base type; None for all other types.
     """
 
     name: str
@@ -78,7 +78,7 @@ _DDL = {
     "timestamptz": "timestamp_ltz",
 }
 
-# Outside of these limits a value has no Python object (year 10000), or the driver reads it as another value (infinity).
+# Outside of these limits a value has no Python object (year 10000), or asyncpg reads it as another value (infinity).
 # In these comparisons NaN is greater than all numbers.
 LIMITS = {
     "numeric": ("'-1e38'", "'1e38'"),
@@ -97,7 +97,7 @@ class ValueColumn:
         ddl: Spark type.
         select: SQL of the value; NULL for a value that is refused.
         refused: SQL that is true for a value that Spark cannot hold; None when Spark can hold all values.
-        is_text: True when the server sees `select` as text or varchar.
+        is_text: Whether the server sees `select` as text or varchar.
     """
 
     ddl: str
@@ -117,7 +117,7 @@ def value_column(type_: PgType, column: str) -> ValueColumn:
             else ValueColumn("string", f"{column}::pg_catalog.text", is_text=True)
         )
     ddl = _decimal(type_.typmod) if name == "numeric" else _DDL[name]
-    if type_.base_array is not None:  # of the domain itself the driver would not know the elements
+    if type_.base_array is not None:  # asyncpg cannot read the elements of an array of the domain itself
         column = f"{column}::{type_.base_array}"
     if is_array:
         ddl = f"array<{ddl}>"
@@ -126,7 +126,7 @@ def value_column(type_: PgType, column: str) -> ValueColumn:
     if name not in LIMITS:
         return ValueColumn(
             ddl, column, is_text=not is_array and name in ("text", "varchar")
-        )  # char(n) would lose its spaces
+        )  # not char(n): it would lose its spaces as text
     low, high = (f"{limit}::pg_catalog.{name}" for limit in LIMITS[name])
     # IS FALSE: the comparison of a NULL, or of an array with a NULL, is unknown, and such a value is not refused.
     inside = (
@@ -161,12 +161,12 @@ class KeyType:
     Attributes:
         types: Python types of the keys.
         allowed: The allowed keys in words, for messages.
-        holds: Takes a list of keys of these types, and returns True when the column can hold all of them. Called once
-            for a whole group.
-        exact: True when the column's `=` is Python's `==`, so that a returned key finds the key of the request.
-        as_text: True when keys are sent as text and cast by the server.
-        enum: True when the keys are labels of an enum.
-        joined: True when keys are sent as one text with commas, so that the driver need not check each key.
+        holds: Takes a list of keys of these types, and returns whether the column can hold all of them. Called once for
+            a whole group.
+        exact: Whether the column's `=` is Python's `==`, so that a returned key finds the key of the request.
+        as_text: Whether keys are sent as text and cast by the server.
+        enum: Whether the keys are labels of an enum.
+        joined: Whether keys are sent as one text with commas, so that asyncpg need not check each key.
         returned_as: Takes a key and returns the value that the server returns for it; None when the server returns the
             key itself, or when the value is not known.
     """
@@ -205,7 +205,7 @@ class KeyColumn:
         if self.type.joined:
             return f"pg_catalog.string_to_array(${number}::pg_catalog.text, ',')::{self.array}"
         if self.type.enum:
-            # The cast of an unknown label is an error of the whole statement. NULL takes its place, which finds no row.
+            # The cast of an unknown label would fail the whole statement. NULL takes its place, and finds no row.
             labels = f"pg_catalog.enum_range(NULL::{self.array.removesuffix('[]')})::pg_catalog.text[]"
             return (
                 f"ARRAY(SELECT CASE WHEN u.label = ANY ({labels}) THEN u.label END "  # noqa: S608 - quoted names
@@ -215,11 +215,11 @@ class KeyColumn:
         return f"${number}::pg_catalog.text[]::{self.array}" if self.type.as_text else f"${number}::{self.array}"
 
     def encode(self, keys: Sequence[Any]) -> Any:
-        """Return *keys* as an argument for the driver."""
+        """Return *keys* as an argument for asyncpg."""
         if self.type.joined:
             return _joined(keys)
         keys = keys.objects() if isinstance(keys, Keys) else keys
-        # str() of a date or datetime is ISO 8601 with a four-digit year. As text it avoids the driver's infinity.
+        # str() of a date or datetime is ISO 8601 with a four-digit year. A text is not sent as infinity by asyncpg.
         return list(map(str, keys)) if self.type.as_text else keys
 
 
@@ -282,7 +282,7 @@ _KEYS = {
         (Decimal, int),
         "Decimal or int, finite",
         lambda keys: all(Decimal(key).is_finite() for key in keys),
-        returned_as=lambda key: key,  # the server returns 3.00 for the key 3; the answer must be under the very key
+        returned_as=lambda key: key,  # the server returns 3.00 for the key 3; the answer must be under the key as given
     ),
     "text": KeyType((str,), _TEXT, _is_text),
     "varchar": KeyType((str,), _TEXT, _is_text),

@@ -47,7 +47,7 @@ class PostgresSession(Session):
 
     Attributes:
         limit: The `statement_timeout` of the session, in seconds.
-        settings: Those of the config, with their values; a transaction makes them anew.
+        settings: The settings of the config by name, with their values; each transaction makes them again.
     """
 
     __slots__ = ("limit", "settings")
@@ -71,14 +71,14 @@ class PostgresSession(Session):
         """
         Make the server stop a statement after nine tenths of *timeout*, and begin a *transaction* unless it is empty.
 
-        So the connection survives the timeout, and the server does no work without a reader.
+        So the connection survives the timeout, and the server does no work whose result nobody reads.
         """
         if transaction:
             await self.connection.execute(
                 f"BEGIN {transaction}; {local_settings(timeout, self.settings)}", timeout=timeout
             )
         elif not 0.7 * timeout <= self.limit <= timeout:
-            # The calls of a run have almost the same timeout, so this round trip is rare.
+            # The calls of a run have almost the same timeout, so the round trip to change the limit is rare.
             await self.connection.execute(f"SET statement_timeout = {milliseconds(timeout)}", timeout=timeout)
             self.limit = 0.9 * timeout
 
@@ -91,7 +91,7 @@ class PostgresPool(Pool[PostgresSession]):
         config: Config with the address of the server and the login.
         size: Most connections at a time.
         driver: The module asyncpg.
-        writes: True for calls that write: each is a transaction of its own. The sessions are read-only otherwise.
+        writes: Whether the calls write; each is then a transaction of its own. Otherwise the sessions are read-only.
     """
 
     product: ClassVar[str] = "PostgreSQL"
@@ -103,14 +103,14 @@ class PostgresPool(Pool[PostgresSession]):
         super().__init__(config, size)
         self._driver = driver
         self._writes = writes
-        # Behind PgBouncer a call that reads is a transaction, too: settings of the session would stay with a server
-        # connection, which PgBouncer then lends to other clients.
+        # Behind PgBouncer a call that reads is a transaction, too: settings of the session would stay in a server
+        # connection that PgBouncer lends to other clients afterwards.
         self._transaction = WRITING if writes else "READ ONLY" if config.pgbouncer else ""
         self._connection = connection_class(driver, pgbouncer=config.pgbouncer)
         self._disposals: set[asyncio.Task[None]] = set()
 
     async def lend(self, session: PostgresSession, use: Callable[[Any, float], Awaitable[T]], ends: float) -> T:
-        """Call *use* and return its result. The driver enforces the time limit at a lower cost than another timer."""
+        """Call *use* and return its result. asyncpg enforces the time limit at a lower cost than another timer."""
         await session.begin(self.left(ends), self._transaction)
         result = await use(session.connection, self.left(ends))
         if self._transaction:
@@ -134,9 +134,9 @@ class PostgresPool(Pool[PostgresSession]):
 
     def discard(self, session: PostgresSession) -> None:
         """End *session* in the background."""
-        # When a statement still runs, the driver asks the server on another connection to cancel the statement, and
-        # close() waits for that. The permit of this connection is released only then, so that the server never has more
-        # connections than permits.
+        # If a statement still runs, asyncpg asks the server on another connection to cancel the statement, and close()
+        # waits for that. The permit of this connection is released only after close(), so that the server never has
+        # more connections than permits.
         task = self.loop.create_task(self._dispose(session), name="enrichkit-postgres-dispose")
         self._disposals.add(task)
         task.add_done_callback(self._disposals.discard)
@@ -153,17 +153,17 @@ class PostgresPool(Pool[PostgresSession]):
         """
         Return a new session, whose statements the server stops after nine tenths of *timeout*.
 
-        The hosts are tried one after the other, each with a time limit of its own. The driver has one limit for all
-        hosts, which a host that does not answer would use up.
+        The hosts are tried one after the other, each with a time limit of its own. asyncpg has one limit for all hosts,
+        which a host that does not answer would use up.
         """
         configured = self.address.target_session_attrs or "any"  # not PGTARGETSESSIONATTRS of the worker
-        # For these two the driver looks at whether the session is read-only, and the sessions of this pool all are.
+        # For these two, asyncpg looks at whether the session is read-only, which all sessions of this pool are.
         wanted = {"read-write": "primary", "read-only": "standby"}.get(configured, configured)
         hosts = list(zip(self.address.hosts, self.address.ports, strict=True))
         if self._writes and len(hosts) > 1:
             wanted = "primary"
-        # The driver prefers a standby only among hosts that it gets together. Here it gets one host at a time, so all
-        # hosts are first tried as a standby.
+        # asyncpg prefers a standby only among hosts that it gets together. Here it gets one host at a time, so the
+        # first round accepts only a standby, and the second round any server.
         rounds = ("standby", "any") if wanted == "prefer-standby" else (wanted,)
         choices = [(attributes, *host) for attributes in rounds for host in hosts]
         for attributes, host, port in choices[:-1]:
@@ -205,7 +205,7 @@ class PostgresPool(Pool[PostgresSession]):
         return PostgresSession(connection, 0.9 * limit, given)
 
     def _tls(self) -> ssl.SSLContext | str | bool:
-        """Return the driver's argument for TLS; never None, because the driver would then read the environment."""
+        """Return asyncpg's argument for TLS; never None, because asyncpg would then read the environment."""
         mode = self.config.sslmode
         if mode in ("allow", "prefer"):
             return mode

@@ -62,10 +62,10 @@ async def _table_statement(connection: Any, config: PostgresConfig) -> Statement
         name, (key,) = f"t.{quote(keys[0].name)}", keys
         first = _returned_key(name, key, connection, null=False)
         if key.type.joined and key_columns[0].indexed:
-            # A subquery: a plan for any keys that reads the whole table would otherwise split the text for each row.
+            # A subquery: otherwise a generic plan that reads the whole table would split the text again for each row.
             body = f"FROM {from_table} WHERE {name} = ANY ((SELECT {key.parameter(1)})::{key.array}){serves}"
         else:
-            # An array: the planner sees its elements, and so decides to hash them.
+            # An array: the planner sees its elements, and can decide to hash them.
             key = replace(key, type=replace(key.type, joined=False))
             keys, body = [key], f"FROM {from_table} WHERE {name} = ANY ({key.parameter(1)}){serves}"
     sql, aggregates = _select([first], values, body, connection, len(keys) + numbered)
@@ -85,7 +85,7 @@ async def _table_statement(connection: Any, config: PostgresConfig) -> Statement
 
 
 def _serves(source: Source, columns: Mapping[str, Column]) -> str:
-    """Return the SQL of the further condition that the time of a row is not over; empty: rows serve for ever."""
+    """Return the SQL of a further condition that a row has not expired, with its `AND`; empty: rows serve for ever."""
     expiry = source.expiry(columns)
     if expiry is None:
         return ""
@@ -154,7 +154,7 @@ def _key_column(column: Column, source: Source) -> KeyColumn:
 
 def _encoded_by_driver(sent: KeyType, returned: KeyType) -> KeyType:
     """
-    Return the type of a key of a query; the driver encodes such keys itself, because the query declares the parameter.
+    Return the type of a key of a query; asyncpg encodes such keys itself, because the query declares the parameter.
 
     Args:
         sent: Type of an element of the parameter.
@@ -183,7 +183,7 @@ def _returned_key(name: str, column: KeyColumn, connection: Any, *, null: bool) 
         name: SQL of the column.
         column: The key column.
         connection: Connection to the server.
-        null: True for a query, which may return NULL as a key.
+        null: Whether the column may be NULL: True for a query, which may return NULL as a key.
     """
     if column.type.types == (str,):
         return f"{name}::pg_catalog.text", _text_aggregate(connection)
@@ -193,7 +193,7 @@ def _returned_key(name: str, column: KeyColumn, connection: Any, *, null: bool) 
 
 
 def _text_aggregate(connection: Any) -> Callable[[str], Aggregate]:
-    """Return the function for a column of texts; in a database in SQL_ASCII the encoding of a text is not known."""
+    """Return the aggregate for texts: an array in a database in SQL_ASCII, where the encoding of a text is unknown."""
     unknown = getattr(connection.get_settings(), "server_encoding", "SQL_ASCII") == "SQL_ASCII"
     return as_array if unknown else as_texts
 
@@ -204,9 +204,10 @@ def _select(
     """
     Return the SQL of the statement, and the aggregate of each of its columns; no aggregates if it returns rows.
 
-    The columns are *first*, then the *values*, then a number for each row with a value that Spark cannot hold: that of
-    the first such column. The last column repeats the number of the call, the parameter after the *parameters* of
-    *body*; before it, a statement that returns rows has a mark, see `Statement.fetch`.
+    The columns are *first*, then the *values*. If Spark may be unable to hold a value, the next column has for each row
+    the number of the first value column with such a value, or NULL. The last column repeats the number of the call,
+    which is the parameter after the *parameters* of *body*. A statement that returns rows has a mark before this last
+    column, see `Statement.fetch`.
     """
     number = f"${parameters + 1}::pg_catalog.int8"
     texts = _text_aggregate(connection) if len(values) < MANY else as_array

@@ -16,7 +16,7 @@ __all__ = ["SEARCH_PATH", "SETTINGS", "Settings", "local_settings", "millisecond
 
 Settings: TypeAlias = tuple[tuple[str, "str | Secret"], ...]
 
-SEARCH_PATH = "public, pg_temp"  # without a mention, pg_temp would be searched first
+SEARCH_PATH = "public, pg_temp"  # pg_temp would be searched first if it were not mentioned
 
 # Fixed, so that no setting of the role, the database or a DSN changes the meaning of a name, a date or a statement.
 SETTINGS = {
@@ -81,15 +81,15 @@ async def settings_of(config: PostgresConfig) -> dict[str, str]:
 
 
 def milliseconds(timeout: float) -> int:
-    """Return nine tenths of *timeout*, a day at most: the `statement_timeout` of a call that has *timeout* seconds."""
+    """Return the `statement_timeout` of a call in milliseconds: nine tenths of *timeout* seconds, at most of a day."""
     return max(1, int(0.9 * min(timeout, 86_400.0) * 1000))
 
 
 def local_settings(timeout: float, given: Mapping[str, str]) -> str:
-    """Return the statements that make all settings, and those that are *given*, in a transaction."""
+    """Return the statements that make the fixed settings and the *given* settings for the current transaction."""
     settings = SETTINGS | {"statement_timeout": str(milliseconds(timeout))}
-    del settings["default_transaction_read_only"]  # BEGIN says it
-    # By set_config and not by SET: a list, such as a search_path, and any text is one argument of it.
+    del settings["default_transaction_read_only"]  # BEGIN says whether the transaction may write
+    # With set_config() and not SET: set_config() takes any text as one argument, also a list such as a search_path.
     both = {**settings, **given}
     return "; ".join(
         f"SET LOCAL {name} = '{value}'" if name not in ("search_path", *given) else _set_config(name, value)

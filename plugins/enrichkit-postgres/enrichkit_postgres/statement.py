@@ -6,11 +6,12 @@ column among the selected columns. The answer to a key is found by the returned 
 the request (the reply to another statement, behind a broken proxy) is noticed. The second form serves several key
 columns, and columns whose `=` differs (citext, char(n), uuid as text, a collation without case). There the keys are
 joined `WITH ORDINALITY`, so that the server returns the number of the key with each row. The numbers of two calls never
-overlap, so that a foreign row is noticed too.
+overlap, so that a foreign row is noticed too. A query returns its keys, as in the first form, also several key columns.
 
-A reply without rows says nothing of its keys, so each reply also repeats the number of its call.
+A reply without rows says nothing about its keys, so each reply also repeats the number of its call.
 
-The server sends one row, in which each column of the result is one value: see `aggregates.py`.
+Unless a value is an array, the server sends one row, in which each column of the result is one value: see
+`aggregates.py`.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class Request:
 
     Attributes:
         keys: The keys that are sent.
-        arguments: The arguments of the statement, but for the number of the call, which comes last.
+        arguments: The arguments of the statement, except the number of the call, which follows them.
         number: Number of the call, which the reply repeats.
         answers: The answers that need no server: a `Failure` for each key that is not sent.
-        key_of: The key by the value that the server returns for it; None when that value is the key itself.
+        key_of: Mapping from the value that the server returns for a key to the key; None when both are the same.
         twins: Pairs of keys that the column finds equal; only the second key of a pair is sent.
     """
 
@@ -70,10 +71,10 @@ class Statement:
         keys: The key columns.
         values: The value columns by name.
         width: Number of columns before the values, which identify the key of a row.
-        numbered: True when the first of these columns is the number of the key instead of the key.
+        numbered: Whether the first of these columns is the number of the key instead of the key.
         aggregates: The form of each column of the result, the keys first; empty when the statement returns rows.
         foreign_row: Returns the error for a row whose key is not in the request.
-        listing: What lists the keys of a table; None for a query.
+        listing: The statements that list the keys of a table; None for a query.
 
     Attributes:
         keys: The key columns.
@@ -135,7 +136,8 @@ class Statement:
             raise TransientError(f"The reply from {self.source} belongs to another call; the connection was closed.")
         if self._aggregates:
             return rows
-        # A join with the number of the call: a row of it alone has no mark, and is no row of the source.
+        # The rows come from a join with the number of the call. Without rows of the source, the join has one row, whose
+        # mark is NULL.
         return [row[:-2] for row in rows if row[-2] is not None]
 
     def read(self, rows: Sequence[Any], request: Request, many: bool) -> Mapping[Key, Value | Failure]:
@@ -190,7 +192,7 @@ class Statement:
     def _matches(
         self, keys: Sequence[Key], columns: Sequence[Any], refusals: Sequence[int | None], many: bool
     ) -> dict[Key, Value | Failure]:
-        """Return the answers when a key may have several rows, or a value that Spark cannot hold."""
+        """Return the answers for keys that may have several rows, or values that Spark cannot hold."""
         values: Iterable[Value] = columns[0]
         if len(columns) > 1:
             values = Answers(range(len(keys)), dict(zip(self.names, columns, strict=True))).rows().values()
@@ -224,7 +226,7 @@ class Statement:
         return list(zip(*keys, strict=True))
 
     def _find_twins(self, request: Request) -> None:
-        """Send only one of the keys for which the server returns the same value."""
+        """Keep in *request* only one of the keys for which the server returns the same value; the others are twins."""
         key_of: dict[Any, Key] = {}
         for key in request.keys:
             parts = key if len(self.keys) > 1 else (key,)
@@ -268,7 +270,7 @@ def _distinct_and_requested(returned: Any, requested: Sequence[Key]) -> Sequence
     """
     if not isinstance(requested, Keys) or len(requested.columns) > 1:
         returned = objects_of(returned)
-        return returned if tuple(returned) == requested else None  # the order of an index that holds all the keys
+        return returned if tuple(returned) == requested else None  # so if an index has found all keys, in its order
     import pyarrow as pa  # here, because a driver program that only plans does not need pyarrow
     import pyarrow.compute as pc
 

@@ -5,9 +5,9 @@ The statement that writes rows, and the check that the table gives back what was
     SELECT v.k0::integer, v.c0::character varying(50) FROM json_to_recordset($1) AS v (k0 text, c0 text)
     ON CONFLICT ("id") DO UPDATE SET "name" = excluded."name"
 
-All rows are one parameter, a JSON document of texts, and the server makes values of the texts as a client's literals
-become values: no type needs an encoder here. The cast cuts and rounds where an INSERT alone would fail without the name
-of the column; the check then finds the column.
+All rows are one parameter, a JSON document of texts, and the server makes values from the texts as it does from the
+literals of a client: no type needs an encoder here. If a value does not fit, an INSERT without the cast would fail with
+an error that does not name the column. The cast cuts or rounds the value instead, and the check then finds the column.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Writer", "make_writer"]
 
-# ON CONFLICT takes no deferrable constraint, no partial index and none of an expression.
+# ON CONFLICT takes no deferrable constraint, no partial index and no index on an expression.
 _TARGET = """
 SELECT c.relkind IN ('r', 'p'), EXISTS (
     SELECT FROM pg_catalog.pg_index i, LATERAL (
@@ -63,7 +63,7 @@ async def make_writer(connection: Any, config: PostgresConfig, statement: Statem
             "to a table. Name the table."
         )
     for key in statement.keys:
-        # One spelling of a uuid is all of them, and one instant is the same in each time zone.
+        # Allowed although not exact: all spellings of a uuid are one uuid, and an instant is the same in any time zone.
         if key.type.types == (str,) and not key.type.exact and key.type_name != "uuid":
             raise source.not_exact(key.name, columns[key.name].sql)
     if not is_unique:
@@ -76,7 +76,7 @@ class Writer:
     Writes rows to a table.
 
     Args:
-        statement: The statement that looks keys up in it.
+        statement: The statement that looks keys up in the table.
         table: SQL of the table's name.
         columns: The columns of the table.
         config: Config of the source.
@@ -100,7 +100,7 @@ class Writer:
         Args:
             connection: Connection to the server, in a transaction that the caller ends: by a rollback after an error.
             values: One or more values by key.
-            ttl: Seconds after which they are over; None: never.
+            ttl: Seconds after which the values are over; None: never.
 
         Raises:
             PermanentError: A key or a value cannot be written, or would come back as another one.
@@ -111,7 +111,7 @@ class Writer:
             raise failure.error
         rows = rows_of(values, statement.names, source)
         names = list(next(iter(rows.values())))
-        # In one order in all workers, so that two of them that write the same keys wait for each other in turn.
+        # All workers write in the same order, so that two workers that write the same keys wait without a deadlock.
         texts = sorted(
             (
                 *(_text(part) for part in source.parts_of(key)),
@@ -125,7 +125,7 @@ class Writer:
         try:
             await connection.execute(self._sql(labels, names), *arguments)
         except Exception as error:
-            if not str(getattr(error, "sqlstate", "")).startswith("22"):  # no data exception
+            if not str(getattr(error, "sqlstate", "")).startswith("22"):  # class 22: data exceptions
                 raise
             written = ", ".join(f"{name!r} {self._types[name]}" for name in names)
             raise PermanentError(
@@ -146,7 +146,7 @@ class Writer:
         select = [f"v.{label}::{column.sql}" for label, column in zip(labels, columns, strict=True)]
         if self._expires is not None:
             targets.append(self._expires)
-            # NULL, for ever, if the parameter is NULL.
+            # The sum is NULL, which means for ever, if the parameter is NULL.
             select.append("pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $2::pg_catalog.float8)")
         update = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in targets[len(self._keys) :])
         return (
@@ -168,7 +168,7 @@ class Writer:
 
 
 def _text(value: Any) -> Any:
-    """Return *value* as the text of a literal, a list as a list of texts; raises ValueError if it has none."""
+    """Return *value* as the text of a literal, or a list as a list of texts; raises ValueError if it has no text."""
     if value is None:
         return None
     if isinstance(value, str):

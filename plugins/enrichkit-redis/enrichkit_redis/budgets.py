@@ -67,14 +67,14 @@ return answer
 """
 The rules of `enrichkit.plugin.draw`, by the clock of the server; a test compares the two.
 
-A hash has the sums of what is taken and held (`taken:<unit>`, `held:<unit>`), what each worker has told last
-(`w:<id>:<unit>`: spent and held), and until when a worker with calls in flight counts as alive. It ends by itself 30
-days after the last question.
+The hash of a budget has the sums of the amounts that are taken and held (`taken:<unit>`, `held:<unit>`), the amounts
+that each worker has told last (`w:<id>:<unit>`: spent and held), and the time until which the workers with calls in
+flight count as alive (`alive`). Redis deletes the hash 30 days after the last question.
 """
 
 
 def arguments(ask: Draw, alive: float) -> list[str]:
-    """Return the arguments of the script for *ask*; workers count as *alive* for so many seconds."""
+    """Return the arguments of the script for *ask*; workers count as alive for *alive* seconds after a question."""
     units = list(ask.total)
     accounts = [
         part
@@ -86,7 +86,7 @@ def arguments(ask: Draw, alive: float) -> list[str]:
 
 
 def drawn_of(ask: Draw, reply: list[object]) -> Drawn:
-    """Return the answer in *reply*; raises `TypeError` or `ValueError` for anything else."""
+    """Return the answer in *reply*; raises `TypeError` or `ValueError` for a reply of another form."""
     calls, waits, *left = (float(each) for each in reply)  # type: ignore[arg-type]  # anything else raises
     return Drawn(calls=int(calls), waits=bool(waits), left=dict(zip(ask.total, left, strict=True)))
 

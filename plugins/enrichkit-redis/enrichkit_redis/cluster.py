@@ -52,7 +52,7 @@ def slot_of(name: Name) -> int:
 
 
 def source_of(config: RedisConfig, capacity: int) -> Pool | Cluster:
-    """Return the way to the servers of *config*, with at most *capacity* connections to each of them."""
+    """Return the pool or the cluster for *config*, with at most *capacity* connections to each server."""
     dialler = Dialler(config)
     if config.cluster:
         return Cluster(dialler, dialler.endpoint.address, capacity)
@@ -106,7 +106,7 @@ class Cluster:
             for (node, asking), indices in targets.items()
         )
         try:
-            # With the exceptions as results, because gather does not end the other calls when one call fails.
+            # Exceptions are returned and not raised, because gather would not end the other calls when one call fails.
             batches: list[Any] = await asyncio.gather(*asks, return_exceptions=True)
             return batches
         except asyncio.CancelledError:
@@ -145,7 +145,7 @@ class Cluster:
             pool.forget()
 
     def close(self) -> None:
-        """Close the connections to all nodes, those in use too."""
+        """Close the connections to all nodes, including those in use."""
         for pool in self._pools.values():
             pool.close()
 
@@ -195,7 +195,7 @@ class Cluster:
                 if isinstance(failure, UnavailableError):  # no node answers, and no key was sent
                     raise UnavailableError(str(failure), sent=False, busy=failure.busy)
                 raise failure
-        # Also after a failure, when the old map stays in use: nodes that are alive can still answer.
+        # Also after a failure: the old map then stays in use, because nodes that are alive can still answer.
         self._loaded = asyncio.get_running_loop().time()
         for address in self._pools.keys() - {*self._map, self._seed}:
             self._pools.pop(address).close()
@@ -212,7 +212,7 @@ def _slots(reply: Any, address: Address) -> list[Address | None]:
     slots: list[Address | None] = [None] * SLOTS
     try:
         for first, last, (host, port, *_), *_ in reply:
-            # A node that does not know its own name sends an empty host: it is the node of *address*.
+            # A node that does not know its own host name sends an empty host, which means the host of *address*.
             node = (host.decode() if host else address[0], port)
             slots[first : last + 1] = [node] * (last + 1 - first)
     except (TypeError, ValueError, AttributeError):
@@ -230,7 +230,7 @@ def _redirect(text: str, node: Address | None) -> tuple[Address, bool] | None:
 
     Args:
         text: Text of an error, for example 'MOVED 3999 host:port' or 'ASK 3999 host:port'.
-        node: Node that sent the error; its host replaces an empty one.
+        node: Node that sent the error; the host of this node replaces an empty host in *text*.
     """
     code, _, rest = text.partition(" ")
     host, colon, port = rest.rpartition(" ")[2].rpartition(":")

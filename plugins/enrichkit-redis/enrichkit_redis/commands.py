@@ -58,7 +58,7 @@ def _head(arguments: int) -> bytes:
 
 
 def _text(argument: str) -> bytes:
-    """Return *argument* after a line break, which ends the text before it, and without its own line break."""
+    """Return *argument* in a command: after a line break, which ends the previous text, and without its own one."""
     raw = argument.encode()
     return b"\r\n$%d\r\n%b" % (len(raw), raw)
 
@@ -76,7 +76,7 @@ def _argument(column: Any) -> tuple[Any, Any]:
 
 
 def _joined(column: Any, *parts: Any) -> Any:
-    """Return *parts*, texts and columns of the type of *column*, joined to one column."""
+    """Return *parts*, which are texts or columns of the type of *column*, joined row by row into one column."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -31,11 +31,11 @@ class Endpoint:
 
     Attributes:
         address: Address of the server.
-        tls: True for a connection with TLS.
+        tls: Whether the connection uses TLS.
         db: Number of the database.
         username: User in the URL, decoded, or None.
         password: Password in the URL, decoded, or None.
-        unverified: True when the URL asks for TLS without a check of the server's certificate.
+        unverified: Whether the URL asks for TLS without a check of the server's certificate.
     """
 
     address: Address

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RedisLeases"]
 
 _INNER = re.compile(r"running script.*?-([A-Z]+ .*)", re.DOTALL)
-_MANY = ("64", "0.25")  # workers beyond which a fair part holds for a while, and the seconds; as in `grant`
+_MANY = ("64", "0.25")  # with more workers than the first, a fair part holds for the second, in seconds; as in `grant`
 PREFIX = "enrichkit:limit:"
 SCRIPT = """
 local function text(number) return string.format('%.17g', number) end
@@ -139,10 +139,11 @@ class RedisLeases:
     """
     One connection to a server, or one to each node of a cluster, as a store of limits.
 
-    A hash has the workers of a limit (`w:<id>`: what it wants, its share and the end of its lease), the times until
-    which calls are granted (`t:<unit>`), and the end of the recovery after an outage. With many workers it also has
-    (`many`) a fair part and until when that holds, the sum of the shares, and the number of workers. It ends by itself
-    a minute after the last question.
+    The hash of a limit has an entry for each worker (`w:<id>`: the share that the worker wants, the share that it has,
+    and the end of its lease), the times until which calls are granted (`t:<unit>`), and the end of the recovery after
+    an outage (`recovery`). With many workers the hash also has an entry `many`: the time until which a fair part holds,
+    that part, the sum of the shares, and the number of workers. Redis deletes the hash about a minute after the last
+    question.
     """
 
     def __init__(self, config: RedisConfig) -> None:
@@ -157,8 +158,8 @@ class RedisLeases:
             for part in (unit, _text(seconds), _text(ask.settle.get(unit, 0.0)))
         ]
         name = PREFIX + ask.limit
-        # The text of the script, not its digest: a server that has restarted does not know it, and 4 KB a few times a
-        # second are less than the code that would handle that.
+        # The text of the script and not its digest, because a server that has restarted does not know the digest. To
+        # send 4 KB a few times a second costs less than code for that case.
         given = (ask.worker, *map(_text, numbers), str(len(ask.cost)), *_MANY, *units)
         reply = await self._run(SCRIPT, name, given)
         try:

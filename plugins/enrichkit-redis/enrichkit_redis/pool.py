@@ -29,7 +29,7 @@ __all__ = ["Dialler", "Pool"]
 
 NAME = "enrichkit"
 CONNECT_TIMEOUT = 2.0  # TCP, TLS and login together
-CHECK_AFTER = 15.0  # a connection that was idle for longer is checked by an exchange before it is used
+CHECK_AFTER = 15.0  # a connection that has been idle for longer is checked by an exchange before it is used
 CHECK_TIMEOUT = 1.0
 LIFETIME = 300.0  # +/- 20 %; a new connection follows a host name that moved to another server
 PAUSE = 1.0  # +/- 25 %; between attempts to connect to a node of a cluster while it is away
@@ -42,7 +42,7 @@ _BAD_FILE = (
 
 
 class Dialler:
-    """The way to connect and log in to a server; all servers of a cluster share one."""
+    """Maker of connections that are logged in; all servers of a cluster share one."""
 
     def __init__(self, config: RedisConfig) -> None:
         self.endpoint = parse_url(config.url)
@@ -56,7 +56,7 @@ class Dialler:
         self._ever_logged_in = False
 
     async def login(self) -> tuple[str | None, str | None]:
-        """Return username and password. Each connection reads them anew, because a secret may have been rotated."""
+        """Return username and password. Each connection reads both again, because a secret may have been rotated."""
         try:
             password = await revealed(self._config.password)
         except ConfigError as error:
@@ -67,13 +67,13 @@ class Dialler:
         )
 
     def refused(self, error: ConnectorError, login: tuple[str | None, str | None]) -> tuple[ConnectorError, bool]:
-        """Return what *error*, met with *login*, means, and whether another password may be tried at once."""
+        """Return the error to raise for *error* of *login*, and whether another password may be tried at once."""
         password = self._config.password
         if not isinstance(error, FatalError) or isinstance(error, SentinelError):
             return error, False
         if isinstance(password, Secret) and refuse(password, login[1]):
             return error, True
-        # A password or certificate that was right is being replaced: the keys wait for the next one, as in an outage.
+        # Logins have worked before, so a password or certificate is being replaced: the keys wait, as in an outage.
         replaced = self._ever_logged_in and (isinstance(password, Secret) or self._context.has_files)
         return (UnavailableError(f"{error} Logins have worked before.", sent=False) if replaced else error), False
 
@@ -81,8 +81,8 @@ class Dialler:
         """
         Return a connection to *address*, logged in and in the right database; raises `ConnectorError`.
 
-        Without an *address* the sentinels are asked for it, for each connection anew, and the server has to say that
-        it is the master: a sentinel may not know yet that it is none any more.
+        If *address* is None, the sentinels are asked for it, once for each connection. The server then has to say that
+        it is the master, because a sentinel may not know yet that the server no longer is.
         """
         if address is None:
             assert self._sentinels is not None
@@ -130,9 +130,9 @@ class Dialler:
         if self.endpoint.db:
             commands.append(("SELECT", str(self.endpoint.db)))
         if self._sentinels is not None:
-            commands.append(("HELLO", "2"))  # tells the role, as ROLE does, which many users may not send
-        # CLIENT LIST shows the name. The echo shows whether the server is ready: a server that loads its data accepts a
-        # login.
+            commands.append(("HELLO", "2"))  # tells the role; many users may not send the command ROLE
+        # CLIENT LIST shows the name. The echo shows whether the server is ready: a login does not, because a server
+        # that loads its data accepts it.
         return [*commands, ("CLIENT", "SETNAME", NAME), ("ECHO", NAME)]
 
     def _tls(self) -> ssl.SSLContext | None:
@@ -151,7 +151,7 @@ def _connect_error(error: OSError, source: str, timeout: float) -> ConnectorErro
         return UnavailableError(f"{source} closed the connection during the TLS handshake.")
     if isinstance(error, ssl.SSLError):
         return FatalError(f"{source} does not speak TLS 1.2 or later with us ({error.reason}). See RedisConfig.url.")
-    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt: no wait mends that
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt, which no wait mends
         return TransientError(f"{source} cannot be reached: its name has no address.")
     return UnavailableError(f"{source} cannot be reached ({type(error).__name__}).")
 
@@ -162,7 +162,7 @@ def _check_hello(replies: list[Any] | ConnectorError, source: str, *, role: bool
     told = replies.pop(-3) if role else None
     *login, named, echo = replies
     if isinstance(named, hiredis.ReplyError) and (str(named).startswith("NOPERM") or "unknown" in str(named)):
-        named = b"OK"  # an old server, or a user with few permissions, need not set the name
+        named = b"OK"  # the name is not needed: an old server or a user with few permissions cannot set it
     for reply, expected in zip((*login, named, echo), (*[b"OK"] * (len(login) + 1), NAME.encode()), strict=True):
         if isinstance(reply, hiredis.ReplyError):
             raise translate(reply, source)
@@ -198,16 +198,16 @@ class Pool:
         dialler: Connects and logs in.
         address: Address of the server; None: the sentinels tell it.
         capacity: Most connections.
-        node: Whether the server is one of several, so that a failure concerns its keys alone.
+        node: Whether the server is a node of a cluster, so that a failure concerns only the keys of this node.
     """
 
     def __init__(self, dialler: Dialler, address: Address | None, capacity: int, *, node: bool = False) -> None:
         self._pause = PAUSE if node else 0.0
         self._node = node
-        self._attempts = 0  # those that failed
+        self._attempts = 0  # failed attempts to connect
         self._dialler = dialler
         self._address = address
-        self._current = address  # that of the newest connection; connections to a former master are dropped
+        self._current = address  # address of the newest connection; connections to a former master are dropped
         self._source = dialler.name
         if address is not None:
             self._source += f" at {address if isinstance(address, str) else '{}:{}'.format(*address)}"
@@ -233,7 +233,7 @@ class Pool:
             try:
                 answers = await connection.ask(frames, replies)
             except BaseException:
-                # Also when cancelled: the reply is still on its way, and must not be taken for the next reply.
+                # Also after a cancellation: the reply is still on its way, and the next request must not get it.
                 connection.abort()
                 raise
             finally:
@@ -263,7 +263,7 @@ class Pool:
         self._idle.clear()
 
     def close(self) -> None:
-        """Close all connections, those in use too."""
+        """Close all connections, including those in use."""
         self._closed = True
         self.forget()
         for connection in tuple(self._busy):
@@ -285,7 +285,7 @@ class Pool:
                 await connection.ask(b"", 0)
         except (ConnectorError, TimeoutError):
             connection.abort()
-            # All others have been idle for longer; a check of one after the other would use up the deadlines.
+            # All other connections have been idle for longer; to check them one by one would use up the deadlines.
             self.forget()
             return False
         except BaseException:
@@ -309,7 +309,7 @@ class Pool:
             return connection
 
     async def _dialled(self, login: tuple[str | None, str | None], *, again: bool = True) -> Connection:
-        """Return a new connection; a password that was refused and may be another one now is asked for *again*."""
+        """Return a new connection. With *again*, try once more if the refused password may have been replaced."""
         try:
             return await self._dialler.dial(self._address, login)
         except ConnectorError as error:
@@ -324,13 +324,18 @@ class Pool:
         return await self._dialled(await self._dialler.login(), again=False)
 
     def _anew(self, error: ConnectorError, wait: float) -> ConnectorError:
-        """Return *error* for one more caller; one that time can mend when a pause of *wait* seconds is over."""
+        """Return a copy of *error* for one more caller; the pause between attempts has *wait* seconds left."""
         if isinstance(error, TransientError):
-            return self._unavailable(error, min(wait, 1.25 * PAUSE))  # the password may be another one before
+            # Less than the pause after a refused login, because the password may be replaced before that pause ends.
+            return self._unavailable(error, min(wait, 1.25 * PAUSE))
         return FatalError(str(error))
 
     def _unavailable(self, error: TransientError, wait: float) -> TransientError:
-        """Return *error* anew for one caller; when a pause is under way, with the seconds to *wait* until its end."""
+        """
+        Return a copy of *error* for one caller, with the seconds to *wait* as `retry_after`.
+
+        The `UnavailableError` of a single server has no `retry_after`, because the engine probes whether it is back.
+        """
         if not isinstance(error, UnavailableError):
             return TransientError(str(error), retry_after=wait if wait > 0 else None)
         if self._node:

@@ -50,7 +50,7 @@ def translate(reply: Exception, source: str) -> ConnectorError:
     Return the error for the error *reply* of *source*.
 
     Some texts of the server repeat arguments ("unknown command 'GET', with args beginning with: 'user:1'"). So the
-    message quotes only the first word of the reply, and explains it in words of its own.
+    message of the error quotes only the first word of the reply, and explains this word in its own words.
     """
     text = str(reply)
     code = text.split(" ", 1)[0][:32]
@@ -79,6 +79,6 @@ def translate(reply: Exception, source: str) -> ConnectorError:
 
 
 def without_traceback(error: ConnectorError) -> ConnectorError:
-    """Return *error* without its traceback and its cause, because local variables of their frames hold the login."""
+    """Return *error* without traceback and cause, because the local variables of their frames hold the login."""
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)

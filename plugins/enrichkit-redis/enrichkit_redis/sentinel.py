@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 __all__ = ["SentinelError", "Sentinels"]
 
-ASK_TIMEOUT = 1.0  # of one sentinel; the next one is asked then
+ASK_TIMEOUT = 1.0  # for one sentinel; after that the next sentinel is asked
 
 
 class SentinelError(FatalError):
-    """No sentinel tells the master, and waiting does not mend it: a wrong password, or a name that none knows."""
+    """No sentinel tells the master, and no wait mends that: a wrong password, or a name that no sentinel knows."""
 
 
 class Sentinels:
     """
-    The sentinels of one master. They are asked one after the other, first the one that answered last.
+    The sentinels of one master. They are asked one after the other; the sentinel that told the master last comes first.
 
-    Each question has a connection of its own, which is closed after the reply: a worker process asks when it connects
-    to the master, and thousands of processes must not hold a connection to each sentinel for that.
+    Each question has a connection of its own, which is closed after the reply: a worker process asks only when it
+    connects to the master, and thousands of processes must not keep connections to the sentinels open for that.
     """
 
     def __init__(self, config: RedisConfig, greet: Greet) -> None:
@@ -53,9 +53,10 @@ class Sentinels:
         Return host and port of the master.
 
         Raises:
-            UnavailableError: No sentinel answers, or a sentinel has told the master before.
-            TransientError: No sentinel has an address.
-            SentinelError: All sentinels answer, and none tells the master.
+            UnavailableError: No sentinel tells the master now, and one is unavailable, or one has told it before.
+            TransientError: No sentinel is unavailable, and one has no address or answers in an unknown form.
+            SentinelError: No wait helps: all refuse the question, or know no such master. If TLS with a sentinel
+                fails, another `FatalError` may be raised.
         """
         errors: list[ConnectorError] = []
         for sentinel in tuple(self._order):
@@ -68,7 +69,7 @@ class Sentinels:
             self._order.insert(0, sentinel)
             self._ever_told = True
             return told
-        # The error that time can mend first.
+        # An error that time can mend goes before the others.
         worst = min(errors, key=lambda error: (not isinstance(error, UnavailableError), isinstance(error, FatalError)))
         if self._ever_told or isinstance(worst, UnavailableError):
             raise UnavailableError(str(worst), sent=False)

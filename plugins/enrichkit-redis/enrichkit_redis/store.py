@@ -29,11 +29,11 @@ class Store:
     """
     The values of a source. In the returned mappings an absent key is a miss, and a `Failure` is the failure of one key.
 
-    Redis replies nil both for an absent key and, to `MGET`, for a key that holds another type of value. To `HMGET` it
+    To `MGET`, Redis replies nil both for an absent key and for a key that holds another type of value. To `HMGET` it
     replies the same for a hash without the fields and for an absent hash. Both would be silent nulls. So the store asks
-    a second time for the keys with an empty reply, with a command that tells the two cases apart. The answer comes from
-    the second reply alone, so that a write between the two cannot mix two states of a key. A call without misses has no
-    second command.
+    again for the keys with an empty reply, with a command that tells the two cases apart. The answer comes from the
+    later reply alone, so that a write between the two commands cannot mix two states of a key. A call in which no reply
+    is empty needs no further command.
     """
 
     def __init__(self, config: RedisConfig, capacity: int) -> None:
@@ -61,7 +61,7 @@ class Store:
         if empty:
             empty_names = [names[n] for n in empty]
             (existing,) = await self._source.ask(pack(("EXISTS", *empty_names)), 1)
-            # If none of the keys exists now, each is a miss, whatever was written between the two commands.
+            # If none of the keys exists now, each of them is a miss, even if one existed at the first command.
             if existing != 0:
                 answers |= await self._strings_one_by_one([keys[n] for n in empty], empty_names)
         return answers
@@ -70,7 +70,8 @@ class Store:
         """
         Return the strings under *names* from a cluster.
 
-        Keys with a hash tag share a slot. If many keys do, each slot gets one `MGET`; else each key gets a `GET`.
+        Keys with the same hash tag share a slot. If a slot has two or more of the keys on average, each slot gets one
+        `MGET`; otherwise each key gets a `GET`.
         """
         slots: dict[int, list[int]] = {}
         for n, name in enumerate(names):
@@ -82,7 +83,8 @@ class Store:
             [pack(("MGET", *(names[n] for n in numbers))) for numbers in slots.values()],
         )
         answers: dict[Key, Any] = {}
-        rest: list[int] = []  # nil may mean another type, and the keys of a slot that moves may be on two nodes
+        # Keys to ask for one by one: nil may mean another type, and the keys of a moving slot may be on two nodes.
+        rest: list[int] = []
         for numbers, reply in zip(slots.values(), replies, strict=True):
             if isinstance(reply, ConnectorError):
                 answers |= {keys[n]: self._failure(reply, "MGET") for n in numbers}
@@ -132,8 +134,8 @@ class Store:
         return answers
 
     async def _empty_hashes(self, keys: Sequence[Key], names: Sequence[Name]) -> dict[Key, Any]:
-        """Return those of the hashes without any of the fields that exist, and failures."""
-        # In a transaction, because fields and existence must be of the same moment.
+        """Return the hashes that exist, among hashes that had none of the fields, and failures."""
+        # In a transaction, because the fields and the existence of a hash must be those of the same moment.
         frames = [_MULTI + pack(("HMGET", name, *self._fields)) + pack(("EXISTS", name)) + _EXEC for name in names]
         answers: dict[Key, Any] = {}
         for key, reply in zip(keys, await self._source.ask_each(names, frames, 4), strict=True):
@@ -158,7 +160,7 @@ class Store:
             elif reply:  # an empty reply is a miss, because Redis keeps no empty hashes
                 try:
                     answers[key] = dict(zip(map(bytes.decode, reply[::2]), reply[1::2], strict=True))
-                except TypeError:  # a name is no bytes
+                except TypeError:  # the name of a field is not bytes
                     raise _unknown_form("HGETALL") from None
                 except UnicodeDecodeError:
                     answers[key] = Failure(
@@ -170,7 +172,7 @@ class Store:
         return answers
 
     async def write(self, names: Sequence[Name], values: Sequence[str | bytes], ttl: float | None) -> None:
-        """Store *values* as strings under *names*, with *ttl* seconds to live; None: for ever."""
+        """Store *values* as strings under *names*, with *ttl* seconds to live; None: they live for ever."""
         expiry = () if ttl is None else ("PX", max(1, round(ttl * 1000)))
         frames = [pack(("SET", name, value, *expiry)) for name, value in zip(names, values, strict=True)]
         for reply in await self._source.ask_each(names, frames):
@@ -178,11 +180,11 @@ class Store:
                 raise reply
             if isinstance(reply, ReplyError):
                 if str(reply).startswith("READONLY"):
-                    self._source.forget()  # another server is the master; the host name may now lead to it
+                    self._source.forget()  # another server is the master now, and the host name may lead to it
                 raise translate(reply, "Redis")
 
     async def names(self, pattern: bytes, count: int) -> AsyncIterator[list[bytes]]:
-        """Iterate over the names that match the glob *pattern*, about *count* at a time; some may come twice."""
+        """Iterate over the names that match the glob *pattern*, about *count* at a time; a name may come twice."""
         pools = await self._source.masters() if isinstance(self._source, Cluster) else [self._source]
         for pool in pools:
             cursor: Any = b"0"
@@ -199,9 +201,9 @@ class Store:
                     break
 
     async def max_clients(self) -> int | None:
-        """Return how many clients a server takes; None where no command tells it."""
+        """Return the most clients that a server accepts; None if no command tells it."""
         pool = (await self._source.masters())[0] if isinstance(self._source, Cluster) else self._source
-        for command in (("INFO", "clients"), ("CONFIG", "GET", "maxclients")):  # the first tells it since Redis 7
+        for command in (("INFO", "clients"), ("CONFIG", "GET", "maxclients")):  # INFO tells it since Redis 7
             (reply,) = await pool.ask(pack(command), 1)
             found = re.search(r"maxclients\D{1,8}(\d+)", str(reply))
             if found is not None and not isinstance(reply, ReplyError):
@@ -213,7 +215,7 @@ class Store:
         self._source.close()
 
     def _failure(self, reply: Any, command: str) -> Failure:
-        """Return the failure of one key; raises an error that concerns all keys."""
+        """Return the failure of one key for its *reply* to *command*; raises an error that concerns all keys."""
         error = translate(reply, "Redis") if isinstance(reply, ReplyError) else reply
         if isinstance(error, FatalError):
             raise error

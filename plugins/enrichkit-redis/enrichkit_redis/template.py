@@ -30,7 +30,7 @@ _READERS: Mapping[type, Callable[[bytes], Any]] = {
     float: lambda text: float(text.decode("ascii")),
     date: lambda text: date.fromisoformat(text.decode("ascii")),
 }
-"""How a part of a name becomes a part of a key; a Decimal may have several names."""
+"""Functions that make a part of a key from a part of a name; Decimal has none, as one value may have several names."""
 
 
 class RejectedKeyError(Exception):
@@ -41,12 +41,12 @@ class KeyTemplate:
     """
     The template of `RedisConfig.key`.
 
-    Int 1 and str "1" give the same name. A float is written as in Python's `repr` (1.0 is "1.0"), a Decimal without
-    exponent, a date in ISO 8601. Bytes are not changed.
+    Int 1 and str "1" give the same name. A float is written as in Python's `repr` (1.0 is "1.0"), a Decimal without an
+    exponent, and a date in ISO 8601. Bytes are not changed.
 
     Attributes:
         columns: Number of key columns that the template takes.
-        has_brace: True when the literal text of the template holds an opening brace.
+        has_brace: Whether the literal text of the template holds an opening brace.
 
     >>> KeyTemplate("user:{}").names(["a", "b"])
     (['user:a', 'user:b'], {})
@@ -87,12 +87,12 @@ class KeyTemplate:
 
     @staticmethod
     def reads(kinds: Sequence[type]) -> bool:
-        """Return whether a name tells which key of *kinds* it belongs to, and there is only one such name for a key."""
+        """Return whether each name leads back to one key with parts of *kinds*, and each such key has only one name."""
         return all(kind in _READERS for kind in kinds)
 
     def reader(self, kinds: Sequence[type]) -> Callable[[bytes], Key | None]:
         """
-        Return the function that returns the key of a name, with parts of *kinds*; None for a name without such a key.
+        Return a function that takes a name and returns its key, with parts of *kinds*, or None if it has no such key.
 
         >>> read = KeyTemplate("{}:{}").reader((str, int))
         >>> read(b"a%3Ab:7"), read(b"a:07")
@@ -128,7 +128,7 @@ class KeyTemplate:
                 written = self._name(key)
             except (ValueError, RejectedKeyError):
                 return None
-            # 07 is no name that a whole number gets.
+            # The name must be the one that this key gets: no whole number is written as 07.
             return key if written == name else None
 
         return read
@@ -162,7 +162,7 @@ class KeyTemplate:
         """
         Return the names as a column, or None unless each part is valid text or a whole number.
 
-        It takes up to 0.05 us per key.
+        This takes up to 0.05 us per key.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -217,7 +217,7 @@ class KeyTemplate:
         """
         Return the names, or None unless each part is valid text or a whole number.
 
-        It takes 0.05 to 0.15 us per key.
+        This takes 0.05 to 0.15 us per key.
         """
         columns: list[Sequence[Any]] = [keys] if self.columns == 1 else list(zip(*keys, strict=True))
         for n, column in enumerate(columns):
@@ -271,7 +271,7 @@ def _count(columns: int) -> str:
 
 
 def _parse(template: str) -> tuple[list[str], list[int]]:
-    """Return the literals around the fields, one more than there are fields, and the column of each field."""
+    """Return the literals around the fields, which are one more than the fields, and the column of each field."""
     literals, labels = _split(template)
     order = _columns_of(template, labels)
     for separator in literals[1:-1]:

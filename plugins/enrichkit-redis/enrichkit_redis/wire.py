@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection"]
 
 _PARTIAL: Any = object()
-_KEPT_BUFFER = 256 * 1024  # hiredis frees a larger buffer after a reply; its default of 16 KiB means a malloc per reply
+_KEPT_BUFFER = 256 * 1024  # hiredis frees a larger buffer after a reply; its default, 16 KiB, costs a malloc per reply
 
 # The kernel notices a peer that vanished without a FIN after 30 + 3 x 5 s on an idle connection, and after 30 s when
 # bytes are unacknowledged.
@@ -44,7 +44,7 @@ class Connection(asyncio.Protocol):
     3. The number of replies is known; one reply too many, or a part of one, ends the connection.
 
     Attributes:
-        closed: True when the connection must not be used again.
+        closed: Whether the connection must not be used again.
         hello: Future of the replies to the greeting, which is sent on connecting; see `exchange`.
         used: Loop time of the last exchange; the pool sets it.
         expires: Loop time after which the pool replaces the connection.
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
 
     def exchange(self, data: bytes, replies: int) -> asyncio.Future[list[Any] | ConnectorError]:
         """
-        Send *data* and return a future of its *replies*; where Redis refuses a command the reply is a `ReplyError`.
+        Send *data* and return a future of the *replies* to it; the reply to a refused command is a `ReplyError`.
 
         A lost connection is the result of the future and not its exception: nobody would retrieve the exception after
         the caller was cancelled.
@@ -166,8 +166,8 @@ class Connection(asyncio.Protocol):
 
 def _ends_with(data: bytes, reply: Any) -> bool:
     """
-    Return whether *reply*, the echo at the end of an exchange, is the last thing in *data*, or a part of it all of it.
+    Return whether *data* ends with *reply*, the echo at the end of an exchange, or is only the last part of that echo.
 
-    hiredis does not tell: it may have consumed the first bytes of a further reply.
+    hiredis does not tell whether it has also consumed the first bytes of a further reply.
     """
     return type(reply) is not bytes or (reply + b"\r\n").endswith(data[-len(reply) - 2 :])

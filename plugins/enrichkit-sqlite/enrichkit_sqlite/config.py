@@ -28,7 +28,7 @@ class SqliteConfig(SqlConfig):
         table: Name of a table or view.
         key: Name of the key column, or a tuple of names in the order of the key columns in Spark. An index must begin
             with these columns.
-        columns: Names of the value columns; empty: all columns of the table but the key columns.
+        columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
         max_bytes: Most bytes of one row; 64 KiB to 1 GiB.
         expires: Name of the column with the time until which a row serves, in seconds since 1970, UTC, of the type
             REAL; NULL: for ever. A row whose time is over counts as absent. None: all rows serve for ever.

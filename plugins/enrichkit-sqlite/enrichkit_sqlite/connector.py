@@ -24,7 +24,7 @@ __all__ = ["SqliteConnector"]
 
 class SqliteConnector(SqlConnector[SqliteConfig, Database, Statement]):
     """
-    A connector to a SQLite file, which it only reads, but for `store_many`, and never creates.
+    A connector to a SQLite file. It never creates the file, and only `store_many` writes to it.
 
     One value column gives its value, several give a mapping; a stored NULL is None. A key that the column cannot hold
     is rejected. A value that is not stored as its type is an error of its key.
@@ -40,7 +40,7 @@ class SqliteConnector(SqlConnector[SqliteConfig, Database, Statement]):
     max_batch_size = 10_000
     key_types = (str, int, float, bytes)
     encoding = "text"
-    store_encoding = "python"  # a text for a struct would be one text, and a row has several columns
+    store_encoding = "python"  # as text a struct would be a single text, but a row has several columns
 
     _writer: Writer | None = None
 
@@ -63,7 +63,7 @@ class SqliteConnector(SqlConnector[SqliteConfig, Database, Statement]):
         """
         Insert or replace the rows of *values* in one transaction, see `Connector.store_many`.
 
-        It takes the texts that `fetch_many` returns, too.
+        The values may also be texts as `fetch_many` returns them.
         """
         database, statement = self.opened_to_write(ttl)
         if not values:

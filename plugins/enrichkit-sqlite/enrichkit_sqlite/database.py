@@ -23,7 +23,7 @@ __all__ = ["Database", "translate"]
 T = TypeVar("T")
 
 BUSY_TIMEOUT = 0.25  # seconds that SQLite itself waits for a lock; after that the engine retries
-WRITE_BUSY_TIMEOUT = 2.0  # seconds that a write waits for those of other processes; nobody repeats it
+WRITE_BUSY_TIMEOUT = 2.0  # seconds that a write waits for the writes of other processes; nobody repeats a write
 STEPS = 10_000  # instructions of SQLite's virtual machine between two calls of the progress handler; about 1 ms
 
 # https://www.sqlite.org/rescode.html
@@ -72,12 +72,13 @@ class Session:
 
     def run(self, use: Callable[[sqlite3.Connection], T]) -> T:
         """Call *use* in one transaction, with one state of the file, and return its result. Runs in a thread."""
-        if self.abandoned:  # while the call waited for a thread
+        if self.abandoned:  # abandoned while the call waited for a thread
             raise TransientError(f"The connections to {self._path} were closed.")
         if self._connection is None:
             self._connection = _connect(self._path, self._max_bytes, writes=self._writes)
             self._connection.set_progress_handler(lambda: self.abandoned, STEPS)
-        # IMMEDIATE: a transaction that reads first and then writes fails at once if another one has begun to write.
+        # IMMEDIATE, because after a plain BEGIN a transaction that reads first and then writes fails at once if another
+        # transaction has begun to write.
         self._connection.execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
         result = use(self._connection)
         if self._writes and self.abandoned:
@@ -148,7 +149,7 @@ class Database:
         session.abandoned = True
         future = self._busy.pop(session, None)
         if future is not None:
-            future.add_done_callback(lambda _: session.close())  # called by the thread, or at once if it is done
+            future.add_done_callback(lambda _: session.close())  # called by the thread, or at once if the call is done
 
 
 def translate(error: sqlite3.Error, path: str, what: str = "read") -> ConnectorError:

@@ -1,8 +1,8 @@
 """
 The keys of a table in their order, page by page.
 
-Each page begins behind the last key of the page before, so that it costs the index a descent and not a walk, and the
-file is free between two pages.
+Each page begins behind the last key of the page before. So SQLite finds its beginning by one search in the index and
+does not walk over the earlier keys, and no transaction is open between two pages.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Listing:
         table: Name of the table or view.
         columns: Names of the key columns.
         size: Most keys of a page.
-        serves: SQL of the condition that a row serves, after an `AND`; empty: all rows do.
+        serves: SQL of the condition that a row serves, beginning with `AND`; empty: all rows serve.
     """
 
     def __init__(self, table: str, columns: Sequence[str], size: int, serves: str = "") -> None:
         self._table = table
         names = [f"t.{quote(name)}" for name in columns]
         together = ", ".join(names)
-        # SQLite has NULL keys, and no `=` finds one.
+        # A key column of SQLite may hold NULL, which no `=` finds.
         known = " AND ".join(f"{name} IS NOT NULL" for name in names) + serves
         behind = f"({together}) > ({', '.join('?' * len(names))})" if len(names) > 1 else f"{together} > ?"
         page = f"ORDER BY {together} LIMIT {size}"
@@ -41,13 +41,13 @@ class Listing:
         self._next = f"SELECT DISTINCT {together} FROM {quote(table)} AS t WHERE {known} AND {behind} {page}"  # noqa: S608 - as above
 
     def after(self, connection: sqlite3.Connection, last: Sequence[Any] | None) -> list[tuple[Any, ...]]:
-        """Return the parts of the keys that follow those of *last*; None: of the first keys."""
+        """Return the page of keys after *last*, each as its parts; *last* is None for the first page."""
         try:
             return connection.execute(self._first if last is None else self._next, last or ()).fetchall()
         except sqlite3.OperationalError as error:
             if getattr(error, "sqlite_errorcode", None) is not None:
                 raise
-            # Python could not decode a text. Its message quotes the key.
+            # Python could not decode a text, and its message quotes the key.
             raise FatalError(
                 f"A key of the table {self._table!r} is not UTF-8, so that the keys cannot be listed. Correct the row."
             ) from None
@@ -55,7 +55,7 @@ class Listing:
 
 def listed(page: Sequence[tuple[Any, ...]], kinds: Sequence[type]) -> Sequence[Any]:
     """
-    Return the keys of the rows of *page* with parts of *kinds*: SQLite, like Python, finds 1 and 1.0 equal.
+    Return the keys of *page* with their numbers as *kinds*, if equal: SQLite, like Python, finds 1 and 1.0 equal.
 
     >>> listed([(1,), (2.0,), (2.5,)], [int]), listed([("a", 1)], [str, float])
     ([1, 2, 2.5], [('a', 1.0)])
@@ -74,7 +74,7 @@ def _number_of(part: Any, kind: type) -> Any:
 
 
 def is_binary(connection: sqlite3.Connection, table: str, column: str) -> bool:
-    """Return whether *column* finds texts equal only if they are the same; NOCASE and RTRIM find others equal, too."""
+    """Return whether the collation of *column* finds only identical texts equal; NOCASE and RTRIM do not."""
     # The first part of a UNION decides its collation, also for the column of a view.
     (distinct,) = connection.execute(
         f"SELECT count(*) FROM (SELECT t.{quote(column)} FROM {quote(table)} AS t WHERE 0 "  # noqa: S608 - as above

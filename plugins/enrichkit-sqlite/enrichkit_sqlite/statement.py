@@ -37,7 +37,7 @@ class Statement:
     Attributes:
         source: The table or query, for messages.
         names: Names of the value columns.
-        types: Their types, as texts of DDL; empty: not declared.
+        types: Types of the value columns, as texts of DDL; an empty one is not declared.
 
     Raises:
         FatalError: The schema does not have what *config* names.
@@ -71,7 +71,7 @@ class Statement:
     def fetch(
         self, connection: sqlite3.Connection, keys: Sequence[Key], many: bool, *, over: bool = False
     ) -> dict[Key, Value | Failure]:
-        """Return the answers to *keys*; with *over* those rows count, too, whose time is over."""
+        """Return the answers to *keys*; with *over* rows whose time is over count, too."""
         sql = self._sql_of_all if over else self._sql
         answers: dict[Key, Value | Failure] = {}
         for key in dict.fromkeys(keys):
@@ -104,11 +104,11 @@ class Statement:
         return parts
 
     def listing(self, size: int) -> Listing:
-        """Return what lists the keys of the table, at most *size* at a time."""
+        """Return a `Listing` of the keys of the table, with at most *size* keys in a page."""
         return Listing(self._table, [key.name for key in self._keys], size, self._serves)
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether a key of *kinds* that is not listed has no row."""
+        """Return whether a key of *kinds* that is not listed certainly has no row."""
         return self._is_binary and all(key.lists_all(kind) for key, kind in zip(self._keys, kinds, strict=True))
 
     def _prepare_table(self, connection: sqlite3.Connection, config: SqliteConfig, table: str) -> None:
@@ -139,7 +139,7 @@ class Statement:
                 f"{len(self._keys)}: ?1 for the first, ?2 for the second. Python says: {error}"
             ) from error
         self.names = [name for name, *_ in cursor.description]
-        # By name: after a change of the schema SQLite expands a * in the query anew, and this object does not.
+        # By name: after a change of the schema SQLite expands a * in the query to other columns than those in `names`.
         values = ", ".join(f"t.{quote(name)}" for name in self.names)
         self._sql = self._sql_of_all = f"SELECT {values} FROM {query} AS t"  # noqa: S608 - the user's own query
 
@@ -157,7 +157,7 @@ class Statement:
             self._ddl = f"struct<{','.join(fields)}>"
 
     def _rejection(self, parts: tuple[Any, ...]) -> Failure | None:
-        """Return the answer to a key with a part that its column cannot hold; None when they hold all *parts*."""
+        """Return the answer to a key with a part that its column cannot hold; None when the columns can hold all."""
         for column, part in zip(self._keys, parts, strict=True):
             if not column.takes(part):
                 type_, right = column.affinity or "of any type", type(part) in column.types

@@ -99,7 +99,7 @@ class KeyColumn:
 
     def lists_all(self, kind: type) -> bool:
         """Return whether a key of the type *kind* equals a stored value only if Python finds the two equal."""
-        # An int that REAL cannot hold exactly is refused, which is more than a miss.
+        # An int that REAL cannot hold exactly is rejected, which is an error and not a miss.
         return kind in self.types and not (kind is int and self.affinity == "REAL")
 
 
@@ -132,7 +132,7 @@ def readers(wanted: str) -> Mapping[type, Reader]:
         whole = {0: "0", 1: "1"}.get
     elif kind in _EXACT_IN:
         most = _EXACT_IN[kind]
-        whole = lambda value: str(value) if abs(value) <= most else None  # noqa: E731  # an alternative to the functions without a name of the other branches
+        whole = lambda value: str(value) if abs(value) <= most else None  # noqa: E731  # a function is assigned in the other branches, too
     return {
         int: whole,
         float: repr if kind in _EXACT_IN or not kind else _refuse,

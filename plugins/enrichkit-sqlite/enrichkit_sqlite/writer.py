@@ -1,6 +1,6 @@
 """
-The statement that writes a row, executed for each row of a call, and the check that the table gives back what it was
-given: an affinity turns the text '1.10' into the number 1.1, and a NaN into NULL.
+The statement that writes a row, executed for each row of a call, and the check that the table gives back each value as
+it was written: an affinity turns the text '1.10' into the number 1.1, and SQLite stores a NaN as NULL.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NUMBERS = (*_WHOLE, "float", "double", "decimal")
 
 class Writer:
     """
-    Writes rows to a table.
+    A writer of rows to a table.
 
     Args:
         connection: Connection to the file, for a look at its schema.
@@ -84,12 +84,12 @@ class Writer:
         Write *values* in the transaction of *connection*, and check what the table gives back.
 
         Args:
-            connection: Connection to the file, in a transaction that the caller ends: by a rollback after an error.
+            connection: Connection to the file, in a transaction that the caller commits, or rolls back after an error.
             values: One or more values by key.
-            ttl: Seconds after which they are over; None: never.
+            ttl: Seconds after which the time of the rows is over; None: never.
 
         Raises:
-            PermanentError: A key or a value cannot be written, or would come back as another one.
+            PermanentError: A key or a value cannot be written, or would be read as another value.
         """
         statement, source = self.statement, self.statement.source
         rows = {
@@ -143,7 +143,7 @@ def _stored(value: Any) -> int | float | str | bytes | None:
         value.encode()  # half a surrogate pair raises UnicodeEncodeError, a ValueError
         return value
     if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return int(value)  # of a bool, too
+        return int(value)  # makes a bool 0 or 1
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, Decimal):
@@ -156,7 +156,7 @@ def _stored(value: Any) -> int | float | str | bytes | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return *value* if JSON has each of its parts as it is; raises ValueError."""
+    """Return *value* if JSON can hold each of its parts unchanged; raises ValueError if not."""
     if isinstance(value, Mapping):
         if {*map(type, value)} - {str}:
             raise ValueError
