@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import APIResponse, Browser, Page, Route
 
     from enrichkit.observe.view import View
 
@@ -276,6 +276,20 @@ def test_it_shows_the_end_and_comes_back_with_the_server(page: Page, job: Job) -
         expect(connection(page)).to_have_text("live")
         expect(page.get_by_text(ENDED)).to_be_hidden()
     assert [] == watch.problems
+
+
+def test_an_answer_that_comes_after_the_end_does_not_undo_it(page: Page, job: Job) -> None:
+    """The page polls once when it opens, and a busy machine may show that answer after the last word of the stream."""
+    held: list[tuple[Route, APIResponse]] = []
+    page.route("**/view", lambda route: held.append((route, route.fetch())), times=1)
+    with serving(job) as server:
+        open_stream(page, server.url)
+        expect(connection(page)).to_have_text("live")
+    expect(page.get_by_text(ENDED)).to_be_visible()
+    [(route, answer)] = held
+    route.fulfill(response=answer)
+    page.wait_for_timeout(1500)
+    expect(page.get_by_text(ENDED)).to_be_visible()
 
 
 def test_another_program_on_the_port_is_the_end(page: Page, job: Job) -> None:

@@ -1091,11 +1091,15 @@ class Connection {
 
   async poll() {
     this.asking = true;
+    const ended = this.ended;
     try {
       const answer = await fetch("view", { cache: "no-store", signal: AbortSignal.timeout(5000) });
       if (answer.status === 404) this.ended = true; // another program has the port now
       if (!answer.ok) throw new Error(`status ${answer.status}`);
-      this.accept(await answer.json());
+      const view = await answer.json();
+      const late = this.ended && !ended; // the stream told the end while this answer was on its way
+      this.accept(view);
+      this.ended = late;
       return true;
     } catch {
       this.close();
