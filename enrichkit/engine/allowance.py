@@ -101,6 +101,14 @@ class Allowance:
             self._begin(call.started)
         self._count(call, now, refused=True)
 
+    def away(self, now: float) -> None:
+        """Forget the refusals of this round: the source answers nobody, so they say nothing of how many it takes."""
+        self._unanswered = 0
+        self._rests.clear()
+        self._begin(now)
+        if self._calls == self._capacity:
+            self._calls = None
+
     def answered(self, call: InFlight, now: float) -> None:
         """Note that *call* was answered."""
         if call.started >= self._refused_since:  # an answer to an older call says nothing of what came after it

@@ -300,7 +300,9 @@ class Gate:
         """Note that *call* as a whole ended with *error*, and *in_flight* go on; return whether the source is away."""
         answers = self._answers_others(call, error, in_flight)
         away = self.outage.unavailable(call, error, answers, now, doubt=not _busy(error))
-        if _busy(error) and not away:
+        if away:
+            self.allowance.away(now)
+        elif _busy(error):
             self.allowance.refused(call, now)
         self.may_hold = self.may_hold or self.outage.holds or self.allowance.holds
         return away

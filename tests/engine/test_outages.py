@@ -1266,3 +1266,21 @@ async def test_a_source_that_has_too_many_calls_for_anybody_is_away(lab: Lab, re
     refused = sum(0.55 <= seen.started < 5.0 for seen in server.calls)
     assert 50 <= refused <= 50 + 2 * 4.5 + 5
     assert task.run.stats.outages == 1
+
+
+@pytest.mark.parametrize("took", [0.01, 0.1])
+@pytest.mark.parametrize("retry_after", [None, 1.0])
+async def test_a_source_that_refused_all_calls_for_a_while_has_its_throughput_back_soon(
+    lab: Lab, retry_after: float | None, took: float
+) -> None:
+    """All calls of a round were refused because the source was away: that says nothing of how many it takes."""
+    busy = UnavailableError("refused", retry_after=retry_after, busy=True)
+
+    def step(key: Any, times: int) -> Step:
+        refuses = 1.0 <= asyncio.get_running_loop().time() < 4.0
+        return Step(after=took, error=busy) if refuses else Step(after=0.1)
+
+    _, task = lab.start(step, capacity=100)
+    task.admit_each(*range(10_000))
+    await task.end()
+    assert lab.now <= 10_000 * 0.1 / 100 + 3.0 + 2.0
