@@ -1,7 +1,8 @@
 """
 The keys and the answers of a call in columns, without a Python object for each key.
 
-`Keys` is a sequence of keys and `Answers` a mapping of answers. Each makes Python objects only when someone reads them.
+`Keys` is a sequence of keys and `Answers` a mapping of answers. Both make the Python objects only when the objects are
+read.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Keys(Sequence[Key]):
     def __init__(self, columns: Sequence[pa.Array[Any]], objects: list[Key] | Callable[[], list[Key]]) -> None:
         self.columns = tuple(columns)
         self._objects = objects
-        # For a slice of other keys: those keys, and the indices of the slice in them.
+        # If these keys are a slice of other keys: the other keys, and the indices of the slice in the other keys.
         self._part: tuple[Keys, range] | None = None
 
     def objects(self) -> list[Key]:
@@ -62,7 +63,8 @@ class Keys(Sequence[Key]):
         if isinstance(self._objects, list) or len(self.columns) > 1:
             return self.objects()[start : start + count]
         try:
-            # Of the keys that `encode` makes, only those of one column, of text or whole numbers, have no objects yet.
+            # Here the keys have no objects yet. `encode` makes such keys only from a single column of text or whole
+            # numbers.
             return list(self.columns[0][start : start + count].to_pylist())
         except UnicodeDecodeError:
             return []
@@ -71,7 +73,8 @@ class Keys(Sequence[Key]):
         """
         Return a list of objects that holds these keys, and the indices in it where the keys begin and end.
 
-        For a slice of other keys, the list is that of the other keys, so that a slice need not make a list of its own.
+        For a slice of other keys, the list holds all of the other keys, so that a slice need not make a list of its
+        own.
         """
         if self._part is None:
             return self.objects(), 0, len(self)
@@ -138,7 +141,7 @@ class Answers(Mapping[Key, Value]):
     Answers in columns: the mapping ``dict(zip(keys, values))``, without a Python object for each key.
 
     For connectors whose source answers in columns. The engine passes such answers on to the rows as columns, unless a
-    key of the call must be handled on its own.
+    key of the call must be handled separately.
 
     Args:
         keys: n of the keys of the call, each once, in any order.

@@ -140,10 +140,11 @@ class UnavailableError(TransientError):
     """
     The source gave no answer, and the key is not the reason: the next call of any key would have failed as well.
 
-    The source is not reachable, refuses connections, breaks one before it answers, starts up or shuts down, or has no
-    free connection. While the source answers nobody, the engine keeps the keys, counts no attempt, and asks by one call
-    at a time whether the source is back. While the source answers other calls, the engine asks again for the key a
-    moment later, up to eight times, and counts no attempt; from then on the error counts like any `TransientError`.
+    The source is not reachable, refuses connections, closes a connection before it answers, starts up or shuts down, or
+    has no free connection. While the source answers nobody, the engine keeps the keys, counts no attempt, and asks by
+    one call at a time whether the source is back. While the source answers other calls, the engine asks again for the
+    key a moment later, up to eight times, and counts no attempt; from then on the error counts like any
+    `TransientError`.
 
     Attributes:
         node: Name of the server that is not available, where the source has several and the others may answer; None:
@@ -193,7 +194,7 @@ class JournalError(EnrichkitError):
 
 
 class OverBudgetError(EnrichkitError):
-    """On a worker: the budget of the job is spent, so no call was made for a key. In its outcome; never raised."""
+    """The budget of the job is spent, so no call was made for a key. Used in the outcome of the key; never raised."""
 
 
 class TaskFailedError(EnrichkitError):
@@ -221,8 +222,8 @@ def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     Return ``" Did you mean 'x'?"`` when one of *known* looks like *name*, otherwise an empty text.
 
     Args:
-        name: What somebody has written.
-        known: What it may be.
+        name: The name that somebody has written.
+        known: The names that are valid.
         likeness: Least ratio of `difflib.SequenceMatcher` for the two; 0 to 1.
 
     >>> f"No column is named 'teir'.{did_you_mean('teir', ['name', 'tier'])}"

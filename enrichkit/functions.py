@@ -103,6 +103,6 @@ def place(frame: traceback.FrameSummary) -> str:
 
 
 def _is_ours(path: str) -> bool:
-    """Return whether the code at *path* is that of Python or of enrichkit."""
+    """Return whether the code at *path* belongs to Python or to enrichkit."""
     pythons = path.startswith("<frozen") or (path.startswith(_PYTHONS) and not _INSTALLED(path))
     return pythons or path.startswith(_OURS)

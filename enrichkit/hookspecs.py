@@ -33,7 +33,7 @@ def enrichkit_task_finished(stats: Stats, source: str, task: TaskInfo) -> None:
     An implementation is named by an entry point of the group `enrichkit.observers`, and may leave arguments out.
 
     Args:
-        stats: What the run did.
-        source: Name of its source.
+        stats: Statistics of the run.
+        source: Name of the source of the run.
         task: The Spark task.
     """

@@ -1,13 +1,14 @@
 """
 The protocol between the worker processes of a job and the store of a limit of the job, or of its budget's account.
 
-A limit is held by leases: a worker process asks the store a few times a second for its part of the next quarter of a
-second, and a part that is not asked for again falls back to the others. `grant` is the arithmetic;
-`docs/decisions/0051-limits-of-the-job.md` says why it is so.
+A limit is held by leases. A few times a second, each worker process asks the store for its share of the limit for the
+next quarter of a second; a share that is not asked for again falls back to the other workers. `grant` is the
+arithmetic; `docs/decisions/0051-limits-of-the-job.md` says why it is so.
 
 For a budget, a worker reserves the most that a call may take before the call leaves, and afterwards reports what the
-call has really taken. So the amounts spent and reserved together never exceed the budget, and what a call did not need
-goes to other workers. `draw` is the arithmetic; `docs/decisions/0056-budget-of-a-job.md` says why it is so.
+call has really taken. So the amounts spent and reserved together never exceed the budget, and the amount that a call
+did not need goes to other workers. `draw` is the arithmetic; `docs/decisions/0056-budget-of-a-job.md` says why it is
+so.
 
 A plugin whose store can hold limits offers a `LeaseStore` by `Connector.lease_store`.
 """
@@ -22,11 +23,11 @@ from typing import Any, Protocol
 __all__ = ["ALIVE", "Ask", "Draw", "Drawn", "Grant", "LeaseStore", "draw", "grant"]
 
 MANY = 64
-"""Number of workers of a limit above which the fair part is not computed again for each question."""
+"""Number of workers of a limit; with more workers, the fair part is not computed again for each question."""
 LEVEL_HOLDS = 0.25
-"""Seconds for which a computed fair part is then used."""
+"""Seconds for which a computed fair part is used when a limit has more than `MANY` workers."""
 ALIVE = 30.0
-"""Seconds without a question from any worker with calls in flight, after which these calls count as lost."""
+"""Seconds after which calls in flight count as lost, if no worker that has calls in flight has asked in this time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,8 +40,8 @@ class Ask:
         worker: Id of the worker process that asks.
         total: What all workers have together: 1 for a rate, or a number of calls in flight.
         wanted: The share that the worker could use; 0: it needs none any more.
-        held: The share that it has.
-        least: The share that it cannot give back: its calls in flight.
+        held: The share that the worker has.
+        least: The share that the worker cannot give back: its calls in flight.
         away: Whether the store did not answer the previous question, and the worker has gone on with its share.
         cost: For a rate: by unit, the seconds of the limit that a call takes. Empty for a number of calls in flight.
         settle: By unit, the seconds by which calls took more than was reserved for them; negative: less.
@@ -87,14 +88,14 @@ class Grant:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draw:
     """
-    The report and the question of a worker process to the store of a budget. The store may get the same one twice.
+    The report and the question of a worker process to the store of a budget. The store may get the same `Draw` twice.
 
     Attributes:
         budget: Name of the account.
         worker: Id of the worker process that asks.
         total: The budget, by unit.
         spent: The total that the worker has taken so far, by unit; it never falls.
-        held: What is reserved for its calls in flight, by unit.
+        held: The amounts that are reserved for the worker's calls in flight, by unit.
         calls: For each of the next calls, in the order in which they will leave, the most that it may take, by unit.
     """
 
@@ -151,9 +152,10 @@ def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
     """
     Return the answer to *ask*, and change *state* to what the store holds afterwards.
 
-    A share is at most a fair part of what is wanted, and at most what the others have left. With more than `MANY`
-    workers, a computed fair part is used for `LEVEL_HOLDS` seconds, and a worker that has ended keeps its share until
-    then. Otherwise each question would look at all workers, and thousands of workers ask a few times a second.
+    A share is at most the fair part, which follows from the demands of all workers, and at most what the other workers
+    have left. With more than `MANY` workers, a computed fair part is used for `LEVEL_HOLDS` seconds, and a worker that
+    has ended keeps its share until the end of these seconds. Otherwise, each question would go through all workers, and
+    thousands of workers ask a few times a second.
 
     The calls of a rate are granted one after the other on one time line for each unit, as by the generic cell rate
     algorithm: `until` is the time until which a unit is granted.
@@ -204,7 +206,10 @@ def _level(wanted: list[float], total: float) -> float:
 
 
 def _calls(state: dict[str, Any], ask: Ask, now: float, share: float, whole: bool) -> Grant:
-    """Return the grant of the calls of *share*; of one call, if *share* has less than one and *whole* is True."""
+    """
+    Return the grant of the calls that *share* allows; if *share* allows less than one call and *whole* is True, of one
+    call.
+    """
     until = state.setdefault("until", {})
     for unit in ask.cost:
         until[unit] = max(until.get(unit, 0.0) + ask.settle.get(unit, 0.0), now)
@@ -223,9 +228,9 @@ def draw(state: dict[str, Any], ask: Draw, now: float) -> Drawn:
     """
     Return the answer to *ask*, and change *state* to what the store holds afterwards.
 
-    The store keeps the sums of all workers, and what each worker has told last, so that the cost of a question does not
-    depend on the number of workers. What a killed worker had reserved stays reserved, because nobody knows whether its
-    calls were paid for.
+    The store keeps the sums of all workers, and what each worker has reported last, so that the cost of a question does
+    not depend on the number of workers. The amounts that a killed worker had reserved stay reserved, because nobody
+    knows whether its calls were paid for.
 
     Args:
         state: What the store holds of the budget; empty at first. It can be written as JSON.

@@ -153,7 +153,7 @@ class Budget:
 
     @property
     def units(self) -> dict[str, float]:
-        """What is limited, by unit."""
+        """The amounts to which the budget limits the calls, by unit."""
         given = {"tokens": self.tokens, "cost": self.cost}
         return {unit: float(amount) for unit, amount in given.items() if amount is not None}
 
@@ -164,7 +164,10 @@ def rate_of(rate: float | Rate | None) -> Rate | None:
 
 
 def requests_per_second(rate: float | Rate | None, *, processes: int = 1) -> float | None:
-    """Return the calls per second that *rate* allows to one of a number of worker *processes*; None: no limit."""
+    """
+    Return the calls per second that *rate* allows to one worker process, in a job with this number of *processes*;
+    None: no limit.
+    """
     found = rate_of(rate)
     per_second = None if found is None else found.per_second.get("requests")
     return per_second / processes if found is not None and per_second is not None and found.per == "job" else per_second

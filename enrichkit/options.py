@@ -178,7 +178,7 @@ class Preload:
 
     def wait(self, now: dt.datetime) -> float | None:
         """
-        Return the seconds from *now*, the end of a load, to the next load; None: there is none.
+        Return the seconds from *now*, the end of a load, to the next load; None if there is no next load.
 
         >>> Preload("10:15+07:00").wait(dt.datetime(2026, 7, 30, 3, 14, tzinfo=dt.UTC))
         60.0
@@ -407,7 +407,7 @@ class Options:
 
     @property
     def loads(self) -> Preload | None:
-        """How the source is loaded before the first lookup; None: it is not."""
+        """How the source is loaded before the first lookup; None if it is not loaded."""
         return self.preload if isinstance(self.preload, Preload) else Preload() if self.preload else None
 
     @property
@@ -427,7 +427,10 @@ class Options:
 
     @property
     def longest_wait(self) -> float | None:
-        """Seconds for a lookup, or for an attempt where a lookup has no limit; one of the two limits is always set."""
+        """
+        Seconds for a lookup (`timeout`), or if a lookup has no limit, for an attempt; one of the two limits is always
+        set.
+        """
         return self.timeout or self.seconds_of_attempt
 
     @property
@@ -444,7 +447,9 @@ class Options:
 
 
 LIKENESS = 0.65
-"""Least likeness of a name and an option for a hint; at 0.6, the usual value, `url` looks like `journal`."""
+"""
+Least similarity of an unknown name and an option for a hint. At 0.6, the usual value, `url` is similar to `journal`.
+"""
 
 
 def check_known(names: Iterable[str], known: Sequence[str], function: str) -> None:
@@ -464,7 +469,7 @@ def check_known(names: Iterable[str], known: Sequence[str], function: str) -> No
 
 def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
     """Raise a `ConfigError` when the *value* of the option *name* is not in *allowed*: texts, True and False."""
-    # By identity, because 1 is equal to True.
+    # True and False are compared by identity, because 1 is equal to True.
     if any(value is choice or (isinstance(choice, str) and value == choice) for choice in allowed):
         return
     texts = [choice for choice in allowed if isinstance(choice, str)]
@@ -514,8 +519,9 @@ def _check_instance(name: str, value: Any, cls: type, example: str) -> None:
 
 
 def _check_policy(name: str, value: Any) -> None:
-    # A text may be the name of a source, which the planner looks up. A class is callable, but the class of a config or
-    # connector is a slip for a config, and `default` itself a slip for default(value).
+    # A text may be the name of a source, which the planner looks up. Classes are callable, too, so a check of callables
+    # alone would accept two mistakes: the class of a config or connector instead of a config, and `default` instead of
+    # `default(value)`.
     is_slip = value is default or (isinstance(value, type) and issubclass(value, ConnectorConfig | Connector | Default))
     if is_slip or value == "" or not (isinstance(value, str | Default | ConnectorConfig) or callable(value)):
         raise ConfigError(

@@ -17,12 +17,13 @@ class Details:
     What ``details=True`` shows of each of *n* keys besides value, status and error.
 
     Attributes:
-        attempts: n numbers of calls made for a key; 0 where a stage before the source had the answer.
-        latencies: n seconds from the key's first slot to its outcome.
-        origins: n of `call`, `shared`, `preload`, `reuse`, `journal`, `cache`, `stale`, `fallback`, and `tier:` with
-            the name of the tier; None while there is none.
+        attempts: List of length n: the number of calls made for each key; 0 if a stage before the source had the
+            answer.
+        latencies: List of length n: seconds from each key's first slot to its outcome.
+        origins: List of length n: for each key `call`, `shared`, `preload`, `reuse`, `journal`, `cache`, `stale`,
+            `fallback`, and `tier:` with the name of the tier; None until the origin is known.
         paid: What the calls of a key have cost, by the index of the key; only where the source reports it. The code
-            that shows it on a row removes it here, so that only one row of the key has it.
+            that shows the cost on a row removes it here, so that only one row of the key shows it.
     """
 
     __slots__ = ("attempts", "latencies", "origins", "paid")
@@ -41,7 +42,9 @@ class Details:
         origins: Sequence[str],
         paid: Mapping[str, float] | None = None,
     ) -> None:
-        """Write *attempts*, *latency* and *paid* of all keys with *indices*, and the *origins*, one for each."""
+        """
+        Write *attempts*, *latency* and *paid* for all keys with *indices*, and for each of these keys one of *origins*.
+        """
         for index, origin in zip(indices, origins, strict=True):
             self.attempts[index] = attempts
             self.latencies[index] = latency
@@ -50,7 +53,7 @@ class Details:
             self.paid.update(dict.fromkeys(indices, paid))
 
     def select(self, indices: Sequence[int]) -> Details:
-        """Return the details of the keys with *indices*, which may repeat or omit a key; `paid` moves there."""
+        """Return the details of the keys with *indices*, which may repeat or omit a key. `paid` moves to the result."""
         selected = Details(0)
         selected.attempts = [self.attempts[index] for index in indices]
         selected.latencies = [self.latencies[index] for index in indices]
@@ -74,18 +77,19 @@ class Outcomes:
         apart: True when none of the keys is in a slice that was admitted before and has not left.
         rows: How many rows of the window the slice holds.
         tag: Data of the caller, which the engine returns untouched.
-        values: n values. None until the key is settled, where the rows get a null, and where *value_columns* has the
-            value.
+        values: List of length n: the value of each key. None until the key is settled, if its rows get a null, and if
+            *value_columns* has its value.
         value_columns: Values that came as Arrow columns, each with the indices of its keys.
-        statuses: n status codes.
-        errors: Index of a key to a redacted "ErrorClass: text", for keys that failed.
+        statuses: The status codes of the n keys, one byte each.
+        errors: For each key that failed, a redacted "ErrorClass: text", by the index of the key.
         details: Attempts, latencies and origins; None unless the user asked for details.
-        counts: n numbers of rows that have the key; needed in unordered mode only.
+        counts: List of length n: the number of rows that have each key; needed in unordered mode only.
         unsettled: How many keys still have no outcome.
         bytes: About how many bytes the settled values take.
         admitted: Loop time at which the slice came.
-        spent: Seconds that tiers took for the keys that they pass on now; these seconds count for the keys' timeout.
-        ticket: The slice's place in the queue of its run.
+        spent: Seconds that the tiers took for the keys that they pass on to the next source; these seconds count
+            towards the timeout of the keys.
+        ticket: The slice's position in the queue of its run.
     """
 
     __slots__ = (

@@ -39,7 +39,7 @@ class LimitPlan:
 @dataclass(frozen=True, kw_only=True)
 class SidePlan:
     """
-    A source with an engine of its own, beside that of a plan. Pickled with its `Plan`.
+    A source that is asked beside the main source of a plan, with an engine of its own. Pickled with its `Plan`.
 
     Attributes:
         source: Name of the source in messages.
@@ -108,13 +108,14 @@ class Plan:
         value_type: Arrow type of one value.
         default_values: Decoded `default(...)` values by option name.
         engine_key: Fingerprint of everything that an engine depends on; a worker adds a digest of the resolved secrets.
-        cache_key: Fingerprint of everything that a cache depends on; a worker adds that digest and the key types.
+        cache_key: Fingerprint of everything that a cache depends on; a worker adds a digest of the resolved secrets and
+            the types of the keys.
         many: True when a value is a list, with one element for each match of its key.
         fallbacks: The fallbacks that have to be asked.
         content_key: Fingerprint of everything that an answer depends on, the same in each program; empty where neither
             a journal nor an idempotency key needs it.
         run: Name of the run of a batch job, for idempotency keys.
-        monitor: Where the tasks push their statistics to; None: nowhere.
+        monitor: Address to which the tasks push their statistics; None: they push none.
         observers: Names of the observers whose hook `enrichkit_task_finished` is called.
         limits: The stores of the limits of the whole job.
         tiers: The sources that are asked before the source of the plan, in order.
@@ -152,7 +153,8 @@ class FrameTask:
         plan: The pickled `Plan`.
         width: How many columns of the input are handed on; further columns hold keys or the barrier only.
         keys: Numbers of the key columns.
-        names: Names of the columns that are added to those of the input; several for the fields of a struct.
+        names: Names of the columns that the output has besides those of the input; several if the fields of a struct
+            become columns.
         spread: True when the fields of the value become columns.
         inner: True when rows without a match are dropped.
         explode: True when a row leaves once for each match.

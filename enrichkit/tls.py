@@ -23,7 +23,7 @@ class TlsFiles(Protocol):
 
     @property
     def tls_ca(self) -> str | None:
-        """The certificates to trust; None: those of the system."""
+        """The certificates to trust; None: the certificates of the system."""
 
     @property
     def tls_cert(self) -> str | None:
@@ -96,7 +96,7 @@ def _stamp_of(path: str) -> tuple[int, int, int] | str:
 
 class RenewedContext:
     """
-    The TLS context for the next connection: a new one after a change of the files of its config.
+    The TLS context for the next connection: a new context when the files that the config names have changed.
 
     While files are being replaced, they may not match each other, or may be incomplete. Then the previous context is
     used, and the files are read again for the next connection.

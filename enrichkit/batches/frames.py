@@ -33,22 +33,22 @@ def submit_batches(
     """
     Submit the distinct keys of *df* to *source* in batches, which the service answers later at a lower price.
 
-    A key is submitted once: it is left out if the journal has its answer, and while an earlier batch contains it. So
-    the call may be repeated, also after the driver was killed in the middle of a call. The call runs a Spark job that
-    collects the distinct keys, and the driver talks to the service itself: the driver needs the secrets of the config,
-    and the folder of the journal.
+    A key is submitted once: it is left out if the journal has its answer, or if an earlier batch that is not collected
+    yet contains it. So the call may be repeated, even if the driver was killed in the middle of it. The call runs a
+    Spark job that collects the distinct keys, and the driver talks to the service itself: the driver needs the secrets
+    of the config, and the folder of the journal.
 
     Args:
         df: A DataFrame, not a stream.
         source: Name of a source whose connector has a batch form, or its config.
         keys: Key columns or their names, as for `enrich`. A row with a null in one of them is left out.
-        journal: The journal that gets the answers, and in which the submitted batches are noted. It has a `run_id`, or
-            is shared.
-        returns: Type of one value, as for `enrich`. When absent: the type that the config declares.
+        journal: The journal that gets the answers, and in which the submitted batches are recorded. It needs a
+            `run_id`, or must be shared.
+        returns: Type of one value, as for `enrich`. None: the type that the config declares.
         batch_requests: Most requests of a batch, 1 or more. None: as many as the service takes.
 
     Returns:
-        How far the batches are.
+        The progress of the batches.
 
     Raises:
         ConfigError: An argument, config or type is wrong, or the source has no batch form.
@@ -81,7 +81,7 @@ def collect_batches(
     every: float = 60.0,
 ) -> Batches:
     """
-    Ask how far the batches are, and write the answers of those that have ended to the journal.
+    Ask the service for the progress of the batches, and write the answers of finished batches to the journal.
 
     After that ``enrich(source, *keys, journal=journal)`` finds these answers in the journal, with the same types as the
     answers of calls, and makes calls only for keys without an answer there. `collect_batches` runs no Spark job, and
@@ -89,8 +89,8 @@ def collect_batches(
 
     Args:
         df: The DataFrame that `submit_batches` was given; only the types of its key columns count.
-        source: The same as for `submit_batches`, and so are *keys*, *journal* and *returns*: batches of another config,
-            prompt or type are not found.
+        source: The same source as for `submit_batches`. *keys*, *journal* and *returns* must be the same, too, because
+            batches of another config, prompt or type are not found.
         keys: Key columns or their names.
         journal: The journal.
         returns: Type of one value.
@@ -98,8 +98,8 @@ def collect_batches(
         every: Seconds between two questions to the service, above 0.
 
     Returns:
-        How far the batches are. A request that failed is not in the journal: the next `submit_batches` submits its key
-        again, and `enrich` asks for it.
+        The progress of the batches. A request that failed is not in the journal: the next `submit_batches` submits its
+        key again, and `enrich` asks for it.
 
     Raises:
         ConfigError: An argument, config or type is wrong, or nothing was submitted.
@@ -163,20 +163,23 @@ def _work(
 
 
 def _distinct(df: DataFrame, keys: tuple[Any, ...]) -> Iterator[Keys]:
-    """Yield the distinct keys of *df* without nulls."""
+    """Yield the distinct keys of *df*, leaving out keys with nulls."""
     from pyspark.sql import functions as F
 
     from ..worker.keys import encode
 
     columns = [F.col(key) if isinstance(key, str) else key for key in keys]
     chosen = df.select(*[each.alias(f"key{number}") for number, each in enumerate(columns)]).dropna().distinct()
-    # Spark 3.5 has no toArrow; its conversion to pandas begins with `_collect_as_arrow`.
+    # Spark 3.5 has no `toArrow`. There, `_collect_as_arrow` is called, with which Spark's own conversion to pandas
+    # begins.
     collect: Any = getattr(chosen, "toArrow", None)
     for batch in chosen._collect_as_arrow() if collect is None else collect().to_batches():  # type: ignore[operator]
         yield encode(batch.columns)[0]
 
 
 def _here(coroutine: Coroutine[Any, Any, Batches]) -> Batches:
-    """Run *coroutine* in a new thread, because that of a notebook has an event loop already, and return its result."""
+    """
+    Run *coroutine* in a new thread, because the thread of a notebook runs an event loop already; return its result.
+    """
     with ThreadPoolExecutor(1, "enrichkit-batches") as thread:
         return thread.submit(asyncio.run, coroutine).result()

@@ -1,4 +1,4 @@
-"""The result of `submit_batches` and `collect_batches`: how far the batches are."""
+"""The result of `submit_batches` and `collect_batches`: the progress of the batches."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["Batch", "Batches"]
 @dataclass(frozen=True)
 class Batch:
     """
-    One batch.
+    The progress of one batch.
 
     Attributes:
         id: Id that the service has given the batch; empty while the batch is planned.
-        status: The service's word for how far the batch is; `planned` or `submitted` until the service has said one.
+        status: The service's word for the state of the batch; `planned` or `submitted` until the service was asked.
         requests: Number of its requests.
         answered: Number of requests that the service has answered.
         missing: Number of answers that say that the source does not hold the key; part of *answered*.
-        failed: Number of requests without an answer that can be used, by the reason.
+        failed: Number of requests without a usable answer, by the reason.
         collected: Whether the batch has ended and its answers are in the journal.
-        spent: What the batch has cost, by unit, as the service says; empty until it is collected.
+        spent: Cost of the batch by unit, as the service reports it; empty until the batch is collected.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Batch:
 @dataclass(frozen=True, repr=False)
 class Batches(Report):
     """
-    The batches of one source in a journal; its `str` is the text.
+    The batches of one source in a journal; its `str` is the text to print.
 
     Attributes:
         source: Name of the source.
@@ -65,7 +65,7 @@ class Batches(Report):
 
     @property
     def spent(self) -> Mapping[str, float]:
-        """What the collected batches have cost, by unit."""
+        """Cost of the collected batches, by unit."""
         return dict(sum((Counter(each.spent) for each in self.batches), Counter()))
 
     def __str__(self) -> str:

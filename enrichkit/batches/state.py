@@ -2,8 +2,9 @@
 The states of batches on durable storage: `<journal>/<table>/batches/<folder of the scope>/<name>.json`.
 
 A batch is *planned* before it is sent, *submitted* when the service has given it an id, and *collected* when its
-answers are in the journal. Its keys are in `<name>.keys` from before it is planned until it is collected. Each file is
-written whole, so a driver that is killed leaves the state before a step or after it.
+answers are in the journal. The file `<name>.keys` holds its keys; it is written before the batch is planned, and
+deleted when the batch is collected. Each file is replaced as a whole, so if the driver is killed, a file has the state
+before a step or after it.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ __all__ = ["State", "States"]
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One batch.
+    The state of one batch.
 
     Attributes:
-        name: 32 hexadecimal digits, by which the service finds it again.
+        name: Name of the batch, 32 hexadecimal digits, by which the service finds the batch again.
         step: `planned`, `submitted` or `collected`.
         batch: Id that the service has given the batch; empty while the batch is planned.
-        at: Seconds since 1970 at which the batch was planned.
+        at: Time at which the batch was planned, in seconds since 1970.
         requests: Number of its requests.
         status: The service's word for how far the batch is; empty until the service was asked.
         answered: Number of requests that the service has answered.
         missing: Number of answers that say that the source does not hold the key; part of *answered*.
-        failed: Number of requests without an answer that can be used, by the reason.
-        spent: What the batch has cost, by unit.
+        failed: Number of requests without a usable answer, by the reason.
+        spent: Cost of the batch, by unit.
     """
 
     name: str
@@ -61,7 +62,7 @@ class States:
 
     Args:
         store: Where the journal is.
-        folder: Path of the folder below the journal.
+        folder: Path, below the journal, of the folder that holds the states.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -73,7 +74,7 @@ class States:
         Keep other processes of this machine from submitting or collecting the same batches.
 
         Raises:
-            JournalError: Another process submits or collects them now.
+            JournalError: Another process submits or collects these batches now.
         """
         if not isinstance(self._store, LocalStore):
             yield
@@ -95,7 +96,7 @@ class States:
         return sorted(found, key=lambda state: (state.at, state.name))
 
     def sweep(self) -> None:
-        """Delete the files of batches that were not planned to the end, because their driver was killed."""
+        """Delete the files of batches whose planning was cut off, because their driver was killed."""
         names = self._names()
         for name in names:
             if name.endswith((".new", ".keys")) and f"{name.partition('.')[0]}.json" not in names:

@@ -1,4 +1,4 @@
-"""From distinct keys to batches of a service, and from its answers to the journal; see `state.py` for the steps."""
+"""Turns distinct keys into batches of a service, and writes its answers to the journal; `state.py` lists the steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Work"]
 T = TypeVar("T")
 
 ATTEMPTS = 6
-"""Most attempts of a request that the service fails with transient errors; the waits double from half a second on."""
+"""Most attempts of a request that fails with transient errors; the waits double, beginning with half a second."""
 MOST_REASONS = 20
 
 
@@ -67,7 +67,7 @@ class Work:
 
     async def submit(self, slices: Iterable[Keys], most: int | None) -> Batches:
         """
-        Submit the keys that neither the journal nor an earlier batch has.
+        Submit the keys that are neither in the journal nor in an earlier batch that is not collected yet.
 
         Args:
             slices: Distinct keys.
@@ -105,7 +105,9 @@ class Work:
         return self.report(**counts)
 
     async def collect(self) -> Batches:
-        """Ask once how far the batches are, and write the answers of those that have ended to the journal."""
+        """
+        Ask the service once for the progress of the batches, and write the answers of finished batches to the journal.
+        """
         with self._states.locked():
             if any(state.step != "collected" for state in self._states.all()):
                 async with self._opened():
@@ -116,7 +118,7 @@ class Work:
         return self.report()
 
     def report(self, **counts: int) -> Batches:
-        """Return how far the batches are, according to the last words of the service."""
+        """Return the progress of the batches, as the service reported it last."""
         batches = [
             Batch(
                 id=state.batch,
@@ -147,7 +149,10 @@ class Work:
         return len(keys)
 
     async def _resume(self) -> None:
-        """Send planned batches again: their driver was killed before it knew whether the service has them."""
+        """
+        Send planned batches again, because their driver was killed before it knew whether the service had received
+        them.
+        """
         for state in self._states.all():
             if state.step == "planned":
                 requests = [self.form.request(name, key) for name, key in self._keys(state).items()]
@@ -170,7 +175,7 @@ class Work:
             self._states.put(msgspec.structs.replace(state, status=status.word, answered=status.answered))
 
     async def _gather(self, state: State, word: str, reason: str) -> None:
-        """Write the answers of a batch that has ended to the journal, and then note that the batch is collected."""
+        """Write the answers of a batch that has ended to the journal, and then record that the batch is collected."""
         spent = _Spent()
         keys = self._keys(state)
         call = Call(timeout=1.0, meter=spent)
@@ -207,11 +212,11 @@ class Work:
 
 
 _NO_ANSWER = Failure(PermanentError(""))
-"""The answer to a request whose name is in no line of the answers; None would be a miss."""
+"""Stands for the answer to a request that the service's answers do not mention; None would mean a miss."""
 
 
 class _Spent:
-    """A meter that takes the costs that the answers of a batch report."""
+    """A meter that records the costs that the answers of a batch report."""
 
     def __init__(self) -> None:
         self.units: dict[str, float] = {}
@@ -220,11 +225,11 @@ class _Spent:
         self.units.update(units)
 
     def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """Do nothing: the limits that a source reports bind calls, and a batch has none."""
+        """Do nothing: the limits that a source reports apply to calls, and a batch makes no calls."""
 
 
 async def _steady(step: Callable[[int], Awaitable[T]]) -> T:
-    """Call *step* with the number of the attempt, again after each `TransientError`, and return its result."""
+    """Return the result of *step*, called with the number of the attempt; call it again after each `TransientError`."""
     for attempt in range(ATTEMPTS - 1):
         try:
             return await step(attempt)

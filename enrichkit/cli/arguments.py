@@ -1,4 +1,4 @@
-"""Texts of the command line, converted into keys (with the code that workers use for columns) and `enrich` options."""
+"""Converts texts of the command line into options of `enrich`, and into keys (with the code of workers for columns)."""
 
 from __future__ import annotations
 

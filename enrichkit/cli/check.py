@@ -73,7 +73,7 @@ class Check:
 
     @property
     def failed(self) -> int:
-        """Number of keys without an answer; that the source does not hold a key is an answer."""
+        """Number of keys without an answer. A miss is an answer."""
         return sum(answer.status in FAILED for answer in self.answers)
 
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
@@ -194,5 +194,5 @@ def _row(answer: Answer) -> Sequence[Part]:
 
 
 def _took(passed: float) -> str:
-    """Return a measured duration as text; below a millisecond its digits say nothing."""
+    """Return a measured duration as text; below a millisecond, the resolution of the clock, only "<0.001 s"."""
     return seconds(passed) if passed >= 0.001 else "<0.001 s"

@@ -28,7 +28,7 @@ def doctor(
     options: dict[str, Any],
 ) -> Diagnosis:
     """
-    Look at the executors of a session, which is stopped at the end; see `enrichkit.doctor`.
+    Inspect the executors of a session, and stop the session at the end; see `enrichkit.doctor`.
 
     Args:
         names: Names of sources.

@@ -68,7 +68,7 @@ class Listing:
 @dataclass(frozen=True)
 class Answers:
     """
-    What a journal holds of one key.
+    The answers that a journal holds for one key.
 
     Attributes:
         key: The key as it was typed.
@@ -86,7 +86,7 @@ class Found:
 
     Attributes:
         path: Path of the journal.
-        keys: What the journal holds of each key.
+        keys: The answers that the journal holds for each key.
     """
 
     path: str
@@ -150,7 +150,7 @@ def _entries(store: Store, key: str) -> list[Entry]:
     found = find_entries(store, key)
     try:
         parts = next(csv.reader([key]), [])
-    except csv.Error:  # it is no line of CSV, so it can only be a key of one column
+    except csv.Error:  # the text is no line of CSV, so it can only be a key of one column
         return found
     return sorted(found + find_entries(store, *parts), key=lambda each: each.written_at) if len(parts) > 1 else found
 
@@ -166,7 +166,7 @@ def expire(path: str, older_than: float, scope: str | None = None) -> Expired:
 
     Raises:
         ConfigError: There is no folder *path*.
-        JournalError: The storage refuses it.
+        JournalError: The storage refuses to delete a file.
     """
     return Expired(*expire_files(_store(path), older_than, scope=scope))
 

@@ -1,4 +1,4 @@
-"""`lint`: finds all mistakes in a TOML file of sources, in one run and without contacting a source."""
+"""`lint`: finds all mistakes in a TOML file that declares sources, in one run and without contacting a source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Finding", "lint"]
 @dataclass(frozen=True)
 class Finding:
     """
-    One mistake in a file of sources.
+    One mistake in a TOML file that declares sources.
 
     Attributes:
         file: Path of the file.
@@ -46,14 +46,14 @@ class Finding:
     message: str
 
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
-        # File and line have a line of their own, because some editors and terminals turn it into a link.
+        # File and line have a line of their own, because some editors and terminals turn such a line into a link.
         yield heading(self.file if self.line is None else f"{self.file}:{self.line}")
         yield indented(self.message)
 
 
 def lint(path: Path, *, secrets: bool = True) -> tuple[int, list[Finding]]:
     """
-    Find all mistakes in a file of sources.
+    Find all mistakes in a TOML file that declares sources.
 
     Args:
         path: Path of a TOML file.
@@ -67,7 +67,7 @@ def lint(path: Path, *, secrets: bool = True) -> tuple[int, list[Finding]]:
         document = tomllib.loads(text)
     except OSError as error:
         return 0, [Finding(str(path), None, None, None, f"The file cannot be read: {error.strerror}. Name another.")]
-    except (ValueError, RecursionError) as error:  # also for 5,000 digits, or 5,000 open brackets
+    except (ValueError, RecursionError) as error:  # tomllib also raises these for 5,000 digits, or 5,000 open brackets
         place = re.search(r"at line (\d+)", str(error))
         message = f"This is not TOML: {error}. Write tables such as [sources.users] with type = 'redis'."
         return 0, [Finding(str(path), int(place[1]) if place else None, None, None, message)]
@@ -127,7 +127,7 @@ def _source_mistakes(table: dict[str, Any], *, secrets: bool) -> Iterator[Mistak
 
 
 def _name_mistakes(kind: str, cls: type[ConnectorConfig], settings: dict[str, Any]) -> Iterator[Mistake]:
-    """Yield a mistake for each of *settings* that the config class *cls* lacks, and for each absent required one."""
+    """Yield a mistake for each of *settings* that *cls* does not know, and for each absent required setting."""
     known = [field.name for field in settings_of(cls)]
     for setting in settings.keys() - known:
         hint = did_you_mean(setting, known)
@@ -154,7 +154,8 @@ def _value_mistakes(connector: type[Connector[Any]], values: dict[str, Any]) -> 
 
     A config raises only its first error. It is therefore constructed repeatedly, each time without the setting that the
     last error named. Mistakes that the config does not check itself are found by the type hints of its fields. A config
-    cannot be constructed without its required settings, so once one of them is wrong only the type hints remain.
+    cannot be constructed without its required settings, so once a required setting is wrong, only the type hints can
+    find more mistakes.
     """
     cls = connector.config_class
     of_wrong_type, remaining = _type_mistakes(cls, values), dict(values)
@@ -201,7 +202,7 @@ def _type_mistakes(cls: type[ConnectorConfig], values: dict[str, Any]) -> dict[s
 
 
 def _line_of(lines: list[str], table: str, setting: str | None = None) -> int | None:
-    """Return the line number of *setting* in *table*, or else the number of the table's header, or else None."""
+    """Return the line number of *setting* in *table*; otherwise the number of the table's header, or None."""
     header, inside = None, False
     for number, line in enumerate(lines, 1):
         if match := re.match(r"\s*\[([^\[\]]+)\]", line):

@@ -4,7 +4,7 @@ columns wide.
 
 Keys, values and messages are data that other people wrote. They are never interpreted as markup. A control character,
 and a character that the encoding of the output lacks, is shown as Python's `repr` shows it. A text that is too wide is
-folded, never cut.
+wrapped, never cut.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def heading(content: str) -> Text:
 
 
 def colour(*statuses: str) -> str:
-    """Return the style for keys with *statuses*: red if a key failed, else none if one is missing, else green."""
+    """Return the style for keys with *statuses*: red if a key failed, no style if a key is missing, otherwise green."""
     if failed := {*statuses} - {"ok", "missing"}:
         assert failed <= {*STATUSES}
         return "red"
@@ -89,8 +89,8 @@ def show(*parts: RenderableType, err: bool = False) -> None:
     with console.capture() as captured:
         for part in parts:
             console.print(part)
-    # rich fills cells up with spaces. click does the printing, because it ends the process quietly when the reader of a
-    # pipe is gone. color=True keeps click from removing the colours that rich has set.
+    # rich fills cells up with spaces, which are removed here. click does the printing, because it ends the process
+    # quietly when the reader of a pipe is gone. color=True keeps click from removing the colours that rich has set.
     lines = (line.rstrip(" ") for line in captured.get().splitlines())
     click.echo("\n".join(lines), err=err, color=True)
 

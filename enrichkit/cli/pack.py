@@ -1,4 +1,4 @@
-"""`pack`: makes an archive of the packages that executors need, or looks at an archive."""
+"""`pack`: makes an archive of the packages that executors need, or inspects an archive."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Packed:
 
     @classmethod
     def of(cls, path: str, said: Manifest) -> Packed:
-        """Return the archive *path*; *said* is the manifest of the archive."""
+        """Return the description of the archive *path*, whose manifest is *said*."""
         size = Path(path).stat().st_size
         return cls(path, size, said.python, said.platform, said.bare, said.plugins, said.packages)
 
@@ -67,7 +67,7 @@ def make(
 
 
 def check(path: str, names: Sequence[str], *, python: str | None, platform: str | None) -> Packed:
-    """Look at the archive *path*, which must have the connectors *names*."""
+    """Inspect the archive *path*, which must have the connectors *names*."""
     manifest = check_archive(path, target=_target(python, platform), plugins=names)
     return Packed.of(path, manifest)
 

@@ -44,7 +44,7 @@ class Probe:
     """
     One source and its engine, as a context manager that closes them.
 
-    Values are those of the connector: only a Spark job decodes them as the declared type.
+    Values are as the connector returns them: only a Spark job decodes them as the declared type.
 
     Attributes:
         name: Name of the source.
@@ -131,7 +131,7 @@ def describe(connector: type[Connector[Any]], config: ConnectorConfig) -> tuple[
         The DDL of one value (None when the source cannot tell it), and the seconds that the source took to open.
 
     Raises:
-        SourceError: The source could not be opened, or the question for the DDL failed.
+        SourceError: The source could not be opened, or the request for the DDL failed.
         MissingDriverError: The client package of the connector is not installed.
     """
     require_driver(connector)
@@ -190,7 +190,7 @@ def _timed(connector: Connector[Any], seconds: list[float]) -> Connector[Any]:
         except UnavailableError as error:
             raise _as_transient(error) from None
 
-    # These replace the methods of this instance only.
+    # These assignments replace the methods of this instance only.
     connector.fetch_many = timed_fetch_many  # type: ignore[method-assign]
     connector.open = open_at_once  # type: ignore[method-assign]
     return connector

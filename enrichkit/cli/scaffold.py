@@ -51,7 +51,7 @@ def new_connector(name: str, into: Path) -> Path:
     names = {"enrichkit_acme": f"enrichkit_{module}", "enrichkit-acme": folder.name, "Acme": title, "acme": name}
     for source, target in FILES.items():
         text = (files(__package__) / "template" / source).read_text(encoding="utf-8")
-        # One substitution for all names: in several, a new name that contains "acme" would itself be replaced.
+        # One substitution replaces all names: in a second one, a new name that contains "acme" would be replaced again.
         text = re.sub("|".join(names), lambda match: names[match[0]], text)
         path = folder / target.replace("enrichkit_acme", f"enrichkit_{module}")
         path.parent.mkdir(parents=True, exist_ok=True)

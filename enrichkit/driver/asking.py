@@ -17,10 +17,11 @@ T = TypeVar("T")
 
 def ask(connector: Connector[Any], question: Callable[[], Awaitable[T]], timeout: float) -> T | BaseException:
     """
-    Open *connector*, put *question* and close *connector*; return the answer, or the exception that ended this.
+    Open *connector*, put *question* and close *connector*; return the answer, or the exception that ended one of these
+    steps.
 
-    The question may take *timeout* seconds, and its thread one second more to end. The coroutine runs in a thread of
-    its own, because the thread of a notebook has an event loop already.
+    The question may take *timeout* seconds, and its thread then has one more second to end. The coroutine runs in a
+    thread of its own, because the thread of a notebook has an event loop already.
     """
     result: list[T | BaseException] = []
 

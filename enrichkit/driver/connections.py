@@ -1,4 +1,4 @@
-"""How many connections a source takes, as it told the driver, and a warning where a job would make more of them."""
+"""The number of connections that a source accepts, and a warning about jobs that would open more of them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ __all__ = ["ask_connections", "hear_connections", "known_connections", "too_many
 ASK_TIMEOUT = 5.0
 _log = logging.getLogger("enrichkit")
 _told: dict[str, int] = {}
-"""The most connections that each source takes, as the sources have told this driver program."""
+"""
+For the fingerprint of each source, the most connections that the source accepts, as it has told this driver program.
+"""
 _warned: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-"""The sources of which a warning was logged, by session."""
+"""For each session, the fingerprints of the sources about which a warning was logged."""
 
 
 class _NoSession:
-    """The key of `_warned` where there is no session."""
+    """The key of `_warned` that stands for the session when there is none."""
 
 
 _NO_SESSION = _NoSession()
 
 
 async def hear_connections(connector: Connector[Any]) -> int | None:
-    """Return how many connections the source of the open *connector* takes, and remember it; None: it does not tell."""
+    """
+    Ask the source of the open *connector* how many connections it accepts; remember and return the number, or None if
+    the source does not tell it.
+    """
     most = None
     with contextlib.suppress(Exception):  # the number only serves a warning, so an error does no harm
         most = await connector.max_connections()
@@ -45,7 +50,7 @@ async def hear_connections(connector: Connector[Any]) -> int | None:
 
 
 def ask_connections(connector: type[Connector[Any]], config: ConnectorConfig) -> int | None:
-    """Ask the source now how many connections it takes, and return the number; None: it does not tell."""
+    """Ask the source now how many connections it accepts; return the number, or None if the source does not tell it."""
     if connector.max_connections is Connector.max_connections:
         return None
     instance = connector(config)
@@ -54,14 +59,17 @@ def ask_connections(connector: type[Connector[Any]], config: ConnectorConfig) ->
 
 
 def known_connections(connector: type[Connector[Any]], config: ConnectorConfig) -> int | None:
-    """Return how many connections the source takes, as it told this driver earlier; None: it has not told."""
+    """Return how many connections the source accepts, as it told this driver earlier, or None if it has not told."""
     if connector.max_connections is Connector.max_connections:
         return None
     return _told.get(_source_of(connector, config))
 
 
 def too_many(most: int, capacity: int, slots: int, expressions: int) -> str:
-    """Return fault and remedy if the worker processes may make more than *most* connections; empty: they do not."""
+    """
+    Return a text with the fault and its remedy if the worker processes may open more than *most* connections, otherwise
+    an empty text.
+    """
     processes = slots * expressions
     if capacity * processes <= most:
         return ""
@@ -93,7 +101,7 @@ def warn_of_connections(
         connector: Its connector.
         config: Its config.
         capacity: Calls in flight per worker process.
-        slots: Task slots; None: those of the active session.
+        slots: Number of task slots; None: the number of the active session.
         expressions: Enrich expressions in a stage.
     """
     most = known_connections(connector, config)
@@ -120,7 +128,7 @@ def _active_session() -> SparkSession | None:
 
 
 def _task_slots(session: SparkSession | None) -> int | None:
-    """Return how many tasks of *session* may run at a time: by its settings, or by the cores that it has now."""
+    """Return how many tasks of *session* may run at a time: according to its settings, or else to its present cores."""
     if session is None:
         return None
 

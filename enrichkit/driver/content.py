@@ -1,9 +1,11 @@
 """
-The fingerprint of all that an answer depends on: each program that asks a source the same question has the same one.
+The fingerprint of all that an answer depends on. Programs that ask a source the same question have the same
+fingerprint.
 
 A journal finds answers by this fingerprint after a restart, and for other jobs. So the fingerprint must change with a
 query or a prompt, and with the code of a user's function and of all that the function uses, but not with the process,
-the path of a script, or a line above the function. Of what an installed package defines, only the name counts.
+the path of a script, or a line above the function. A class or function that an installed package defines counts by its
+name only.
 """
 
 from __future__ import annotations
@@ -27,12 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["content_of"]
 
 CHANGES_ANSWERS = "changes_answers"
-"""A key in the metadata of a config's field; False there: answers do not depend on the field, such as a price."""
+"""
+A key in the metadata of a config's field. Its value is False if answers do not depend on the field, such as a price.
+"""
 _OF_THE_PROCESS = frozenset(
     ("__module__", "__dict__", "__weakref__", "__doc__", "__firstlineno__", "__slotnames__", "__static_attributes__")
 )
 _PLAIN = (str, bytes, int, float, complex, type(None), type(...), Secret)
-"""Types without parts. Of a `Secret` only the reference is compared: another password does not change an answer."""
+"""
+Types of values without parts. A `Secret` counts by its reference only: another password does not change an answer.
+"""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -44,17 +50,20 @@ def content_of(connector: type[Connector[Any]], config: ConnectorConfig, value_t
 
 
 class _Writer:
-    """Writes texts that are equal for equal values, and for code that does the same."""
+    """A writer of texts that are equal for equal values, and for functions and classes whose code does the same."""
 
     def __init__(self) -> None:
-        # `_written` has the functions and classes that have their text already, `_open` the values whose text is being
-        # made. When one of them comes again, its number is written. `_written` keeps its objects alive, so that no
-        # other object gets the id of one.
+        # `_written` holds the functions and classes that have their text already, `_open` the values whose text is
+        # being made. If such a value occurs again, its number is written instead of its text. `_written` keeps its
+        # objects alive, because the id of an object that is gone may be given to another object.
         self._written: dict[int, tuple[int, Any]] = {}
         self._open: dict[int, int] = {}
 
     def text(self, value: Any) -> str:
-        """Return the text of *value*; a number if it is being written, or is a function or class already written."""
+        """
+        Return the text of *value*; a number if *value* is being written, or is a function or class that was written
+        before.
+        """
         if isinstance(value, _PLAIN) and type(value) in _PLAIN:
             return f"{type(value).__name__}:{value!r}"
         if (depth := self._open.get(id(value))) is not None:
@@ -114,7 +123,7 @@ def _outer(function: FunctionType, writer: _Writer) -> Iterator[str]:
             yield f"{name}={writer.text(cell.cell_contents)}"
         except ValueError:  # the variable has no value yet
             yield f"{name}:"
-    # Names of attributes are among these names; such a name may by chance be the name of a global, too.
+    # These names include names of attributes, and an attribute may by chance have the same name as a global.
     names = sorted(_names(function.__code__))
     for name in names:
         if name in function.__globals__ and not name.startswith("__"):  # such as `__file__`, the path of the file
@@ -199,7 +208,7 @@ def _counts(member: str) -> bool:
 
 
 def _code(code: CodeType, writer: _Writer) -> str:
-    """Return a text of what *code* does, without its file and its line numbers."""
+    """Return a text that describes what *code* does, without its file and its line numbers."""
     takes = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)
     does = f"{code.co_code.hex()} {code.co_exceptiontable.hex()}"

@@ -23,14 +23,15 @@ _SAMPLES: tuple[tuple[Any, Any], ...] = (
     (pa.types.is_time, dt.time(1)),
     (pa.types.is_duration, dt.timedelta(1)),
 )
-"""For each kind of Arrow type, a value that fits into every declared type that can take any value of the kind."""
+"""For each kind of Arrow type a sample value. It fits into every declared type that can hold some value of the kind."""
 
 
 def check_declared(name: str, declared: pa.DataType, told: pa.DataType) -> None:
     """
     Raise a `ConfigError` if no value of the type *told* fits into *declared*, so that each row would be an error.
 
-    The check decodes a sample of the type, as a worker decodes values. It refuses nothing where it has no sample.
+    The check decodes a sample value of the type *told*, as a worker decodes values. If there is no sample of this type,
+    nothing is raised.
 
     Args:
         name: Name of the source, for the message.
@@ -64,7 +65,7 @@ such a value does not fit. Declare string, or leave returns= out.
 
 
 def _sample(data_type: pa.DataType) -> Any:
-    """Return a sample value of *data_type*; None where no value stands for all values of the type."""
+    """Return a sample value of *data_type*; None if no single value can stand for all values of the type."""
     if pa.types.is_timestamp(data_type):
         return dt.datetime(2000, 1, 1, tzinfo=dt.UTC if data_type.tz else None)
     return next((sample for is_kind, sample in _SAMPLES if is_kind(data_type)), None)

@@ -1,5 +1,5 @@
 """
-Checks the fallbacks of a lookup on the driver, and plans those that have to be asked.
+Checks the fallbacks of a lookup on the driver, and plans the fallbacks that have to be asked.
 
 A fallback is a `default(value)`, another source, or a function of the key. The worker asks another source or a function
 after the first source, with limits of its own; each of them becomes a `FallbackPlan`. Options that name the same
@@ -47,7 +47,8 @@ def plan_fallbacks(
         names: Name of each key column, as in `make_plan`.
 
     Raises:
-        ConfigError: There is no such source, it does not fit the keys or the type, or a function cannot travel.
+        ConfigError: A source does not exist, or does not fit the keys or the type, or a function cannot travel to the
+            workers.
     """
     fallbacks: dict[str, FallbackPlan] = {}
     for name, policy in _policies_to_ask(options):
@@ -123,7 +124,8 @@ def _plan_function(name: str, function: Callable[[Any], Any], options: Options) 
 
 def options_for_worker(options: Options) -> Options:
     """
-    Return *options* with fallbacks that a worker can unpickle: `default(None)` for a default value, "null" for others.
+    Return *options* with fallbacks that a worker can unpickle: `default(None)` for a default value, "null" for a source
+    or a function.
 
     The workers may not have the class or function of a fallback. Default values travel decoded in the plan, and
     fallbacks that have to be asked travel as a `FallbackPlan`.
@@ -135,7 +137,7 @@ def options_for_worker(options: Options) -> Options:
 
 def _check_source_name(name: str, policy: str) -> None:
     known = source_names()
-    if policy not in known and policy not in FIRST_PARTY:  # for these, `find_source` says how to install the plugin
+    if policy not in known and policy not in FIRST_PARTY:  # `find_source` says how to install these plugins
         hint = did_you_mean(policy, ["fail", "null", "default", *known])
         raise ConfigError(
             f"{name} is {policy!r}; it must be 'fail', 'null', default(value), a function of the key, or a source: "
@@ -172,7 +174,7 @@ def fallback_capacities(options: Options) -> dict[str, int]:
 
 
 def default_values(options: Options, value_type: pa.DataType) -> dict[str, Any]:
-    """Return the decoded `default(...)` values by option name. Raises `ConfigError` when one does not fit."""
+    """Return the decoded `default(...)` values by option name. Raises `ConfigError` when a value does not fit."""
     from ..values.decode import decoder
 
     decode = decoder(value_type, "python")

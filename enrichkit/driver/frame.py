@@ -73,8 +73,8 @@ def enrich_frame(
         barrier: A column or its name, for ``ordered=False``: rows before a change of its value leave before all rows
             after the change. The end of a partition, and so of a micro-batch, is always a barrier.
         columns: Names of the fields of the value to keep, in this order; None: all fields.
-        shuffle: True: Spark first sends all rows with the same key to one task, so that the whole job asks once for a
-            key. Rows without a key are spread evenly over all tasks. Spark chooses the number of tasks, as for
+        shuffle: True: Spark first sends all rows with the same key to one task, so that the whole job asks for each key
+            only once. Rows without a key are spread evenly over all tasks. Spark chooses the number of tasks, as for
             ``repartition("key")``; a number, 1 to 1,000,000, sets it instead, as for ``repartition(200, "key")``. The
             order of the rows changes.
         returns: Type of one match, as for `enrich`. When absent: the type that the config declares or that the source
@@ -85,7 +85,7 @@ def enrich_frame(
         A DataFrame with the columns of *df*, followed by the columns of values.
 
     Raises:
-        UnknownConnectorError: Nothing is named *source*. Raised here, on the driver.
+        UnknownConnectorError: No source and no plugin has the name *source*. Raised here, on the driver.
         ConfigError: An argument, option, config or type is wrong, or a column would occur twice. Raised here, on the
             driver.
         LookupFailedError: On a worker, when a lookup fails and its policy is ``"fail"``.
@@ -173,7 +173,10 @@ def _check_options(options: Mapping[str, Any], source: str | ConnectorConfig | T
 
 
 def _check_column(argument: str, column: Any, other_form: str = "") -> None:
-    """Raise a `ConfigError` when *column* is neither a column nor a name; *other_form* ends the list of valid forms."""
+    """
+    Raise a `ConfigError` when *column* is neither a column nor a name; *other_form* is added to the valid forms in the
+    message.
+    """
     if not isinstance(column, str) and not hasattr(column, "alias"):
         raise ConfigError(
             f"{argument} is {column!r}; it must be a column or the name of one{other_form}, for example "

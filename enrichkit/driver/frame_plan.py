@@ -122,12 +122,12 @@ def join(
 
 def _shuffled(numbered: DataFrame, keys: Sequence[int], partitions: int | None) -> DataFrame:
     """
-    Return *numbered* with all rows of a key in one partition, and the rows without a key spread over all of them.
+    Return *numbered* with all rows of a key in one partition, and the rows without a key spread over all partitions.
 
-    Spark's adaptive execution may join small partitions, but it splits none. With the hint REBALANCE it would split
-    some, and the rows of a key could be in two tasks. Rows without a key are spread by a hash of their other columns
-    and of the partition that they come from, not by a random number, because a repeated task of the shuffle has to send
-    each row to the same place as before.
+    Spark's adaptive execution may merge small partitions, but it splits none. With the hint REBALANCE, it would also
+    split partitions, and the rows of a key could be in two tasks. Rows without a key are spread by a hash of their
+    other columns and of the partition that they come from, not by a random number, because a repeated task of the
+    shuffle has to send each row to the same partition as before.
     """
     columns = [F.col(f"c{place}") for place in keys]
     null = reduce(or_, (column.isNull() for column in columns))
@@ -150,7 +150,7 @@ def _answer_type(source: str, declared: t.DataType, arguments: Join) -> t.DataTy
 
 
 def _added_fields(answer_type: t.DataType, plan: Plan, arguments: Join) -> tuple[list[t.StructField], bool]:
-    """Return the fields that are added to those of the DataFrame, and whether they are the fields of a struct."""
+    """Return the fields that the DataFrame gets in addition, and whether these are the fields of a struct value."""
     value = answer_type
     if arguments.many is True:
         assert isinstance(value, t.ArrayType)
@@ -221,8 +221,8 @@ def _locate_columns(df: DataFrame, parts: Sequence[Column | str], same: Any) -> 
         same: Function that returns equal texts for names that are the same to Spark.
 
     Returns:
-        *df*, with a further column behind its own for each part that is not the plain name of one of these columns; and
-        the number of the column of each part.
+        *df*, with a column appended for each part that is not the plain name of a column of *df*; and for each part the
+        index of its column.
     """
     names = [same(name) for name in df.columns]
     places: list[int] = []

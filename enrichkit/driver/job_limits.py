@@ -83,7 +83,7 @@ def _plan(option: str, limit: Rate | Limit | Budget, source: str, of: ConnectorC
         )
     if limit.name is not None:
         name = f"{option}:{limit.name}"
-    else:  # two services may share the connector's name, and columns of one service may have different types
+    else:  # with the config, because two services may share the name; without `returns`, which may differ by column
         asked = {each.name: getattr(of, each.name) for each in fields(of) if each.name != "returns"}
         name = f"{option}:{source}:{digest(canonical_text(asked))[:16]}:{PROGRAM}"
     return LimitPlan(option=option, name=name, source=store, connector=connector, config=config)

@@ -61,12 +61,15 @@ def pickle_value(value: Any, *parts: Any) -> bytes:
 
 
 def pickle_module_of(function: Any) -> bytes:
-    """Pickle *function* by value, with what its module defines, for workers that may not have enrichkit."""
+    """
+    Pickle *function* by value, together with the definitions of its module that it uses, for workers that may not have
+    enrichkit.
+    """
     return _pickle(function, {function.__module__: sys.modules[function.__module__]})
 
 
 def _pickle(value: Any, by_value: Mapping[str, ModuleType]) -> bytes:
-    """Pickle *value*; what the modules *by_value* define travels by value."""
+    """Pickle *value*. Classes and functions that the modules *by_value* define travel by value."""
     from pyspark import cloudpickle as _cloudpickle
 
     cloudpickle: Any = _cloudpickle  # it has no types
@@ -115,7 +118,7 @@ def identity_of(connector: type[Connector[Any]], config: ConnectorConfig) -> lis
     # call leaves it there before the fingerprint is made.
     config.__reduce_ex__(2)
     code = "" if is_installed(connector) else _code_of(connector)
-    # A digest of the config, because the caller keeps these texts in a variable, which a traceback may show.
+    # The config is given as a digest, because the caller keeps these texts in a variable, which a traceback may show.
     return [connector.__module__, connector.__qualname__, code, digest(canonical_text(config))]
 
 
@@ -127,9 +130,9 @@ def is_installed(part: Any) -> bool:
 
 def canonical_text(value: Any) -> str:
     """
-    Return a text that is equal for equal configs and different for different ones.
+    Return a text that is equal for equal configs and different for different configs.
 
-    `repr` would not do: it hides secrets.
+    `repr` cannot serve as this text, because it hides secrets.
     """
     if callable(value):
         return f"{name_of(value)}:{_code_of(value)}"

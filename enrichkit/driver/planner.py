@@ -42,7 +42,7 @@ __all__ = ["check_preload", "is_local", "limits_of", "make_plan", "names_of", "w
 OPTIONS = frozenset(field.name for field in fields(Options))
 DESCRIBE_TIMEOUT = 30.0
 CHECK_TIMEOUT = 2.0  # seconds for a question that only serves an early error
-SECRET_MIN = 4  # characters; to replace each "a" by *** would make the message unreadable and hide no secret
+SECRET_MIN = 4  # characters; a shorter secret is not replaced: *** for each "a" would make the message unreadable
 WINDOW_MIN = 20_000
 # Default of `window`, in rounds of calls. The rows of the window should fit into the processor's cache: on a busy
 # machine a Redis key took 0.9 us CPU in a window of 20,000 rows and 1.3 us in one of 80,000. A source with neighbours
@@ -72,7 +72,7 @@ def make_plan(
         many: Whether a value is a list, with one element for each match of its key.
         shape: Function from the name of the source and the type of one value to the type of one answer; None: these
             types are the same.
-        names: Name of each key column, None for an expression without one; empty: no names are known.
+        names: Name of each key column, None for an expression without a name; empty: no names are known.
 
     Raises:
         ConfigError: An option, the source, its config or the declared type is wrong. On the driver.
@@ -149,7 +149,8 @@ def make_plan(
 
 def names_of(columns: Sequence[Column | str]) -> list[str | None]:
     """
-    Return the name of each of *columns*: the last part of a name such as `t.title`, or an alias; None: it has none.
+    Return the name of each of *columns*: the last part of a name such as `t.title`, or an alias; None for a column
+    without a name.
 
     A column tells its name only by its `repr`, which is the same for `col("a")` and `lit("a")`.
     """
@@ -161,7 +162,9 @@ def names_of(columns: Sequence[Column | str]) -> list[str | None]:
 
 
 def _name_of_run(options: Options, instance: Connector[Any], beside: Sequence[SidePlan]) -> str:
-    """Return the name of a batch job's run, for idempotency keys: `run_id` or a random one; empty: not needed."""
+    """
+    Return the name of a batch job's run, for idempotency keys: `run_id` or a random name; empty if no source needs it.
+    """
     if not instance.idempotency_keys and not any(each.content_key for each in beside):
         return ""
     named = None if options.journal is None else options.journal.run_id
@@ -181,11 +184,11 @@ def _content(
 def check_secrets(config: ConnectorConfig) -> None:
     """
     Raise a `ConfigError` when a `Secret` of *config* is absent from the environment of this process, and therefore from
-    each worker's.
+    the environment of each worker.
 
-    Only a classic session with a local master tells where its workers run. They have the environment of this process,
-    and the variables of `spark.executorEnv`. A secret in a file is not checked, because the file may be created before
-    the job starts.
+    Only a classic session with a local master tells where its workers run. Workers on this machine have the environment
+    of this process, and the variables of `spark.executorEnv`. A secret in a file is not checked, because the file may
+    be created before the job starts.
     """
     secrets = [secret for secret in secrets_of(config) if secret.kind == "env"]
     context = _local_context() if secrets else None
@@ -214,8 +217,8 @@ def _check_with_source(name: str, connector: Connector[Any], declared: pa.DataTy
     """
     Raise a `ConfigError` if the source tells a type that does not fit into the type *declared*.
 
-    The source is asked only where the workers run on this machine, because elsewhere perhaps only the workers reach
-    the source and its secrets. When the source cannot be asked, nothing is raised: the worker will report the reason.
+    The source is asked only if the workers run on this machine. Otherwise, perhaps only the workers can reach the
+    source and its secrets. When the source cannot be asked, nothing is raised: the worker will report the reason.
     """
     from ..values.types import arrow_type_of
     from .declared import check_declared
@@ -267,7 +270,7 @@ def limits_of(name: str, instance: Connector[Any], options: Options) -> tuple[in
 
 
 def why_unlisted(instance: Connector[Any]) -> str:
-    """Return why the connector *instance* cannot list the keys of its source; empty: it can."""
+    """Return why the connector *instance* cannot list the keys of its source; an empty text if it can."""
     if type(instance).scan is Connector.scan:
         return f"The connector {instance.name!r} has no scan, which lists the keys."
     return instance.cannot_scan
@@ -316,11 +319,11 @@ def _ask_type(name: str, connector: Connector[Any]) -> str:
 
 
 def _describe(connector: Connector[Any], timeout: float) -> str | BaseException | None:
-    """Return the result of `Connector.describe`, or the exception that ended it; *timeout* is that of `ask`."""
+    """Return the result of `Connector.describe`, or the exception that ended it; *timeout* is passed to `ask`."""
 
     async def question() -> str | None:
         described = await connector.describe()
-        if connector.encoding == "python":  # `open` has connected; for JSON and text the first lookup connects
+        if connector.encoding == "python":  # such a connector connects in `open`, others at the first lookup
             await hear_connections(connector)
         return described
 

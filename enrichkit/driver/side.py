@@ -22,7 +22,10 @@ __all__ = ["engine_of", "find_side", "side_options"]
 
 
 def find_side(where: str, source: str | ConnectorConfig) -> tuple[str, type[Connector[Any]], ConnectorConfig]:
-    """Return name, connector class and config of *source*; error messages begin with *where*, which names its place."""
+    """
+    Return name, connector class and config of *source*. *where* says where the user named the source, and begins the
+    error messages.
+    """
     try:
         name, connector, config = find_source(source)
         require_driver(connector)
@@ -51,7 +54,10 @@ def engine_of(
 
 
 def side_options(options: Options, *, repeatable: bool) -> Options:
-    """Return the options for the lookups of a fallback or tier: with a timeout of its own, and no option about rows."""
+    """
+    Return the options for the lookups of a fallback or tier: the timeout is for these lookups alone, and options that
+    concern rows are off.
+    """
     retry = options.retry
     return replace(
         options,

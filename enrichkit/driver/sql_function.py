@@ -50,7 +50,7 @@ def register_function(
             refused: SQL passes keys unchanged, and in pandas an integer beside a null is a float.
 
     Raises:
-        UnknownConnectorError: Nothing is named *source*. Raised here, on the driver.
+        UnknownConnectorError: No source and no plugin has the name *source*. Raised here, on the driver.
         ConfigError: An argument, option, config or type is wrong. Raised here, on the driver.
 
     >>> register_function(spark, "user_of", "users")

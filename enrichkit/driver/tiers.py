@@ -1,4 +1,4 @@
-"""Plans the tiers before a source: each is a source with an engine of its own, as a fallback is."""
+"""Plans the tiers before a source. Like a fallback, each tier is a source with an engine of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ __all__ = ["check_tiers", "main_source", "plan_tiers", "tier_capacities"]
 
 
 def main_source(source: str | ConnectorConfig | Tiers) -> str | ConnectorConfig:
-    """Return the source to which options and messages refer: *source*, or the last one of tiers."""
+    """
+    Return the source to which options and messages refer: *source* itself, or the last source if *source* is tiers.
+    """
     return source.sources[-1] if isinstance(source, Tiers) else source
 
 
@@ -46,10 +48,10 @@ def plan_tiers(
     many: bool,
 ) -> tuple[TierPlan, ...]:
     """
-    Return the plans of all tiers of *source* but the last one.
+    Return the plans of all tiers of *source* except the last one.
 
     Args:
-        source: What the user named.
+        source: Name of a source, its config, or tiers.
         options: Options of the lookup.
         keys: Number of key columns; None: not known yet.
         spark_type: Type of one value of the last source.
@@ -66,7 +68,9 @@ def plan_tiers(
 
 
 def check_tiers(source: Tiers, options: Options, *, many: bool = False) -> None:
-    """Raise a `ConfigError` when the tiers of *source* leave no time to the last one, or would have to store lists."""
+    """
+    Raise a `ConfigError` when the tiers of *source* leave no time for its last source, or would have to store lists.
+    """
     spent = source.timeout * (len(source.sources) - 1)
     if options.timeout is not None and spent >= options.timeout:
         raise ConfigError(

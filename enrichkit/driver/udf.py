@@ -87,7 +87,8 @@ def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> 
     A key travels as an array of one element, a text as its bytes, a timestamp as text, and the value inside a struct.
     In a plain pandas Series an integer key beside a null would become a float, so that 2^53 + 1 would become the key of
     another user; a text that is not UTF-8, which Spark allows, would fail the task; a timestamp would lose its instant
-    in the hour that the session's time zone has twice; and a null struct would come back as a struct of nulls.
+    in the hour that is repeated in autumn in the session's time zone; and a null struct would come back as a struct of
+    nulls.
     """
     import pandas as pd
     from pyspark.sql import functions as F
@@ -116,7 +117,7 @@ def _instant(timestamp: Column) -> Column:
     """Return *timestamp* as text, see `pandas_arrow`."""
     from pyspark.sql import functions as F
 
-    # Without the condition Spark 4.3 raises a NullPointerException for a null.
+    # Without the condition, Spark 4.3 raises a NullPointerException for a null.
     return F.when(timestamp.isNotNull(), F.to_csv(F.struct(timestamp.alias("k")), INSTANT))
 
 

@@ -30,26 +30,26 @@ __all__ = ["Account"]
 
 class Account:
     """
-    A part of the budget of the job.
+    This process's share of the job's budget, with the interface of a `leases.Share`.
 
     Args:
         budget: The budget of all worker processes.
         free_slots: Returns how many more calls this process may have in flight.
-        lessee: Asks the store.
+        lessee: The client that asks the store for reservations.
 
     Attributes:
-        lessee: Asks the store.
+        lessee: The client that asks the store for reservations.
         away, held: As in `leases.Share`. `held` is always 0, because a budget is exact: while the store is away, only
-            calls with a reservation leave.
+            calls that have a reservation leave.
         total: The budget, by unit.
         calls: What is reserved for each call in flight, by unit.
         waiting: Whether a call waits for an answer of the store.
-        spent_up: Whether the budget had no room for the first call of the last question, while neither this process nor
-            another one may give anything back.
+        spent_up: Whether the store's last answer reserved nothing for the first call that was asked for, although no
+            process, this one included, has a reservation that it may give back.
     """
 
     AHEAD = 1.5
-    """Calls to reserve for until the next answer, as a multiple of the calls that have left since the last question."""
+    """The process reserves ahead for this many times the calls that have left since its last question to the store."""
 
     __slots__ = (
         "_average",
@@ -91,7 +91,7 @@ class Account:
         self._wanted_at = float("-inf")
 
     def most_of(self, connector: Connector[Any], group: Group) -> dict[str, float]:
-        """Return the most that a call of *connector* for *group* may take; raises what the connector raises."""
+        """Return the most that a call of *connector* for *group* may take, by unit; its `most()` may raise."""
         keys: tuple[Any, ...] = tuple(
             chain.from_iterable(held.keys if isinstance(held, Bundle) else (held.key,) for held in group)
         )
@@ -118,11 +118,15 @@ class Account:
         return self.spent_up and not self.calls and any(most[unit] > left for unit, left in self._left.items())
 
     def delay(self, now: float) -> float:
-        """Return 0 when it is worth trying to `take`, else the seconds after which to ask again."""
+        """Return 0 when a call may try to `take` its reservation, else the seconds after which to ask again."""
         return HOLD if self.waiting else 0.0
 
     def ended(self, call: InFlight, reported: Mapping[str, float] | None) -> None:
-        """Count what *call* took: by unit, what it *reported*, or else its reservation; None: the call was not sent."""
+        """
+        Count what *call* took: of each unit the *reported* amount, or the reservation if the report lacks the unit.
+
+        If *reported* is None, the call was not sent, and nothing is counted.
+        """
         for unit, most in self.calls.pop(call).items():
             if unit in self._spent and reported is not None:
                 self._spent[unit] += reported.get(unit, most)
@@ -140,14 +144,14 @@ class Account:
         return now - self._wanted_at >= IDLE and not self.calls and self._told == self._spent
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Draw:
-        """Return the question to the store; the *last* one counts the reservations of calls in flight as spent."""
+        """Return the question to the store; with *last*, it counts the reservations of calls in flight as spent."""
         in_flight = {unit: sum(most[unit] for most in self.calls.values()) for unit in self.total}
         spent, calls = dict(self._spent), []
         if last:
             spent = {unit: amount + in_flight[unit] for unit, amount in spent.items()}
             in_flight = dict.fromkeys(self.total, 0.0)
         elif self.waiting:
-            self._ready = dict.fromkeys(self.total, 0.0)  # too little for the call that waits
+            self._ready = dict.fromkeys(self.total, 0.0)  # give them back: they are too small for the call that waits
             further = max(self._free_slots() - 1, 0)
             calls = [self._first, *[dict(self._average)] * further]
         elif now - self._wanted_at < IDLE:
@@ -181,5 +185,5 @@ class Account:
         return now + AGAIN
 
     def told(self) -> str:
-        """Return the share as users read it."""
+        """Return the share as messages show it: a budget has no share with which calls could go on."""
         return "nothing"

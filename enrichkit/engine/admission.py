@@ -27,7 +27,7 @@ __all__ = ["admit", "admit_keys", "attach", "index_all"]
 
 
 def admit(run: Run, outcomes: Outcomes) -> None:
-    """Take one slice of rows into *run*: its place in the queue, its rows without a key, and its keys."""
+    """Take the slice *outcomes* into *run*: give it a ticket, emit its rows without a key, and admit its keys."""
     outcomes.ticket = run.queue.put(outcomes)
     outcomes.admitted = run.engine.now()
     keys = outcomes.keys
@@ -49,24 +49,24 @@ def admit(run: Run, outcomes: Outcomes) -> None:
     if absent and run.serves_stale and run.engine.gate.outage.since is not None:
         absent = _take_stale(run, outcomes, absent)
     run.remembers = bool(run.writers) or any(stage.active for stage in run.stages)
-    if not absent or run.closed:  # a stage that cannot be asked may fail the task
+    if not absent or run.closed:  # a stage that could not be asked may have failed the task, which closes the run
         return
     if run.tiers:
-        outcomes.apart = False  # keys of a later slice may be asked for first
+        outcomes.apart = False  # the tiers may pass on keys of a later slice first
         run.tiers[0].ask(outcomes, absent)
     else:
         admit_keys(run, outcomes, absent)
 
 
 def _take_known(run: Run, outcomes: Outcomes, stage: Stage, indices: Sequence[int]) -> Sequence[int]:
-    """Settle those of the keys with *indices* that *stage* knows; return the indices of the others."""
+    """Settle the keys at *indices* that *stage* knows; return the indices of the other keys."""
     keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
     asked = keys if len(indices) == len(keys) else [keys[index] for index in indices]
     found = stage.get_many(asked, run.engine.now())
     if run.refresher is not None and stage is run.cache:
         run.refresher.refresh(asked)
     hits, missed, absent = indices, [], []
-    # `all` takes 4 ns for each value and the set 13 ns. The set is needed only where a value is false: it may be a
+    # `all` takes 4 ns for each value and the set 13 ns. The set is needed only if a value is false: the value may be a
     # mark, but also an empty value, a zero or a null.
     if not all(found) and MARK in set(map(type, found)):
         absent = [index for index, value in zip(indices, found, strict=True) if value is ABSENT]
@@ -89,7 +89,7 @@ def _take_known(run: Run, outcomes: Outcomes, stage: Stage, indices: Sequence[in
 
 
 def _take_stale(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> Sequence[int]:
-    """While the source is away, settle those of the keys with *indices* that have a stale value; return the others."""
+    """While the source is away, settle the keys at *indices* that have a stale value; return the other indices."""
     keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
     known = run.old_values([keys[index] for index in indices])
     hits = [index for index in indices if keys[index] in known]
@@ -113,7 +113,7 @@ def _tell_earlier(run: Run, stage: Stage, keys: Sequence[Any], values: Sequence[
 
 
 def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
-    """Queue the keys of *outcomes* with *indices*; a key that is already asked for waits for that lookup or call."""
+    """Queue the keys of *outcomes* at *indices*; a key that is asked for already waits for that lookup or call."""
     keys, table, size = outcomes.keys, run.table, run.engine.batch_size
     if len(indices) < len(keys):
         every = list(keys)
@@ -136,7 +136,7 @@ def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
 
 
 def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Sequence[int]) -> None:
-    """Queue *keys* in bundles of one call each, or in one bundle where neighbours are asked for together."""
+    """Queue *keys* in bundles of one call each, or in one bundle if the run asks for neighbours together."""
     size = run.engine.batch_size
     if run.pending.neighbours:
         size = max(size, len(keys))
@@ -153,7 +153,7 @@ def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Seq
 
 
 def index_all(run: Run) -> None:
-    """Enter in the table all bundles that are not in it yet, because a slice comes that may have some of their keys."""
+    """Enter all bundles that are not in the table yet, because the next slice may have some of their keys."""
     asked = (bundle for call in run.in_flight() for bundle in call.bundles)
     for bundle in chain(run.pending.bundles(), asked):
         if not bundle.entered:

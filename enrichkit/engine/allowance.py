@@ -1,14 +1,14 @@
 """
-How many calls may be in flight at a source that refuses some of them because it has too many.
+The number of calls that may be in flight at a source that refuses some calls because it has too many of them.
 
 After a round of calls in which more than a few were refused, the allowance shrinks to the share that was answered.
 After a round in which nearly all were answered, at least a second after the last fall, the allowance rises by one call
 or by a tenth, whichever is more. A slot whose call was refused rests for a moment, and no other slot takes its place
-until a call that left later is answered: a source that refuses all calls is asked by each slot once.
+until a call that left later is answered. So a source that refuses all calls gets one call of each slot.
 
-A source may refuse calls for another reason: one of the servers behind a load balancer is full. A lower allowance does
-not lower the share of refusals then, and the answers per second fall in proportion to the calls in flight. So the
-allowance returns to what it was before it fell, and refusals change nothing for a while.
+A source may refuse calls for another reason, for example because one of the servers behind a load balancer is full.
+Then a lower allowance does not lower the share of refusals, and the answers per second fall in proportion to the calls
+in flight. In this case the allowance returns to its value before the fall, and for a while refusals do not change it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Allowance"]
 
 class Allowance:
     """
-    The calls that may be in flight, between 1 and *capacity*. Lives on the loop thread.
+    The number of calls that may be in flight, between 1 and *capacity*. Lives on the loop thread.
 
     Args:
         capacity: Number of slots.
@@ -41,9 +41,9 @@ class Allowance:
     CALM, STEP = 1.0, 1.1
     """Seconds after a fall before the allowance may rise, and the factor by which it rises in a round."""
     MOST = 0.5
-    """Share of refusals beyond which the source has too many calls, however many it answers per second."""
+    """Share of refusals above which the source counts as overloaded, however many calls it answers per second."""
     USELESS, USELESS_MAX = 2.0, 60.0
-    """First and most seconds for which refusals change nothing after fewer calls were of no use; doubled each time."""
+    """First and most seconds for which refusals do not count after a fall was of no use; doubled each time."""
 
     __slots__ = (
         "_answers",
@@ -64,14 +64,14 @@ class Allowance:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._calls: float | None = None  # None: as many as there are slots
-        self._rests: deque[float] = deque()  # until when slots of refused calls rest
+        self._rests: deque[float] = deque()  # loop times until which the slots of refused calls rest
         self._top: tuple[float, float] | None = None  # the allowance before it fell, and the answers per second then
         self._fell_at = 0.0
         self._ignores = self.USELESS
         self._ignores_until = 0.0
         self._took = 0.0  # average seconds that an answered call takes
-        self._unanswered = 0  # refusals that no answer to a later call has followed
-        self._refused_since = 0.0  # when the first call that `_unanswered` counts left
+        self._unanswered = 0  # refusals, counted until a call that left later is answered
+        self._refused_since = 0.0  # start of the first call that `_unanswered` counts
         # The current round: the calls that started since `_began`.
         self._began = 0.0
         self._answers = 0
@@ -111,7 +111,7 @@ class Allowance:
 
     def answered(self, call: InFlight, now: float) -> None:
         """Note that *call* was answered."""
-        if call.started >= self._refused_since:  # an answer to an older call says nothing of what came after it
+        if call.started >= self._refused_since:  # an answer to an older call says nothing about later ones
             self._unanswered = 0
         took = now - call.started
         self._took += (took - self._took) * (self.SMOOTHING if self._took else 1.0)
@@ -122,7 +122,7 @@ class Allowance:
         self._began, self._answers, self._refusals = now, 0, []
 
     def _count(self, call: InFlight, now: float, *, refused: bool) -> None:
-        """Count *call* if it belongs to the round, and set the allowance at the end of the round."""
+        """Count *call* if it belongs to the current round, and set the allowance at the end of the round."""
         assert self._calls is not None
         if call.started < self._began:
             return
@@ -130,8 +130,8 @@ class Allowance:
             self._refusals.append(now)
         else:
             self._answers += 1
-        # An answer takes longer than a refusal: calls that left after `begun` have no answers yet, and so refusals that
-        # came after it do not count either.
+        # An answer takes longer than a refusal: the calls that left after `begun` have no answers yet, so the refusals
+        # after `begun` do not count either.
         begun = now - self._took
         ended = self._answers + len(self._refusals)
         if ended < max(self.ROUND, self._calls) or not self._answers or begun - self._began <= self._took:
@@ -156,7 +156,7 @@ class Allowance:
         elif share > self.TOLERATED:
             if self._top is not None and share <= self.MOST:
                 most, best = self._top
-                if per_second < best * (1.0 + calls / most) / 2:  # nearer to a proportional fall than to none
+                if per_second < best * (1.0 + calls / most) / 2:  # the answers fell about as far as the calls
                     self._calls, self._top = most, None
                     self._ignores_until, self._ignores = now + self._ignores, min(self.USELESS_MAX, 2 * self._ignores)
                     return

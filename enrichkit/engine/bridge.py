@@ -47,7 +47,7 @@ SLICES_PER_WINDOW = 8
 SLICES_PER_WINDOW_BYTES = 16
 
 NOTHING = Part(Outcomes([], 0), None, 0, 0)
-"""Yielded when no part is ready, so that the caller can flush what it holds, or yield an empty batch."""
+"""Yielded when no part is ready, so that the caller can flush the rows that it holds, or yield an empty batch."""
 
 
 class Mark(enum.Enum):
@@ -55,7 +55,7 @@ class Mark(enum.Enum):
     A mark that the input may hold between slices.
 
     Attributes:
-        BARRIER: Rows before the barrier leave before rows behind it; for unordered runs.
+        BARRIER: In an unordered run, all rows before the barrier leave before the rows behind it.
         PAUSE: The next slice may take long to arrive.
     """
 
@@ -65,13 +65,13 @@ class Mark(enum.Enum):
 
 class Observer(Protocol):
     """
-    What hears of a run; see `observe/task.py`.
+    The interface of an object that is told about a run; see `observe/task.py`.
 
     Attributes:
-        clock: Counts the seconds of the task by phase.
-        saw: Hear of the distinct keys of a slice, and of the key of each of its rows.
-        begin: Hear of the run before its first slice; on the loop thread.
-        end: Hear that the task has ended, with an error or without one.
+        clock: The clock that counts the seconds of the task by phase.
+        saw: Take note of the distinct keys of a slice, and of the key of each of its rows.
+        begin: Take note of the run before its first slice; called on the loop thread.
+        end: Take note that the task has ended, with an error or without one.
     """
 
     clock: TaskClock
@@ -86,22 +86,22 @@ class Bridge:
     One run, as the thread that Spark calls sees it.
 
     Attributes:
-        wake_at: `time.monotonic()` at which the next wait ends with `NOTHING`, set between two parts; None: the wait
-            lasts until parts are ready, or until the consumer is due an empty batch (`BEAT`).
+        wake_at: `time.monotonic()` at which the next wait ends with `NOTHING`; the caller sets it between two parts.
+            None: the wait lasts until parts are ready, or until the consumer is due an empty batch (`BEAT`).
         observed: The observer of the run; None: there is none.
 
     Args:
         loop: The loop thread of this process.
         window: Most rows admitted and not yet emitted.
-        start: Rows of two rounds of calls.
+        start: The number of rows that two rounds of calls serve.
         source: Name of the source in messages.
-        options: Flow control.
+        options: The options of the enrichment; the bridge uses `window_bytes` and `timeout`.
         make_run: Makes the run from the function that takes its parts; called on the loop thread.
-        intersects: See `OverlapCheck`; for ordered runs.
-        consumer: What takes the rows; None where nothing can be known of it.
+        intersects: The argument of `OverlapCheck`; None for unordered runs, whose slices are not compared.
+        consumer: The receiver of the rows; None: nothing can be known about it.
         observed: The observer of the run; None: there is none.
         first: Rows of the window at first; None: *start*.
-        row_bytes: How many bytes the values of a row take, as earlier tasks have learned; None: nothing is known.
+        row_bytes: The bytes that the values of a row take on average, learned from earlier tasks; None: not known.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Bridge:
 
     @property
     def run(self) -> Run:
-        """The run. The loop thread makes it; it is there when the first part has arrived."""
+        """The run. The loop thread makes it before the first part arrives."""
         assert self._run is not None, "the loop thread has not made the run"
         return self._run
 
@@ -148,10 +148,10 @@ class Bridge:
         Most rows of the next slice: an eighth of the window; in a window of full size, also four rounds of calls, up to
         half of the window.
 
-        The rows of a larger slice share more keys and cost less; the rows of a smaller one leave earlier. The window
-        grows only when rows leave, so in a small window a slow row in a large first slice would hold all others up.
-        With values as wide as those of the last parts, a slice fills at most a sixteenth of `window_bytes`, because the
-        keys of the oldest slice are looked up even when the run has more bytes than that limit.
+        The rows of a larger slice share more keys and cost less; the rows of a smaller slice leave earlier. The window
+        grows only when rows leave, so in a small window a slow row in a large first slice would hold up all other rows.
+        If the values are as wide as in the last parts, a slice fills at most a sixteenth of `window_bytes`, because the
+        keys of the oldest slice are looked up even when the answers in the run exceed `window_bytes`.
         """
         window = self._window
         few = max(1, window.size // SLICES_PER_WINDOW)
@@ -163,7 +163,8 @@ class Bridge:
         Admit *slices* and yield their parts as they leave the run's queue; a barrier leaves as a part without rows.
 
         Args:
-            slices: Pulled only while the window has room; a slice should have at most `slice_rows` rows.
+            slices: The slices and marks of the input, taken only while the window has room. A slice should have at most
+                `slice_rows` rows.
 
         Raises:
             TaskFailedError: A lookup failed and its policy is ``"fail"``, or a limit was passed.
@@ -198,7 +199,7 @@ class Bridge:
             outcomes.apart = self._overlap.enter(outcomes.key_array)
             remembers = self._run is None or self._run.remembers
             if isinstance(outcomes.keys, Keys) and (remembers or not outcomes.apart):
-                outcomes.keys.objects()  # table and stages need Python objects; here the loop does not wait for them
+                outcomes.keys.objects()  # the loop thread needs Python objects; making them here does not delay it
             loop.post(self._admit, outcomes)
             while not self._ready.empty():
                 yield from self._take()
@@ -210,7 +211,7 @@ class Bridge:
             self._consumer.took_all()
 
     def _drain(self) -> Iterator[Part]:
-        """Wait until the tiers have what the task has found, and yield meanwhile, so that Spark can cancel the task."""
+        """Wait until the tiers have got the task's answers; yield meanwhile, so that Spark can cancel the task."""
         if self._run is None or not self._run.writers:
             return
         drained = threading.Event()
@@ -220,13 +221,13 @@ class Bridge:
             yield NOTHING
 
     def _look_back(self) -> None:
-        """When all rows have left: warn if the source held none of their keys, raise if no answer had a field."""
+        """After the last row, warn if the source held none of the keys; raise if no answer had a declared field."""
         run = self._run
         if run is None:
             return
         if run.found_none:
             run.tell_of_misses(FEW)
-        looked_at = run.first_answers  # on the loop thread, a late answer may make this None meanwhile
+        looked_at = run.first_answers  # read once: a late answer may make it None meanwhile
         if looked_at is not None and (error := looked_at.verdict()) is not None:
             raise error
 
@@ -240,12 +241,12 @@ class Bridge:
             yield from self._take()
         self._window.enter(rows)
 
-    # mails: on the loop thread
+    # mails, which run on the loop thread
 
     def _start_run(self) -> None:
         try:
             self._run = self._make_run(self._emit)
-        except Exception as error:  # noqa: BLE001  # whatever a connector's constructor raises is the task's error
+        except Exception as error:  # noqa: BLE001  # an error of the connector's constructor fails the task
             self._emit(error)
         else:
             if self.observed is not None:
@@ -265,7 +266,7 @@ class Bridge:
             self._run.admit(outcomes)
 
     def admit_barrier(self, tag: Any = None) -> None:
-        """Do what `Run.admit_barrier` does. A mail: loop thread only."""
+        """Admit a barrier into the run, see `Run.admit_barrier`. A mail: loop thread only."""
         if self._run is not None:
             self._run.admit_barrier(tag)
 
@@ -288,7 +289,7 @@ class Bridge:
     # waiting: on Spark's thread
 
     def _take(self, until: float | None = None) -> Iterator[Part]:
-        """Wait for parts, at most until *until*, `wake_at` or a `BEAT`; yield them, or raise what failed the run."""
+        """Wait for parts, at most until *until*, `wake_at` or a `BEAT`; yield them, or raise the error of the run."""
         beat = None if self._consumer is None else time.monotonic() + BEAT
         parts = self._wait(min((moment for moment in (until, self.wake_at, beat) if moment is not None), default=None))
         if isinstance(parts, BaseException):
@@ -306,7 +307,7 @@ class Bridge:
             yield part
             if self._first_rows is not None and part.rows:
                 self._first_rows.leave()
-            self.run.taken_bytes += part.bytes  # not before: Spark holds the column that was made of the part
+            self.run.taken_bytes += part.bytes  # only now: until here, Spark held the column that was made of the part
             del part  # its values may be many, and the next part may take long to come
         if self._run is not None and self._run.held_back:  # a wait may end before the loop thread has made the run
             self._loop.post(self._run.resume)

@@ -1,4 +1,4 @@
-"""The cache of a worker process: answers that later runs get too, within a time to live and a number of bytes."""
+"""The cache of a worker process: it keeps answers for later runs, for a time to live and within a number of bytes."""
 
 from __future__ import annotations
 
@@ -46,31 +46,31 @@ MISS: Final = _Mark("MISS")
 REFERENCE = 8
 """Bytes of the reference that a batch has to a key."""
 BATCH_BYTES = 320
-"""Bytes of a batch with its list, and of its places in the line and among the expiries."""
+"""Bytes of a batch with its list, and of its entries in the line of batches and in the heap of expiries."""
 LEAST_COUNTERS, MOST_COUNTERS = 255, 2**24
 BYTES_PER_COUNTER = 128
-"""Bytes of the cache for each counter: fewer than a small answer takes (about 200), so counters do not run short."""
+"""Bytes of the cache for each counter of its sketch. A small answer takes more: about 200."""
 FEW = 64
-"""Fewer keys than this, stored together, join the batch that is open."""
+"""If fewer keys than this are stored together, they join the batch that is open."""
 JOINED = 500
-"""A batch is open for the time to live divided by this number."""
+"""A batch is open, so that a few keys can join it, for the time to live divided by this number."""
 JITTER_PARTS = 8
 """Number of parts into which many answers are divided; each part expires at a time of its own."""
 
 
 class Stage:
     """
-    What a run asks for keys before it asks the source; a stage also gets the answers of the source.
+    A store of answers that a run asks for keys before it asks the source; it also gets the answers of the source.
 
     A subclass inherits the methods that it does not need: except for `get_many`, they do nothing.
 
     Attributes:
-        origin: The origin of rows that it answers, as details show it.
-        active: Whether it is asked for keys; False: it only sees the keys of each slice, see `watch`.
+        origin: The origin of the rows that the stage answers, as details show it.
+        active: Whether the stage is asked for keys; if False, it only sees the keys of each slice, see `watch`.
         get_many: Return for each key its value, `MISS`, or `ABSENT`.
-        put_many: Store values, some of which may be `MISS`; *late* ones replace no stored value, which may be newer.
-        watch: See the keys of a slice while it is not active.
-        flush: Make durable what was stored, before rows with it leave.
+        put_many: Store values, some of which may be `MISS`; with *late*, they replace no stored value: it may be newer.
+        watch: See the keys of a slice while the stage is not active.
+        flush: Make the stored answers durable, before rows with these answers leave.
         close: Note that the run has ended.
     """
 
@@ -96,11 +96,11 @@ class Stage:
 
 class AnswerCache(Stage):
     """
-    Decoded answers by key, for a time; errors are never stored. Lives on the loop thread.
+    Decoded answers by key, kept for a time to live; errors are never stored. Lives on the loop thread.
 
     Expired answers are removed before each lookup, so a lookup is one `dict.get` in C per key. Answers that came
-    together expire together. `jitter` shortens their time by a random share, of its own for each eighth of them when
-    they are many (512 or more).
+    together expire together. `jitter` shortens their time to live by a random share. If 512 or more answers came
+    together, each eighth of them gets a random share of its own.
 
     Early refresh is XFetch (Vattani, Chierichetti and Lowenstein: Optimal Probabilistic Cache Stampede Prevention, VLDB
     2015): each lookup draws how long before its expiry an answer is asked for again, an exponentially distributed time
@@ -110,10 +110,11 @@ class AnswerCache(Stage):
         ttl: Seconds for which a value may be used.
         max_bytes: Most bytes of everything that the cache holds.
         missing_ttl: Seconds for which a miss may be used; None: as long as a value; 0: not at all.
-        jitter: Largest share of its time by which an answer expires earlier.
+        jitter: Largest share of its time to live by which an answer expires earlier.
         stale_if_error: Seconds after its expiry for which `stale` still returns a value.
-        refresh_ahead: The multiple of a call's time, see above; 0: no early refresh.
-        seed: For the draws; tests give one.
+        refresh_ahead: Mean time before its expiry at which an answer is refreshed, as a multiple of the time of a call;
+            0: no early refresh.
+        seed: Seed of the random draws; only tests give one.
 
     Attributes:
         refreshing: Keys that are asked for in the background now.
@@ -163,10 +164,10 @@ class AnswerCache(Stage):
         self._content = 0  # bytes of keys and values, the stale ones included
         self._eviction = Eviction(max(LEAST_COUNTERS, min(MOST_COUNTERS, self._max_bytes // BYTES_PER_COUNTER)))
         self._expiries: list[tuple[float, int, Batch]] = []
-        self._soon: list[tuple[float, int, Batch]] = []  # the batches among them that no draw has reached
+        self._soon: list[tuple[float, int, Batch]] = []  # the batches in `_expiries` that no draw has reached
         self._old: deque[Batch] = deque()  # batches of stale values
         self._renewed: dict[Any, Batch] = {}  # keys that are in several batches, each with the batch that counts
-        self._open: dict[float, tuple[float, Batch]] = {}  # by time to live: until when a few keys join the batch
+        self._open: dict[float, tuple[float, Batch]] = {}  # by time to live: until when keys may join which batch
         self._due: set[Any] = set()  # keys to refresh when they are looked up
         self._number = 0
         self._knew_all = self._pressed = False
@@ -177,7 +178,7 @@ class AnswerCache(Stage):
         found: list[Any] | None = None
         if self._knew_all and len(keys) > 1:
             try:
-                found = list(itemgetter(*keys)(self._answers))  # a sixth quicker than `get` where all are known
+                found = list(itemgetter(*keys)(self._answers))  # a sixth quicker than `get` if all are known
             except KeyError:
                 self._knew_all = False
         if found is None:
@@ -188,7 +189,7 @@ class AnswerCache(Stage):
         return found
 
     def due(self, keys: Sequence[Any], now: float) -> set[Any]:
-        """Return those of *keys* that should be refreshed now; each is returned once."""
+        """Return the keys among *keys* that should be refreshed now; a key is returned only once."""
         if self._soon:
             ahead = -math.log(1.0 - self._rng.random()) * self._refresh_ahead * self.call_time
             while self._soon and self._soon[0][0] <= now + ahead:
@@ -201,7 +202,7 @@ class AnswerCache(Stage):
 
     @property
     def keeps_stale(self) -> bool:
-        """Whether values may be used after their time when the source fails."""
+        """Whether values may be used after their time to live when the source fails."""
         return self._stale_if_error > 0.0
 
     def stale(self, keys: Iterable[Any], now: float) -> dict[Any, Any]:
@@ -212,7 +213,7 @@ class AnswerCache(Stage):
         return {key: self._stale[key] for key in keys if key in self._stale} if self._stale else {}
 
     def expire(self, now: float) -> None:
-        """Remove the answers whose time is over."""
+        """Remove the answers whose time to live is over."""
         while self._expiries and self._expiries[0][0] <= now:
             self._expire_batch(heappop(self._expiries)[2])
         while self._old and self._old[0].expires <= now:
@@ -220,7 +221,7 @@ class AnswerCache(Stage):
         self._clear_if_empty()
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Store *values*, or `MISS`, under *keys*; *late* ones replace no stored value, which may be newer."""
+        """Store *values*, or `MISS`, under *keys*; with *late*, they replace no stored value: it may be newer."""
         given = dict(zip(keys, values, strict=True))
         answers = self._answers
         if late:
@@ -247,7 +248,7 @@ class AnswerCache(Stage):
         self._make_room()
 
     def _schedule(self, keys: list[Any], ttl: float, known: list[Any], now: float) -> None:
-        """Have the answers to *keys*, of which the cache has *known*, expire after *ttl* seconds, or a little less."""
+        """Let the answers to *keys* expire after *ttl* seconds, or a little less; *known* keys had answers before."""
         parts = JITTER_PARTS if self._jitter and len(keys) >= JITTER_PARTS * FEW else 1
         for start in range(parts if keys else 0):
             part = keys[start::parts]
@@ -256,7 +257,7 @@ class AnswerCache(Stage):
                 self._renewed.update(dict.fromkeys(set(known).intersection(part), batch))
 
     def _joined(self, keys: list[Any], ttl: float, now: float) -> Batch | None:
-        """Add *keys*, which are few, to the batch that is open, and return the batch; None: there is none to join."""
+        """Add the few *keys* to the open batch, and return the batch; return None if no open batch can take them."""
         # A batch for each key would take as many bytes as the key. Keys that join a batch expire a little early.
         until, batch = self._open.get(ttl, (now, None))
         fits = batch is not None and until > now and batch.came < FEW and self._eviction.join(batch, keys)
@@ -307,7 +308,7 @@ class AnswerCache(Stage):
             self._stale = {}
 
     def _make_room(self) -> None:
-        """Remove what there is no room for: stale values, then those answers that are asked for least."""
+        """Remove stale values, then the answers that are asked for least, until the cache is within its bytes."""
         size = self.bytes
         self._pressed = 2 * size > self._max_bytes
         if self._pressed:
@@ -327,7 +328,7 @@ class AnswerCache(Stage):
                         self._renewed.pop(key, None)
             size = self.bytes
         if len(self._expiries) > 2 * len(self._eviction) + FEW:
-            # Batches without keys would wait here for their time to come.
+            # Otherwise batches without keys would stay in the heaps until they expire.
             for queue in (self._expiries, self._soon):
                 queue[:] = [entry for entry in queue if entry[2].keys]
                 heapify(queue)
@@ -335,7 +336,7 @@ class AnswerCache(Stage):
 
     def _clear_if_empty(self) -> None:
         if self._number and not self._answers and not self._stale:
-            self.clear()  # a dict keeps its size when its keys are removed
+            self.clear()  # makes new dicts, because a dict keeps its size when its keys are removed
 
     def _bytes_of(self, keys: Iterable[Any], values: Iterable[Any]) -> int:
         return self._sizes.of(keys) + self._sizes.of(values)

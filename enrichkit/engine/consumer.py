@@ -10,19 +10,20 @@ __all__ = ["Consumer", "FirstRows"]
 LOOK = 0.01
 """Seconds between two checks whether the consumer is gone."""
 BEAT = 0.2
-"""Seconds without rows after which the consumer gets an empty batch, at which Spark looks for a cancellation."""
+"""Seconds without rows after which the consumer gets an empty batch; Spark checks for a cancellation at each batch."""
 GRACE = 0.2
-"""Seconds after its first rows in which a new consumer may go before more than three rounds of calls are made."""
+"""Seconds after its first rows in which a new consumer may go away; until then, only three rounds of calls are made."""
 
 
 class Consumer(Protocol):
     """
-    What takes the rows of a task, see `worker/spark_socket.py`.
+    The receiver of the rows of a task, see `worker/spark_socket.py`.
 
     Attributes:
-        steady: Whether such a consumer took all rows of an earlier task.
-        flush: Send what was yielded. On the thread that yields; raises `OSError` when the consumer is gone.
-        gone: Return whether the consumer takes no more rows. From any thread.
+        steady: Whether the consumer of an earlier task of this enrichment took all rows.
+        flush: Send the rows that were yielded. Called on the thread that yields; raises `OSError` when the consumer is
+            gone.
+        gone: Return whether the consumer takes no more rows. Called from any thread.
         took_all: Remember that the consumer took all rows.
     """
 
@@ -35,9 +36,9 @@ class Consumer(Protocol):
 
 class FirstRows:
     """
-    The rows that may be admitted before a consumer that wants only a few rows has had the time to go away.
+    The limit on admitted rows until a consumer that wants only a few rows has had time to go away.
 
-    A job such as `show(5)` closes the socket a few milliseconds after its rows, or a tenth of a second after them when
+    A job such as `show(5)` closes the socket a few milliseconds after it got its rows, or a tenth of a second later if
     Spark compiles its plan for the first time; meanwhile a fast source would be asked for thousands of keys.
 
     Args:
@@ -58,7 +59,7 @@ class FirstRows:
             self._first_left = time.monotonic()
 
     def admits(self, rows: int) -> bool:
-        """Return whether *rows* more may be admitted now."""
+        """Return whether *rows* further rows may be admitted now."""
         until = self.until()
         return rows <= self._rows or (until is not None and time.monotonic() >= until)
 

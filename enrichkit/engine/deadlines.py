@@ -1,5 +1,5 @@
 """
-The deadlines of a run, and the periodic timer that looks at all deadlines of an engine.
+The deadlines of a run, and the periodic timer that checks all deadlines of an engine.
 
 A timer per lookup would cost more than the lookup. All lookups of a run have the same timeout, so their deadlines come
 in the order in which their clocks started: a deque of (deadline, lookups) and one periodic timer are enough. The price
@@ -22,8 +22,8 @@ __all__ = ["TICKS_PER_TIMEOUT", "TICK_MAX", "Deadlines", "Sweeper", "prune"]
 TICK_MAX = 0.05
 TICKS_PER_TIMEOUT = 20
 GAP = 1.0
-"""When a look is more seconds late than this, the process stood still, or a connector blocked the loop."""
-FEW_RECORDS = 1000  # so many records take 150 KB: too little to look for empty ones
+"""If a sweep is late by more seconds than this, the process stood still, or a connector blocked the loop."""
+FEW_RECORDS = 1000  # this many records take 150 KB: too little to be worth a search for empty ones
 
 
 class Deadlines:
@@ -56,7 +56,7 @@ class Deadlines:
                 self._compact()
 
     def _insert(self, deadline: float, lookups: Sequence[Lookup | Bundle]) -> None:
-        """Insert a record by its deadline: tiers may have taken less time for the lookups of earlier records."""
+        """Insert a record by its deadline, which may be early: tiers took more time for its lookups than for others."""
         place = len(self._records)
         while place and self._records[place - 1][0] > deadline:
             place -= 1
@@ -67,10 +67,10 @@ class Deadlines:
         return math.inf if self.timeout is None or lookup.started is None else lookup.started + self.timeout
 
     def expired(self, now: float) -> Iterator[Lookup]:
-        """Remove the deadlines that have passed, and yield those of their lookups that have no outcome yet."""
+        """Remove the deadlines that have passed, and yield their lookups that have no outcome yet."""
         records = self._records
         while records and (records[0][0] <= now or not records[0][1]):
-            for held in tuple(records.popleft()[1]):  # a bundle that is separated changes the record
+            for held in tuple(records.popleft()[1]):  # a copy, because separating a bundle changes the record
                 for lookup in held.singly():
                     if not lookup.settled:
                         yield lookup
@@ -87,7 +87,7 @@ class Deadlines:
             for lookup in lookups:
                 # A lookup whose clock was restarted is in an earlier record, too.
                 if lookup.started is not None and lookup not in seen:
-                    lookup.started = min(until, lookup.started + stood)  # the sum may be rounded up
+                    lookup.started = min(until, lookup.started + stood)  # rounding may make the sum later than now
                     seen.add(lookup)
             moved.appendleft((deadline + stood, lookups))
         self._records = moved
@@ -112,9 +112,9 @@ class Sweeper:
     """
     A timer that calls *sweep* every `tick` seconds, from `wake` until *sweep* returns False: nothing is left to watch.
 
-    When a look comes late by more than `GAP`, nothing has been read from the sockets in that time, as after SIGSTOP or
-    in a virtual machine that was paused. Then *stood_still* is called with the time at which the look was due and the
-    time now, and the look itself waits for another tick, in which the answers that came meanwhile are read.
+    If a sweep is late by more than `GAP`, nothing has been read from the sockets in that time, for example after
+    SIGSTOP or in a virtual machine that was paused. Then *stood_still* is called with the time at which the sweep was
+    due and the present time. The sweep waits for another tick, in which the loop reads the answers that came meanwhile.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Sweeper:
         self._stopped = False
 
     def watch(self, tick: float) -> None:
-        """Look every *tick* seconds, if the present tick is longer."""
+        """Sweep every *tick* seconds, if the present tick is longer."""
         self.tick = min(self.tick, tick)
 
     def wake(self) -> None:
@@ -157,7 +157,7 @@ class Sweeper:
             self.idle = True
             self.wake()
             return
-        # An answer that has arrived in this turn of the loop needs two more turns to reach its slot, and is in time.
+        # An answer that has arrived in this turn of the loop is in time, but needs two more turns to reach its slot.
         self._loop.call_soon(self._loop.call_soon, self._look)
 
     def _look(self) -> None:

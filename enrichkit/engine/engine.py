@@ -1,9 +1,10 @@
 """
 Pending keys become calls: one engine per source and worker process, with its connector, slots and limits.
 
-`capacity` long-lived slot coroutines take groups from the runs and await `fetch_many` themselves: no task, timer or
-semaphore per key. A slot is held until its call has really ended, late and cancelled calls included, so the number of
-calls in flight is bounded by construction. Between tasks the engine stays open, because Spark reuses its workers.
+`capacity` long-lived slot coroutines take groups from the runs and await `fetch_many` themselves, so that no key
+needs a task, timer or semaphore of its own. A slot is held until its call has really ended, late and cancelled calls
+included, so the number of calls in flight is bounded by construction. Between tasks the engine stays open, because
+Spark reuses its workers.
 """
 
 from __future__ import annotations
@@ -51,28 +52,28 @@ class Engine:
     One source in one worker process. Lives on the loop thread.
 
     Args:
-        connector: Not opened yet; opened by the first call.
+        connector: The connector, which is not open yet; the first call opens it.
         capacity: Number of slots.
         batch_size: Most keys per call.
         rate: Calls per second of this process, or a `Rate`; None: no limit.
         limit: Calls in flight of the job; None: no limit.
         budget: The most that the job may spend; None: no limit.
         stores: The stores of the limits of the job, by option.
-        tuned: Whether the source's latency says how many calls may be in flight, at most *capacity*.
-        seed: For the breaker; tests give one.
+        tuned: Whether the engine learns from the source's latency how many calls may be in flight, at most *capacity*.
+        seed: Seed of the random draws of the gate; only tests give one.
 
     Attributes:
         runs: The runs that are served; they take turns.
         calls: The calls in flight, late ones included, each with its run.
-        gate: What holds calls back although a slot is free.
-        account: What the job may still spend; None: there is no budget.
+        gate: The gate, which may hold calls back although a slot is free.
+        account: The account of the job's budget; None: there is no budget.
         retry_budget: How many retries the source may get.
-        tuner: What says how many calls may be in flight; None: the capacity does.
-        hedges: When a call is slow, and what second calls the source may get; None: no run has asked for them.
-        silent: Whether no call has ended in time since one became late.
+        tuner: The tuner, which finds how many calls may be in flight; None: as many as the capacity.
+        hedges: When a call is slow, and how many second calls the source may get; None: no run wants second calls.
+        silent: Whether no call has ended in time since a call last became late.
         cancelled: Whether a call was cancelled since a call last ended in time.
         room_at: Loop time from which on a late call may be cancelled to give its slot to a key that waits.
-        idle_since: Loop time since which no run or tier uses the engine; None: one does.
+        idle_since: Loop time since which no run or tier uses the engine; None: the engine is in use.
     """
 
     def __init__(
@@ -154,13 +155,13 @@ class Engine:
             self.runs.remove(run)
             self._short_of_tokens = deque(entry for entry in self._short_of_tokens if entry[0] is not run)
         for call in run.in_flight():
-            call.late = True  # nobody waits for the call any more, and its end says nothing of the source
+            call.late = True  # nobody waits for the call any more; its result says nothing about the source
             run.stats.abandoned += call.cancelled_at is None
             self.cancel(call, self.now())
         self._maybe_idle()
 
     def keep_open(self) -> None:
-        """Keep the engine open for a tier, also while it has no run, until `release`."""
+        """Keep the engine open for a tier, even while no run uses it, until `release`."""
         self._tiers += 1
         self.idle_since = None
 
@@ -179,7 +180,7 @@ class Engine:
         call.cancel(now)
 
     def wake(self) -> None:
-        """Let slots look for groups: parked slots first, new ones while there are fewer than `capacity`."""
+        """Give slots to the groups that wait: parked slots first, new ones while there are fewer than `capacity`."""
         groups = sum(run.pending.groups(self._most_keys(run)) for run in self.runs)
         while groups > 0 and self._parked:
             future = self._parked.popleft()
@@ -196,7 +197,7 @@ class Engine:
         """
         Put *group* at the head of the pending queue of *run* in *wait* seconds; the group holds no slot meanwhile.
 
-        The group waits longer when the retry budget lacks the *tokens* that it needs: until they have come back.
+        If the retry budget lacks the *tokens* that the group needs, the group waits until the budget has them again.
         """
 
         def due() -> None:
@@ -217,7 +218,7 @@ class Engine:
         self._sweeper.wake()
 
     def release_retries(self) -> bool:
-        """Queue the retries for which tokens have come back; return whether others still wait for theirs."""
+        """Queue the retries for which the budget has tokens again; return whether other retries still wait."""
         waiting = self._short_of_tokens
         if waiting:
             self.retry_budget.trickle(self._sweeper.tick)
@@ -231,7 +232,7 @@ class Engine:
         return bool(waiting)
 
     async def store(self, values: Mapping[Any, Any], ttl: float | None) -> None:
-        """Have the connector write *values*, whatever calls are in flight; see `Connector.store_many`."""
+        """Have the connector write *values*, without a slot, beside the calls in flight; see `Connector.store_many`."""
         if values:
             if not self._opening.done:
                 await self._opening.open()
@@ -275,12 +276,12 @@ class Engine:
                     await self._opening.open()
                 about = run.first_call if call.attempt == 1 and not self._metered else self._about(run, call)
                 answers = await connector.fetch_many(call.keys, about)
-            except BaseException as error:  # the border to a plugin: any error is a key's or the task's
+            except BaseException as error:  # the border to a plugin: any error is an error of keys or of the task
                 failure = error
                 if self._closing and isinstance(error, asyncio.CancelledError):
                     raise
                 if isinstance(error, GeneratorExit) and (task is None or asyncio.current_task(self._loop) is not task):
-                    raise  # not the connector: this coroutine is thrown away, in a forked child for example
+                    raise  # not from the connector: Python discards this coroutine, for example in a forked child
             self._end(run, call, answers, failure)
             answers = None  # a parked slot need not keep them
             turns += 1
@@ -288,7 +289,7 @@ class Engine:
                 await asyncio.sleep(0)
 
     def _about(self, run: Run, call: InFlight) -> Call:
-        """Return what the connector may know of *call*, with a meter for its reports where the engine counts costs."""
+        """Return what the connector may know about *call*, with a meter for its reports if the engine counts costs."""
         about = run.call(call.attempt)
         if not self._metered:
             return about
@@ -311,7 +312,7 @@ class Engine:
             self.account.ended(call, reported)
 
     def _slot_ended(self, slot: asyncio.Task[None]) -> None:
-        """Forget *slot*, and let another take its place: a connector may leave a cancellation behind."""
+        """Replace *slot*, which has ended: a connector may leave a cancellation behind, which ends the slot."""
         self._slots.discard(slot)
         if not self._closing:
             self.wake()
@@ -320,7 +321,7 @@ class Engine:
         """Return the next call that *task* makes, and its run; None: no call may leave now. The runs take turns."""
         runs = self.runs
         if self.tuner is not None and len(self.calls) >= self.tuner.allowed:
-            return None  # a call in flight ends first, and its slot comes here
+            return None  # when a call in flight ends, its slot tries again
         if self.gate.may_hold and any(run.pending for run in runs) and self._held_back():
             return None
         for _ in range(len(runs)):
@@ -329,7 +330,7 @@ class Engine:
                 runs.rotate(-1)
             try:
                 call = self._call_for(run, task)
-            except Exception as error:  # noqa: BLE001  # keys that left `pending` for no call would wait for ever
+            except Exception as error:  # noqa: BLE001  # keys taken from `pending` without a call would wait for ever
                 run.broken(error)
                 return self._next(task)
             if call is not None:
@@ -390,13 +391,13 @@ class Engine:
         """
         Return how many keys the next call of *run* may have.
 
-        The answers to all calls in flight fit into half of `window_bytes`; the other half is for the answers that have
-        come and that Spark has not taken.
+        With this number, the answers to all calls in flight fit into half of `window_bytes`; the other half is for the
+        answers that have arrived and that Spark has not taken yet.
         """
         return self._answer_bytes.most(self.batch_size, run.options.window_bytes / 2 / self.allowed)
 
     def _held_back(self) -> bool:
-        """Return whether the gate holds calls back now; if so, wake the slots when it may let a call leave."""
+        """Return whether the gate holds calls back now; if so, wake the slots later, when a call may leave."""
         wait = self.gate.delay(self.now(), len(self.calls))
         if wait <= 0:
             return False
@@ -406,13 +407,13 @@ class Engine:
         return True
 
     def look_again(self) -> None:
-        """Look now whether the gate lets calls leave, because a share of a limit has changed."""
+        """Check now whether the gate lets calls leave, because a share of a limit has changed."""
         if self._resume is not None:
             self._resume.cancel()
             self._wake_again()
 
     def held_by(self) -> str | None:
-        """Return why the gate holds calls back for which keys wait, see `Gate.reason`; None: it holds none back."""
+        """Return why the gate holds back the calls of waiting keys, see `Gate.reason`; None: it holds no call back."""
         if self._resume is None or not any(run.pending for run in self.runs):
             return None
         return self.gate.reason(self.now())
@@ -438,7 +439,7 @@ class Engine:
             else:
                 run.stats.calls_took.add(self.now() - call.started)
                 ending = conclude(run, call, answers, failure)
-        except Exception as error:  # noqa: BLE001  # a defect of a decoder or of ours must fail the task, not hang it
+        except Exception as error:  # noqa: BLE001  # a defect of a decoder or of the engine must fail the task, not hang it
             run.broken(error)
         came = run.settled_bytes - settled
         if self.batch_size > 1 and ending is ANSWERED and self._answer_bytes.saw(came, len(call.keys)):
@@ -454,14 +455,14 @@ class Engine:
             self._count(ending)
 
     def _count(self, ending: Ending) -> None:
-        """Tell the breaker of a call that ended in time, but without an answer."""
+        """Tell the breaker about a call that ended in time, but without an answer."""
         if ending is TROUBLED:
             self.gate.refused()
         elif ending is FAULTY:
             self.gate.breaker.faulted()
 
     def became_late(self, call: InFlight, now: float) -> None:
-        """Count *call*, which has not been answered in time, with those that the source refused."""
+        """Count *call*, which has not been answered in time, as a call that the source refused."""
         self.silent = True
         call.late_since = now
         self.gate.refused()
@@ -498,29 +499,29 @@ class Engine:
                 for run in list(self.runs):
                     try:
                         came_back(run, began, now, blamed, counted=outage.probes > 0 and not blamed)
-                    except Exception as error:  # noqa: BLE001  # as in `_end`: it must not end the slot
+                    except Exception as error:  # noqa: BLE001  # as in `_end`: the error must not end the slot
                         run.broken(error)
             self.wake()
 
     def _translated(self, run: Run, call: InFlight, failure: BaseException | None) -> BaseException | None:
-        """Return what a failed or cancelled call means: a key's error or the task's, never the end of the slot."""
-        # Either the engine cancelled the call, or the connector its own task.
+        """Return the error of a failed or cancelled call, for its keys or for the task; the slot goes on."""
+        # Either the engine cancelled the call, or the connector cancelled its own task.
         while call.task is not None and call.task.cancelling() and not self._closing:
-            call.task.uncancel()  # also when the connector swallowed the cancellation and answered
+            call.task.uncancel()  # even if the connector swallowed the cancellation and answered
         if isinstance(failure, asyncio.CancelledError) and call.cancelled_at is not None:
             seconds = min(run.hard_limit, call.cancelled_at - call.started)
             failure = TransientError(f"no answer within {seconds:.3g} s; the call was cancelled")
         if isinstance(failure, TransientError):
-            self.gate.heed(call, failure, len(self.calls), self.now())  # also when nobody waits for this call any more
+            self.gate.heed(call, failure, len(self.calls), self.now())  # even if nobody waits for this call any more
         return with_said(run, failure)
 
     # deadlines
 
     def _sweep(self, now: float) -> bool:
-        """Look at all deadlines; return whether there is anything left to watch."""
+        """Check all deadlines; return whether there is anything left to watch."""
         try:
             return sweep(self, now)
-        except Exception as error:  # noqa: BLE001  # without the sweeper no deadline holds any more
+        except Exception as error:  # noqa: BLE001  # without the sweeper, no deadline would be kept any more
             for run in list(self.runs):
                 run.broken(error)
             return bool(self.calls)

@@ -1,17 +1,17 @@
 """
-Which answers leave a cache that is full: those that are asked for least, as far as a sketch remembers.
+The choice of the answers that leave a full cache: the answers asked for least, as far as a sketch remembers.
 
 This is TinyLFU (Einziger, Friedman and Manes: TinyLFU: A Highly Efficient Cache Admission Policy, ACM Transactions on
-Storage 13, 2017) for whole groups of keys. Answers that came together are a batch. New batches wait in line; the line
-has a twentieth of the cache. When there is no room, the oldest batch in line competes with those batches of the main
-part whose turn it is. As many keys leave as the new batch has: of all keys in these batches, those that were asked for
-least often. The other keys go to the end of the main part. So a scan of keys that never come again pushes out nothing
-that is asked for.
+Storage 13, 2017) for whole batches of keys. The keys whose answers came together are one batch. New batches wait in a
+line, which has a twentieth of the cache; the other batches are the main part. When there is no room, the oldest batch
+in the line competes with the next batches of the main part. As many keys leave as the new batch has: the keys in these
+batches that were asked for least often. The other keys go to the end of the main part. So a scan over keys that never
+come again does not push out keys that are asked for.
 
-A sketch knows how often a key was asked for. It is an array of small counters, and the hash of a key says which of them
-is the key's. Two keys may have the same counter, and then both seem to be asked for more often. After each `AGE` looks
-per answer all counters are halved, so that what was popular long ago is forgotten. Nothing is counted until the cache
-is half full.
+A sketch knows how often a key was asked for. The sketch is an array of small counters, and the hash of a key says which
+counter counts the key. Two keys may have the same counter, and then both seem to be asked for more often. Each time
+that `AGE` keys per answer have been counted, all counters are halved, so that old popularity is forgotten. Nothing is
+counted until the cache is half full.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ __all__ = ["Batch", "Eviction"]
 NEW = 0.05
 """Share of the answers that may wait in line."""
 RIVALS = 2
-"""Keys of the main part that compete with each new one."""
+"""Keys of the main part that compete with each new key."""
 AGE = 16
-"""Looks per answer after which the counters are halved."""
+"""Counted keys, per answer in the cache, after which the counters are halved."""
 MOST = 255
 _HALF = bytes(count >> 1 for count in range(MOST + 1))
 
 
 class Batch:
     """
-    Keys that came together.
+    Keys whose answers came together.
 
     Attributes:
-        keys: The keys whose answers are still there.
+        keys: The keys whose answers are still in the cache.
         expires: Loop time at which their answers expire.
-        came: How many keys came.
+        came: How many keys were put into the batch, those included whose answers are gone.
     """
 
     __slots__ = ("came", "expires", "keys")
@@ -51,7 +51,7 @@ class Batch:
         self.came = len(keys)
 
     def join(self, keys: list[Any]) -> None:
-        """Append *keys*, whose answers expire no earlier."""
+        """Append *keys*, whose answers need not expire before the batch."""
         self.keys += keys
         self.came += len(keys)
 
@@ -61,11 +61,11 @@ class Eviction:
     The line of new batches, the round of the main part, and the sketch.
 
     Args:
-        counters: Size of the sketch, in bytes; more than one for each answer that there is room for.
+        counters: Number of counters of the sketch, a byte each; more than the answers that the cache can hold.
     """
 
     def __init__(self, counters: int) -> None:
-        self._size = counters | 1  # odd, so that keys which are multiples of a power of two have different places
+        self._size = counters | 1  # odd, so that keys which are multiples of a power of two get different counters
         self._counters = bytearray()
         self._looks = 0
         self._new: deque[Batch] = deque()
@@ -92,7 +92,7 @@ class Eviction:
         self._waiting += batch.came
 
     def join(self, batch: Batch, keys: list[Any]) -> bool:
-        """Append *keys* to *batch* if it still waits in line."""
+        """Append *keys* to *batch* if it has keys and is the last in the line; return whether they were appended."""
         if not batch.keys or not self._new or self._new[-1] is not batch:
             return False
         batch.join(keys)
@@ -112,7 +112,7 @@ class Eviction:
             self._counters = counters.translate(_HALF)
 
     def choose(self, answers: int) -> list[Any] | None:
-        """Return keys to remove from a cache of *answers* answers; some may be gone; None: there are no keys."""
+        """Return keys to remove from a cache of *answers* answers, or None; some of the keys may be gone already."""
         batches: list[Batch] = []
         while self._new and self._waiting - self._new[0].came > NEW * answers:
             self._main.append(self._first_in_line())  # the batch came while there was room

@@ -33,7 +33,7 @@ class Fallback:
 
     Args:
         name: Name of the fallback in messages.
-        options: Those of `on_timeout`, `on_error` and `on_missing` that name the fallback.
+        options: The options among `on_timeout`, `on_error` and `on_missing` that name the fallback.
         room: Most keys in calls at a time: capacity x batch size of the fallback's engine.
         make_run: Makes the unordered run of the fallback from the function that takes its parts.
     """
@@ -62,7 +62,7 @@ class Fallback:
         self._waiting.setdefault(request.lookup.outcomes, []).append(request)
 
     def flush(self) -> None:
-        """Ask for keys that wait, as far as there is room; above `window_bytes` only for keys of the oldest slice."""
+        """Ask for waiting keys, as far as there is room; above `window_bytes`, only for keys of the oldest slice."""
         parent = self.parent
         assert parent is not None
         if not self._waiting or self._held >= self._limit or parent.closed:
@@ -72,7 +72,7 @@ class Fallback:
         taken: list[FallbackRequest] = []
         # At least one key waits for each slice, so *room* slices are enough: there may be thousands of small ones.
         for outcomes in list(islice(self._waiting, room)) if head is None else [head]:
-            waiting = self._waiting.get(outcomes, [])  # type: ignore[arg-type]  # the head is a slice, or is not here
+            waiting = self._waiting.get(outcomes, [])  # type: ignore[arg-type]  # the head is a slice, or it has no entry
             left = room - len(taken)
             taken += waiting[:left]
             del waiting[:left]
@@ -91,7 +91,7 @@ class Fallback:
         self.run.close()
 
     def _take(self, parts: list[Part] | BaseException) -> None:
-        """Settle in the parent run the requests whose outcomes are in *parts*; fail it when *parts* is an error."""
+        """Settle in the parent run the requests whose outcomes are in *parts*; if *parts* is an error, fail the run."""
         parent = self.parent
         assert parent is not None
         if isinstance(parts, BaseException):
@@ -112,7 +112,7 @@ class Fallback:
 
 
 def joined_text(request: FallbackRequest, fallback: Fallback, text: str | None) -> str | None:
-    """Return the error text of a lookup whose *fallback* has failed, too, with *text*, or holds no value (None)."""
+    """Return the error text of a lookup whose *fallback* also failed, with *text*, or has no value (*text* is None)."""
     name = fallback.name
     if text is None:
         return request.text and f"{request.text}; {name} has nothing for the key"

@@ -1,7 +1,8 @@
 """
-The fast paths from a call's answers to outcomes. Most calls take one: none of their keys needs a look of its own.
+The fast paths from a call's answers to outcomes. Most calls take a fast path, because none of their keys needs to be
+inspected separately.
 
-Each function returns whether it settled the keys. If not, it has done nothing, and `results.py` looks at each key and
+Each function returns whether it settled the keys. If not, it has done nothing, and `results.py` inspects each key and
 comes to the same outcomes.
 """
 
@@ -30,7 +31,7 @@ _TEXT = frozenset((bytes, str, type(None), type(ABSENT)))
 
 
 def answered_one(run: Run, call: InFlight, answers: Any) -> bool:
-    """Settle the only key of *call*, the fastest path; return False, and do nothing, if the key needs more."""
+    """Settle the only key of *call*, on the fastest path; return False, and do nothing, if the key is not plain."""
     if type(answers) is not dict or len(answers) != 1 or len(call.lookups) != 1:
         return False
     [lookup] = call.lookups.values()
@@ -43,14 +44,14 @@ def answered_one(run: Run, call: InFlight, answers: Any) -> bool:
         return False
     call.running = False
     call.record.clear()
-    call.lookups.clear()  # the call and the lookup would keep each other alive until the garbage collector comes
+    call.lookups.clear()  # otherwise the call and the lookup keep each other alive until the garbage collector runs
     if run.engine.retry_budget.tokens < RetryBudget.SIZE:  # else it would earn nothing, for 1 % of a whole lookup
         earn(run, call)
     return True
 
 
 def answered_together(run: Run, call: InFlight, answers: Any) -> bool:
-    """Settle all keys of *call* at once, as for most bulk calls; return False, and do nothing, if a key needs more."""
+    """Settle all keys of *call* at once, as for most bulk calls; return False, and do nothing, if one is not plain."""
     if run.closed or type(answers) is not dict:
         return False
     in_order = [*answers] == [*call.keys]  # as most connectors give them, which saves a look at each key
@@ -73,7 +74,7 @@ def answered_together(run: Run, call: InFlight, answers: Any) -> bool:
 
 
 def answered_in_columns(run: Run, call: InFlight, answers: Answers) -> bool:
-    """Settle all keys of *call* without an object for each value; return False, and do nothing, if they need one."""
+    """Settle all keys of *call* without an object per value; return False, and do nothing, if objects are needed."""
     if run.closed or run.columns is None or run.remembers:
         return False
     if any(bundle.more and not bundle.more.keys().isdisjoint(bundle.keys) for bundle in call.bundles):
@@ -82,7 +83,7 @@ def answered_in_columns(run: Run, call: InFlight, answers: Answers) -> bool:
         return False
     try:
         column, missed = run.columns(answers, call.keys)
-    except Exception:  # noqa: BLE001  # whatever the reader fails on, a look at each key reports it
+    except Exception:  # noqa: BLE001  # if the reader fails, the inspection of each key reports the error
         return False
     _settle_together(run, call, column, missed, column.nbytes)
     return True
@@ -108,7 +109,7 @@ def earn(run: Run, call: InFlight) -> None:
 
 
 def bytes_of(raws: list[Any], kinds: set[type]) -> int:
-    """Return about how many bytes the answers *raws*, of the types *kinds*, take."""
+    """Return the approximate number of bytes of the answers *raws*, which have the types *kinds*."""
     if kinds <= _TEXT:
         return sum(map(len, filter(None, raws))) + TEXT_BYTES * len(raws)
     return 64 * len(raws) if kinds <= SMALL else sum(map(size_of, raws))

@@ -3,11 +3,11 @@ Hedged reads: a second call for the keys of a call that is slow for its source; 
 
 `attempt_timeout="p95"` asks for them. A call is slow once it takes longer than 95 % of the last thousand calls that
 were answered. Second calls are at most 2 % of the first ones, and the calls that have taken longest get theirs first,
-so that the worst of the slow calls have one. The idea and both numbers are those of "The Tail at Scale" (Dean and
-Barroso, 2013) and of Finagle's back-up requests.
+so that the worst of the slow calls have one. The idea and both numbers come from "The Tail at Scale" (Dean and
+Barroso, 2013) and from Finagle's back-up requests.
 
-A second call also needs the tokens of a retry, and none leaves while the source is away or refuses calls:
-what helps with a few slow calls would harm a source that is overloaded.
+A second call also needs the tokens of a retry. No second call leaves while the source is away or refuses calls, because
+second calls help with a few slow calls, but harm a source that is overloaded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Hedges", "answered_twice", "hedge"]
 
 TICK_MIN = 0.001
 LOOKS = 4
-"""How often in each delay the sweeper looks for slow calls."""
+"""How often the sweeper looks for slow calls within one `Hedges.delay`."""
 
 
 class Hedges:
@@ -40,12 +40,12 @@ class Hedges:
     QUANTILE = 0.95
     DELAY_MIN = 0.001
     SHARE = 0.02
-    """Second calls for each first one."""
+    """Second calls that may leave for each first call."""
     SAVED_MAX = 10.0
     """Second calls that may leave at once, after a time in which no call was slow."""
     LAST = 1000
     EVERY = 100
-    """Answers after which the delay is computed again: to sort a thousand numbers takes 50 us."""
+    """Answers after which the delay is computed again: sorting a thousand numbers takes 50 us."""
 
     __slots__ = ("_saved", "_took", "_until_look", "delay")
 
@@ -53,7 +53,7 @@ class Hedges:
         self.delay: float | None = None
         self._took: deque[float] = deque(maxlen=self.LAST)
         self._until_look = self.EVERY
-        self._saved = 0.0  # the first second call has to be earned, too
+        self._saved = 0.0  # even the first second call has to be earned
 
     @property
     def tick(self) -> float:
@@ -62,7 +62,7 @@ class Hedges:
 
     def answered(self, call: InFlight, now: float, *, earns: bool) -> bool:
         """
-        Note that *call* was answered; *earns*: whether it adds its share to the second calls that may leave.
+        Note that *call* was answered; if it *earns*, a first attempt adds `SHARE` to the second calls that may leave.
 
         Returns:
             Whether the delay has been computed again.
@@ -78,7 +78,7 @@ class Hedges:
         return True
 
     def spend(self, budget: RetryBudget) -> bool:
-        """Take what one second call costs; return False, and take nothing, if there is too little."""
+        """Pay for one second call, partly with tokens of *budget*; return False, and take nothing, if this fails."""
         if self._saved < 1.0 or not budget.spend(RetryBudget.RETRY):
             return False
         self._saved -= 1.0
@@ -92,7 +92,7 @@ def hedge(engine: Engine, now: float) -> None:
         return
     if gate.outage.holds or gate.breaker.troubled() or gate.pause_left(now) > 0:
         return
-    for call, run in list(engine.calls.items()):  # in the order in which they left
+    for call, run in list(engine.calls.items()):  # in the order in which the calls left
         if now - call.started < hedges.delay:
             return
         if not run.hedged or run.closed or call.overdue or call.late or call.attempt > 1:
@@ -103,14 +103,14 @@ def hedge(engine: Engine, now: float) -> None:
 
 
 def answered_twice(call: InFlight, run: Run, now: float) -> bool:
-    """Whether *call* of *run* goes on for nobody only because the second call for its keys was faster."""
+    """Whether nobody waits for *call* of *run* only because the second call for its keys was faster."""
     return call.overdue and run.hedged and now - call.started < (run.options.timeout or 0.0)
 
 
 def _ask_twice(run: Run, call: InFlight) -> None:
     """Queue the keys of *call* once more, ahead of all others; the call goes on."""
     call.separate()
-    call.overdue = True  # its failure does not count for keys that are asked for elsewhere
+    call.overdue = True  # its failure does not count for keys that another call asks for
     waiting = [lookup for lookup in call.lookups.values() if lookup.waits_for(call) and lookup.routes == 1]
     for lookup in waiting:
         lookup.queued()

@@ -1,4 +1,4 @@
-"""The limits of the whole job: the shares that an engine has of them, and when a store makes it fail its runs."""
+"""The limits of the whole job: an engine's shares of them, and the errors of their stores that fail its runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["JobLimits", "Store", "average_cost"]
 
 class Store(NamedTuple):
     """
-    Where a limit of the job is held.
+    The store that holds a limit of the job.
 
     Attributes:
         limit: Name of the limit in the store.
@@ -57,7 +57,7 @@ class JobLimits:
     Args:
         source: Name of the source in messages.
         stores: The stores of the limits, by option.
-        notify: Called when a share has changed.
+        notify: Function to call when a share has changed.
     """
 
     def __init__(self, source: str, stores: Mapping[str, Store], notify: Callable[[], None]) -> None:
@@ -67,7 +67,7 @@ class JobLimits:
         self._shares: list[RateShare | LimitShare | Account] = []
 
     def pace(self, rate: float | Rate | None, average: AverageCost | None) -> Pace | None:
-        """Return what spaces the calls by the option *rate*; None: nothing does."""
+        """Return the object that spaces the calls by the option *rate*; None: there is no rate."""
         if rate is None:
             return None
         if not isinstance(rate, Rate):
@@ -80,7 +80,7 @@ class JobLimits:
         return share
 
     def limit(self, limit: Limit | None, capacity: int, in_flight: Callable[[], int]) -> LimitShare | None:
-        """Return what holds the calls in flight to the option *limit*; None: nothing does."""
+        """Return the share of the option *limit*, which bounds the calls in flight; None: there is no limit."""
         if limit is None:
             return None
         share = LimitShare(limit.calls, capacity, in_flight, self._lessee("limit"))
@@ -130,7 +130,7 @@ class JobLimits:
     async def close(self) -> None:
         """Give all shares back, and release the connections to the stores."""
         for share in self._shares:
-            with contextlib.suppress(Exception):  # nothing depends on it any more: a lease ends by itself
+            with contextlib.suppress(Exception):  # an error has no consequence: a lease ends by itself
                 await share.lessee.close(share)
 
     def __iter__(self) -> Iterator[RateShare | LimitShare | Account]:

@@ -28,9 +28,9 @@ __all__ = ["AGAIN", "HOLD", "IDLE", "PERIOD", "Lessee", "Share", "StoreConnectio
 _log = logging.getLogger("enrichkit")
 
 PERIOD = 0.25
-"""Seconds that a lease is to cover."""
+"""Seconds for which a lease should be enough."""
 FIRST_TIMEOUT = 2.5
-"""Seconds that the first question may take, which also connects."""
+"""Seconds that the first question may take, the connection to the store included."""
 TIMEOUT = 0.5
 """Seconds that a further question may take, while calls go on with the last lease."""
 AGAIN = 0.2
@@ -38,7 +38,7 @@ AGAIN = 0.2
 HOLD = 0.05
 """Seconds after which a slot that waits for the store looks again."""
 IDLE = 2 * PERIOD
-"""Seconds without a call that wants to leave, after which a share is given back."""
+"""A share is given back when no call has wanted to leave for this many seconds."""
 AT_CLOSE = 0.2
 """Seconds that the end of an engine waits for the store to take its share back."""
 
@@ -74,7 +74,13 @@ class StoreConnection:
 
 
 class Share(Protocol):
-    """The part of a limit that this process has: of a rate, of a number of calls in flight, or of a budget."""
+    """
+    This process's share of a limit of the job: of a rate, of a number of calls in flight, or of a budget.
+
+    Attributes:
+        away: Whether the store is away.
+        held: The size of the share with which calls go on while the store is away; 0: there is none.
+    """
 
     away: bool
     held: float
@@ -83,13 +89,13 @@ class Share(Protocol):
         """Whether no call has wanted to leave for a while."""
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Any:
-        """Return the question to the store, which may have been *away*; the *last* one gives the share back."""
+        """Return the question to the store, which may have been *away*; with *last*, it gives the share back."""
 
     def unanswered(self, ask: Any) -> None:
-        """Take back what *ask* was to tell the store, because the store has not answered it."""
+        """Keep the numbers that *ask* reports for the next question, because the store has not answered *ask*."""
 
     def granted(self, grant: Any, asked: float, now: float, *, back: bool) -> None:
-        """Take the answer to a question that left at *asked*; *back*: the store was away."""
+        """Take the answer to a question that left at *asked*; *back*: whether the store was away until now."""
 
     def next_ask(self, now: float) -> float:
         """Return the time at which to ask again."""
@@ -100,20 +106,21 @@ class Share(Protocol):
 
 class Lessee:
     """
-    What asks a store for the share of one limit, as long as calls want to leave.
+    The client that asks a store for the share of one limit, as long as calls want to leave.
 
     Args:
         source: Name of the source in messages.
         store: Name of the store in messages.
         name: Name of the limit in the store.
         connect: Returns the connection to the store.
-        notify: Called when a share has changed.
+        notify: Function to call when a share has changed.
 
     Attributes:
         store: Name of the store in messages.
         fatal: Why the store can never answer; None: no such reason is known.
-        waiting_since: Loop time since which there is neither a share nor an answer; None: there is one of them.
-        problem: Why the last question has got no answer.
+        waiting_since: Loop time since which this process has neither a share nor an answer of the store; None: it has a
+            share or an answer.
+        problem: Why the last question has got no answer; empty: it has got one.
     """
 
     def __init__(
@@ -141,7 +148,7 @@ class Lessee:
         self.problem = ""
 
     def wake(self, share: Share) -> None:
-        """Ask for *share* from now on, until it is not wanted any more."""
+        """Ask for *share* from now on, until no call needs it any more."""
         if self._task is None and not self._closing:
             self.fatal = None
             self._task = self._loop.create_task(self._ask(share), name=f"enrichkit-lease-{self._source}")
@@ -173,7 +180,7 @@ class Lessee:
             await connection.release()
 
     async def _ask(self, share: Share) -> None:
-        """Ask for *share* again and again."""
+        """Ask for *share* repeatedly, until it is idle or the store can never answer."""
         while True:
             asked = self._loop.time()
             if self.waiting_since is None and not self._answered:

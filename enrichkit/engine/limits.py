@@ -1,8 +1,8 @@
 """
-What bounds the calls of an engine: the gate that holds calls back although a slot is free, and the budget of retries.
+The limits on the calls of an engine: the gate, which holds calls back although a slot is free, and the retry budget.
 
-The gate asks these in turn: a pause that the source asked for, an outage, the allowance of a source that refuses some
-calls, the limit and the budget of the job, the rate, what the source says that it still allows, and the breaker.
+The gate checks in turn: a pause that the source asked for, an outage, the allowance of a source that refuses some
+calls, the limit and the budget of the job, the rate, the quotas that the source reports, and the breaker.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "Rate", "RetryBudget", "asked_p
 RETRY_AFTER_MAX = 60.0
 """Longest Retry-After that is honoured, in seconds; botocore clamps likewise."""
 BACKGROUND_SHARE = 4
-"""Background calls take one in this many slots; they take one of fewer slots, and none where there is only one."""
+"""Background calls may take one in this many slots: one slot if there are fewer, and none if there is only one."""
 TOGETHER = 0.01
-"""Seconds in which refusals count as one, because a second search for idle engines would find none."""
+"""Refusals within this many seconds count as one, because a second search for idle engines would find none."""
 
 
 def asked_pause(retry_after: float | None) -> float | None:
-    """Return *retry_after* clamped to 0..60, or None where a source asks for no pause, or for one that is no number."""
+    """Return *retry_after* clamped to 0..60; None if the source asks for no pause, or for a pause of NaN seconds."""
     # A NaN is not equal to itself.
     return None if retry_after is None or retry_after != retry_after else min(max(retry_after, 0.0), RETRY_AFTER_MAX)
 
@@ -50,8 +50,8 @@ class Rate:
     """
     Calls per second, by the generic cell rate algorithm (GCRA, ITU-T I.371).
 
-    The calls of 50 ms may leave in one burst. Timers are about a millisecond coarse, and without the burst a limit of
-    10,000 calls per second would allow far fewer.
+    The calls of 50 ms may leave in one burst. Timers are accurate to about a millisecond, and without the burst a limit
+    of 10,000 calls per second would allow far fewer.
     """
 
     __slots__ = ("_interval", "_next", "_tolerance")
@@ -82,14 +82,14 @@ class Breaker:
 
     The breaker holds a call back with the probability max(0, (requests - K x accepts) / (requests + 1)), over the last
     30 s, and at most 0.9, so that some calls go out as probes. A call that is held back leaves later; its rows never
-    get a null for it, because a batch job can wait. A request counts when it has ended or has become late, so that many
+    become null because of it: a batch job can wait. A request counts when it has ended or has become late, so that many
     calls that are still in flight do not look like failures. After three good calls in a row the breaker forgets the
     history, because the formula alone would take as long to recover as the outage lasted.
 
     Attributes:
         accepts: All calls that the source answered in time, including those in `faults`.
         faults: The calls among them that the source refused with an error that is not transient.
-        held_since: Loop time since which calls have been held back; None: they are not.
+        held_since: Loop time since which calls have been held back; None: no call is held back.
     """
 
     K = 2.0
@@ -103,7 +103,7 @@ class Breaker:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._refusals = 0  # since the start; the formula subtracts those of the oldest entry of _then
+        self._refusals = 0  # since the start; the formula subtracts the count in the oldest entry of _then
         self.accepts = 0
         self.faults = 0
         self._then: deque[tuple[float, int, int]] = deque([(-1.0, 0, 0)])  # (time, refusals, accepts), one a second
@@ -136,7 +136,7 @@ class Breaker:
                 self._then = deque([(self._then[-1][0], self._refusals, self.accepts)])
 
     def faulted(self) -> None:
-        """Count a call that the source refused with an error that is not transient as answered: the source works."""
+        """Count a call that failed with an error that is not transient; it counts as answered: the source works."""
         self.faults += 1
         self.accepted()
 
@@ -162,19 +162,19 @@ class Breaker:
 
 class Gate:
     """
-    What holds all calls of an engine back: a pause that the source asked for, an outage, the rate, and the like.
+    The gate of an engine. It holds calls back for a pause that the source asked for, an outage, the rate, and the like.
 
     Args:
         name: Name of the source in messages.
         capacity: Number of slots.
-        rate: What spaces the calls; None: nothing does.
-        limit: The calls in flight of the job; None: there is no limit.
-        account: The budget of the job; None: there is none.
+        rate: The object that spaces the calls; None: there is no rate.
+        limit: This process's share of the job's limit on calls in flight; None: there is no limit.
+        account: The account of the job's budget; None: there is no budget.
         rng: Draws which calls the breaker holds back, and the waits between probes.
 
     Attributes:
-        outage: Whether the source is away.
-        allowance: How many calls may be in flight, where the source refuses some.
+        outage: The object that knows whether the source is away.
+        allowance: How many calls may be in flight if the source refuses some calls.
         breaker: The breaker.
         accepted: Count a call that the source answered in time.
         make_room: Close idle engines with connectors of the same class; called when a server had no free connection.
@@ -221,7 +221,7 @@ class Gate:
         self._mean: dict[str, float] = {"requests": 1.0}  # what a call takes on average, by unit
         self._paused_until = 0.0
         self.asked = (0.0, 0.0)
-        self._room_at = 0.0  # from then on, a refusal makes idle engines close
+        self._room_at = 0.0  # loop time from which on a refusal makes idle engines close
 
     def delay(self, now: float, in_flight: int) -> float:
         """Return 0 when a call may leave now beside *in_flight* others, else the seconds after which to ask again."""
@@ -264,7 +264,7 @@ class Gate:
         return "limit" if self._limit is not None and self._limit.waiting else "rate"
 
     def sent(self, call: InFlight) -> None:
-        """Count *call*, which leaves."""
+        """Count *call* as sent."""
         self.outage.sent(call)
         if self._rate is not None:
             self._rate.spend(call.started)
@@ -272,12 +272,12 @@ class Gate:
             quota.sent(call.started)
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* in addition to those of the calls; negative ones were counted and not needed."""
+        """Count *units* in addition to the units of the sent calls; negative numbers take back units not needed."""
         if self._rate is not None:
             self._rate.correct(now, units)
 
     def took(self, units: Mapping[str, float]) -> None:
-        """Learn what a call takes of each unit: `told` turns the units that the source still allows into calls."""
+        """Learn how much of each unit a call takes, so that `told` can convert the units that are left into calls."""
         for unit, amount in units.items():
             if unit != "requests":
                 before = self._mean.get(unit, amount)
@@ -289,7 +289,7 @@ class Gate:
         if each > 0.0:
             remaining, limit = remaining / each, None if limit is None else limit / each
         elif remaining > 0.0:
-            return  # nobody knows how many calls that is
+            return  # it is not known yet how many calls these units are
         if remaining < 1.0:
             self.pause(now, seconds)
         quota = self._quotas.setdefault(unit, Quota())
@@ -297,7 +297,7 @@ class Gate:
         self.may_hold = self.may_hold or quota.holds
 
     def unavailable(self, call: InFlight, error: TransientError, in_flight: int, now: float) -> bool:
-        """Note that *call* as a whole ended with *error*, and *in_flight* go on; return whether the source is away."""
+        """Note that *error* ended all of *call*, and *in_flight* others go on; return whether the source is away."""
         answers = self._answers_others(call, error, in_flight)
         away = self.outage.unavailable(call, error, answers, now, doubt=not _busy(error))
         if away:
@@ -308,7 +308,7 @@ class Gate:
         return away
 
     def _answers_others(self, call: InFlight, error: TransientError, in_flight: int) -> bool:
-        """Whether the source answers other calls than *call*; if it has too many, it answers those it has taken."""
+        """Whether the source answers calls other than *call*; a busy source counts as answering the calls in flight."""
         return call.accepts != self.breaker.accepts or (_busy(error) and in_flight > 0)
 
     def pause(self, now: float, seconds: float) -> None:
@@ -321,7 +321,7 @@ class Gate:
             self.may_hold = True
 
     def pause_left(self, now: float) -> float:
-        """Return the seconds for which no call may leave, because the source asked for it; 0 or less: none."""
+        """Return the seconds for which no call may leave, because the source asked for a pause; 0 or less: no pause."""
         return self._paused_until - now
 
     def stood_still(self, gap: float) -> None:
@@ -332,11 +332,11 @@ class Gate:
 
     def heed(self, call: InFlight, error: TransientError, in_flight: int, now: float) -> None:
         """
-        Pause all calls where the *error* of *call* says that the source asks for it; *in_flight* other calls go on.
+        Pause all calls if the *error* of *call* says that the source asks for a pause; *in_flight* other calls go on.
 
         The pause of one node of several concerns only the keys of this node, and the pause of a source that refuses a
-        call while it answers others concerns only the keys of the call: neither holds other calls back. Where the call
-        got no connection because the server had no free one, idle engines give theirs up.
+        call while it answers others concerns only the keys of the call: neither holds other calls back. If the call
+        got no connection because the server had no free one, idle engines close their connections.
         """
         if isinstance(error, UnavailableError) and error.busy and not error.sent:
             self.no_connection(now)
@@ -373,13 +373,13 @@ class RetryBudget:
     A token bucket that bounds the share of retries among the calls of an engine.
 
     The ratios are those of the AWS SDKs' standard mode: a retry costs 5 tokens, a retry after a timeout costs 10, a
-    clean call gives 1 back, and a retry that succeeds gives 5 back. So retries that fail are at most 20 % (10 %) more
-    calls in the long run. The bucket is smaller than that of the SDKs, because every Spark worker process has a bucket
-    of its own.
+    clean call gives 1 back, and a retry that succeeds gives 5 back. So in the long run, failing retries add at most
+    20 % to the calls (10 % after timeouts). The bucket is smaller than in the SDKs, because every Spark worker process
+    has a bucket of its own.
     """
 
     SIZE = 100
-    TRICKLE = 5.0  # tokens per second while a retry waits for tokens: one retry, even when no call ends well
+    TRICKLE = 5.0  # tokens per second while a retry waits for them: one retry a second, even if no call ends well
     RETRY = 5
     RETRY_AFTER_TIMEOUT = 10
 
@@ -389,7 +389,7 @@ class RetryBudget:
         self.tokens: float = self.SIZE
 
     def trickle(self, seconds: float) -> None:
-        """Give back the tokens of *seconds* in which a retry waited."""
+        """Add the tokens that trickle in during *seconds* in which a retry waited."""
         self.tokens = min(self.SIZE, self.tokens + seconds * self.TRICKLE)
 
     def spend(self, cost: int) -> bool:

@@ -3,8 +3,8 @@ The loop thread of a worker process: Flink's mailbox.
 
 One daemon thread runs one event loop, and only that thread touches the state of engines and runs. Other threads post
 mails, which the loop drains together, so that a burst of mails wakes it once. The thread and its engines outlive
-Spark's tasks. An idle engine closes its connector before Spark ends the idle worker, because no exit hook runs then. It
-closes the connector earlier when another engine gets no connection.
+Spark's tasks. An idle engine closes its connector before Spark ends the idle worker, because no exit hook runs then. An
+idle engine closes its connector earlier if another engine or a load gets no connection.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ IDLE_AFTER = 45.0
 """Seconds without a run after which an engine closes; Spark ends idle workers after 60."""
 BEAT = 0.25
 LAST_STEP = 1.0
-"""Seconds that the end of the process waits for the current step of the loop."""
+"""Most seconds that an ending process waits for the current step of the loop."""
 
 
 class LoopThread:
@@ -47,10 +47,10 @@ class LoopThread:
     The event loop of this process, its thread, its engines, its caches and its loaded tables.
 
     Attributes:
-        engines: By fingerprint of the source and digest of its secrets. Loop thread only.
-        caches: By fingerprint of the source and of the cached values; each with the time at which a task last asked
-            for it, because an empty cache is dropped a while after that.
-        tables: The sources that were loaded, by fingerprint. Loop thread only.
+        engines: The engines, by fingerprint of the source and digest of its secrets. Loop thread only.
+        caches: The caches, by fingerprint of the source and of the cached values; each with the time at which a task
+            last asked for it, because an empty cache is dropped a while after that.
+        tables: The loaded tables, by fingerprint of the source. Loop thread only.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class LoopThread:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """End the thread where it is, without closing or answering anything. From any other thread."""
+        """End the loop and its thread, without closing connections or settling lookups. From any other thread."""
         if self.alive():
             self._stopped = True
             self._loop.call_soon_threadsafe(self._halt)
@@ -132,7 +132,7 @@ class LoopThread:
         for mail, args in mails:
             try:
                 mail(*args)
-            except Exception as error:  # noqa: BLE001  # whatever a step raises, the task that waits must hear of it
+            except Exception as error:  # noqa: BLE001  # any error of a mail must reach the task that waits
                 broken = getattr(getattr(mail, "__self__", None), "broken", None)
                 if broken is not None:
                     broken(error)
@@ -145,8 +145,8 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            # An exception has ended the loop, for example a SystemExit in a plugin's own task. The tasks that wait see
-            # that the thread is dead. Nothing is closed, because no loop is left that could do it.
+            # Unless `stop` was called, an exception has ended the loop, such as a SystemExit in a plugin's own task.
+            # The tasks that wait see that the thread is dead. Nothing is closed, because no loop is left to do it.
             if not self._stopped:
                 _log.error("the event loop of enrichkit has ended")
 
@@ -176,11 +176,11 @@ class LoopThread:
 
     def _make_room(self, kind: type[Connector[Any]], asks: Engine | None = None) -> None:
         """
-        Close the idle engines with a connector of *kind*, because such a connector got no connection: that of the
-        engine *asks*, or that of a load.
+        Close the idle engines with a connector of *kind*, because a connector of this class got no connection, either
+        in the engine *asks* or in the load of a table.
 
-        Tasks with another `batch_size`, `capacity` or table have an engine of their own, whose idle connections may be
-        those that fill the server.
+        Tasks with another `batch_size`, `capacity` or table have an engine of their own, and its idle connections may
+        have used up the connections of the server.
         """
         for key, engine in list(self.engines.items()):
             idle = engine.idle_since is not None and not engine.calls and engine is not asks
@@ -193,7 +193,7 @@ _current_lock = threading.Lock()
 
 
 def loop_thread() -> LoopThread:
-    """Return the loop thread of this process; a new one after a fork, or when the old one has died."""
+    """Return the loop thread of this process; start a new thread after a fork, or if the old thread has died."""
     global _current
     with _current_lock:
         if _current is None or _current.pid != os.getpid() or not _current.alive():
@@ -209,7 +209,7 @@ def _forget_after_fork() -> None:
 
 
 def _stop_at_exit() -> None:
-    # A timer of uvloop that fires after the interpreter has ended asks for the GIL, and the process crashes.
+    # If a timer of uvloop fires after the interpreter has ended, it asks for the GIL, and the process crashes.
     if _current is not None:
         _current.stop()
 

@@ -1,9 +1,10 @@
 """
-The way from the name of a host to a connection: a thread for each name that is looked up, and all addresses are tried.
+How the event loop connects to a host name: it looks each name up on a thread of its own, and tries all addresses.
 
-This is part of the event loop, so that each client package and each connector of a user has it. Without it, uvloop and
-asyncio look all names up on a few threads, where one name server that hangs holds up every source, and the end of the
-process; and uvloop tries the addresses of a name one after the other, so that a silent address uses up all the time.
+The event loop itself does this, so that it works for every client package and for every connector of a user. Otherwise
+uvloop and asyncio would look all names up on a few threads, where one name server that hangs holds up every source and
+the end of the process. Also, uvloop tries the addresses of a name one after the other, so that a silent address uses up
+all the time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, TypeAlias
 __all__ = ["new_loop"]
 
 STAGGER = 0.25
-"""Seconds after which the next address is tried beside the ones before: "Happy Eyeballs", RFC 8305, section 8."""
+"""Seconds after which the next address of a host is tried as well: "Happy Eyeballs", RFC 8305, section 8."""
 
 Infos: TypeAlias = list[tuple[Any, Any, int, str, Any]]
 """What `socket.getaddrinfo` returns."""
@@ -57,7 +58,7 @@ def _with_names(base: Any) -> Callable[[], asyncio.AbstractEventLoop]:
             if asked not in self._look_ups:
                 self._look_ups[asked] = _on_thread(self, partial(socket.getaddrinfo, *asked))
                 self._look_ups[asked].add_done_callback(lambda _: self._look_ups.pop(asked))
-            return await asyncio.shield(self._look_ups[asked])  # others may wait for it, too
+            return await asyncio.shield(self._look_ups[asked])  # other callers may wait for the same look-up, too
 
         async def create_connection(
             self, protocol_factory: Any, host: Any = None, port: Any = None, *, ssl: Any = None, **rest: Any
@@ -89,13 +90,13 @@ def _is_address(host: str) -> bool:
 
 
 def _on_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[], Infos]) -> asyncio.Future[Infos]:
-    """Return a future of what *look_up* returns. It runs on a daemon thread: the end of the process must not wait."""
+    """Return a future for the result of *look_up*, which runs on a daemon thread, so that the process can end."""
     future = loop.create_future()
 
     def settle(result: Infos | BaseException) -> None:
         if isinstance(result, BaseException):
             future.set_exception(result)
-            future.exception()  # marks the error as seen: whoever asked may have been cancelled
+            future.exception()  # marks the error as seen, because the caller may have been cancelled
         else:
             future.set_result(result)
 

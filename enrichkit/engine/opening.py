@@ -1,4 +1,4 @@
-"""The opening of an engine's connector at the first call: one slot opens it, and a failure counts for all that wait."""
+"""The opening of an engine's connector at the first call: one slot opens it, and a failure counts for all slots."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Opening:
         async with self._lock:
             if self.done:
                 return
-            if self._failures > times:  # it failed while this slot waited: one failure counts for all
+            if self._failures > times:  # another slot has failed meanwhile: one failure counts for all that wait
                 raise self._failure.with_traceback(None)
             try:
                 await self._connector.open()
             except BaseException as error:
-                await self.close()  # what a failed open left behind
+                await self.close()  # a failed `open` may have left something behind
                 if isinstance(error, UnavailableError) and error.busy:
                     self._no_connection()
                 if isinstance(error, TransientError):
@@ -67,9 +67,9 @@ class Opening:
             self.done = True
 
     async def close(self) -> None:
-        """Close the connector; what it raises is only logged."""
+        """Close the connector; an exception is logged and not raised."""
         self.done = False
         try:
             await self._connector.close()
-        except Exception as error:  # noqa: BLE001  # nothing depends on it any more, but it must be seen
+        except Exception as error:  # noqa: BLE001  # no lookup depends on a failed close, but the log must show it
             _log.warning("%s: close() raised %s", self._name, type(error).__name__)

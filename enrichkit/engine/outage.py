@@ -2,24 +2,24 @@
 Outages: the source answers nobody, so a call that fails says nothing about its keys.
 
 The source is *away* from the first call that finds it unavailable, if no other call has ended well since that call
-started. The outage ends when a call ends well that left no earlier than the last call that failed. Meanwhile one call
-at a time goes out as a probe, with keys that have not failed if there are any. When a probe hangs, the next one leaves
-a second after it: the probe may have met the one server of several that is still gone. After the outage the calls in
-flight ramp up by doubling, so that a source that has just come back is not met by all slots at once.
+started. The outage ends when a call that left no earlier than the last failed call ends well. Meanwhile one call at a
+time goes out as a probe, with keys that have not failed if there are any. When a probe hangs, the next one leaves a
+second after it: the probe may have met the one server of several that is still gone. After the outage, the number of
+calls in flight ramps up by doubling, so that not all slots call a source that has just come back at the same time.
 
-In two cases the source was not away, and the failures count as failures of their keys: a call is answered that started
-before the first failure came, but no earlier than the last call that failed; or only the keys of one call have failed,
-and the probe is answered. Then there is no ramp either: a source that refuses some calls at once must not lose its
-throughput.
+In two cases the source was not away, and the failures count as failures of their keys. In the first case, the call that
+is answered started before the first failure came, but no earlier than the last call that failed. In the second case,
+only the keys of one call have failed, and the probe is answered. In neither case is there a ramp: a source that
+refuses some calls immediately must not lose its throughput.
 
 When calls start at different times, the first calls to fail are those that started before others ended well. So after
 each such failure the source is in *doubt*, until a call ends well that started no earlier than the failed one: an
-answer to an older call says nothing of what came after it. Meanwhile one call leaves each 50 ms. Otherwise a slot that
-an old answer sets free would send its next call into the same outage.
+answer to an older call says nothing about the time after that call. Meanwhile one call leaves every 50 ms. Otherwise a
+slot that an old answer sets free would send its next call into the same outage.
 
-The log has a line at the beginning of an outage and one at its end. Within a minute after the line at an end, the next
-outage is logged only when it has lasted five seconds; the next line at a beginning counts the outages left out.
-Otherwise a source whose connections break every second would fill the log of each worker.
+The log has a line at the beginning of an outage and one at its end. For a minute after the log has reported
+the end of an outage, another outage is logged only when it has lasted five seconds; the next line at a beginning gives
+the number of outages left out. Otherwise a source whose connections break every second would fill each worker's log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["Outage"]
 _log = logging.getLogger("enrichkit")
 
 OWN = 4
-"""Refusals of a key, while other calls were answered, after which a further refusal begins no outage."""
+"""If each key of a call was refused this often while other calls were answered, a further refusal begins no outage."""
 
 
 class Outage:
@@ -55,9 +55,9 @@ class Outage:
 
     Attributes:
         since: Loop time since which the source is away; None: it is not.
-        alone: The lookups of the only call that has failed in this outage, again and again: these keys may be the
-            reason themselves. Empty when other calls have failed, too, or a call has failed before it was sent. The
-            dict serves as a set that keeps its order.
+        alone: The lookups of the call that began this outage, as long as all failed calls had some of their keys:
+            these keys may be the reason themselves. Empty when other calls have failed, too, or a call has failed
+            before it was sent. The dict serves as a set that keeps its order.
         suspects: The lookups of all calls that have failed in this outage.
         last: The error of the last failed call.
         probes: Probes of this outage.
@@ -70,9 +70,9 @@ class Outage:
     HOLD = 0.05
     """Seconds after which a slot that has to wait for the end of another call looks again."""
     QUIET = 60.0
-    """Seconds after a line in the log for which a short outage is counted and not logged."""
+    """Seconds after the log has reported the end of an outage, in which a short outage is counted and not logged."""
     SHORT = 5.0
-    """Seconds from which on an outage is no longer short."""
+    """Seconds after which an outage is no longer short."""
 
     __slots__ = (
         "_allowed",
@@ -110,8 +110,8 @@ class Outage:
         self.probes = self.repeated = 0
         self.seconds = 0.0
         self._logged = False
-        self._quiet_until = 0.0  # until when a short outage is not logged
-        self._untold = 0  # short outages since the last line
+        self._quiet_until = 0.0  # loop time until which short outages are not logged
+        self._untold = 0  # short outages since the last line in the log
         self._clock = ""  # time of day at which the outage began, for the message
         self._probe: InFlight | None = None
         self._wait = self._next_probe = 0.0
@@ -136,13 +136,13 @@ class Outage:
         return 0.0 if self._doubt is None else max(0.0, self._next_in_doubt - now)
 
     def sent(self, call: InFlight) -> None:
-        """Note that *call* leaves; while the source is away it is the probe."""
+        """Note that *call* leaves; while the source is away, the call is the probe."""
         self._next_in_doubt = call.started + self.HOLD
         if self.since is not None:
             self._probe = call
-            self._next_probe = call.started + self.PROBE_MAX  # unless it fails before that
+            self._next_probe = call.started + self.PROBE_MAX  # unless the probe fails before that
             self.probes += 1
-            # Not at the first probe while one group alone has failed: the group may be the reason itself.
+            # Log nothing at the first probe if only one group has failed: its keys may be the reason.
             known = not self.alone or self.probes > 1
             if known and not self._logged and call.started >= min(self._quiet_until, self.since + self.SHORT):
                 self._logged = True
@@ -169,7 +169,7 @@ class Outage:
             error: An `UnavailableError` of the whole source may begin an outage; any `TransientError` continues one.
             answered: Whether another call has ended well since *call* started.
             now: Loop time.
-            doubt: Whether the error raises doubt where another call has ended well.
+            doubt: Whether the error puts the source in doubt if another call has ended well.
 
         Returns:
             Whether the source is away.
@@ -206,14 +206,14 @@ class Outage:
         Note that *call* ended well, after which *in_flight* others are in flight.
 
         Returns:
-            None unless *call* ends an outage. Otherwise the lookups that failed by their own fault; empty if the source
-            was away.
+            None unless *call* ends an outage. Otherwise the lookups that failed through their own fault; an empty list
+            if the source was away.
         """
         if self._doubt is not None and call.started >= self._doubt:
             self._doubt = None
         if self.since is None:
             if self._allowed is not None:
-                self._allowed += 1  # so a round of calls doubles the number
+                self._allowed += 1  # one more for each answer: so each round of calls doubles the number
                 if self._allowed > self._capacity:
                     self._allowed = None
             return None
@@ -223,7 +223,7 @@ class Outage:
         blamed = [lookup for lookup in suspects if not lookup.settled]
         lasted = now - self.since
         self.since = self._probe = self.last = None
-        self.alone, self.suspects = {}, {}  # lookups keep many objects alive, as errors do
+        self.alone, self.suspects = {}, {}  # to free memory: lookups keep many objects alive, as errors do
         self._last_failed = 0.0
         self.seconds += lasted
         self._allowed = None if blamed else max(2, in_flight + 1)
@@ -237,7 +237,7 @@ class Outage:
                 self.probes - 1,
             )
         else:
-            self._untold += self.probes > 0 and not blamed  # as in the statistics
+            self._untold += self.probes > 0 and not blamed  # the outages that the statistics count
         return blamed
 
     def forget(self, lookups: Iterable[Any]) -> None:
@@ -248,7 +248,7 @@ class Outage:
                 self.alone.pop(lookup, None)
 
     def stood_still(self, gap: float) -> None:
-        """Move all moments by *gap* seconds, as the starts of the calls in flight are moved: their order stays."""
+        """Move all recorded times by *gap* seconds, as the starts of the calls are moved: their order stays."""
         if self.since is not None:
             self.since += gap
             self._last_failed += gap
@@ -268,7 +268,7 @@ class Outage:
         )
 
     def _tell_others(self) -> str:
-        """Say how many outages have not been logged since the last line."""
+        """Return a sentence with the number of outages that were not logged, empty if there are none; count from 0."""
         count, self._untold = self._untold, 0
         return f" Shorter outages since the last one that was logged: {count:,}." if count else ""
 
@@ -286,7 +286,7 @@ class Outage:
         """
         Set the time of the next probe: after twice the last wait, at most `PROBE_MAX`, with jitter.
 
-        The jitter takes at most half of the wait. With the full jitter of a back-off, two probes a second would leave
+        The jitter takes at most half of the wait. With the full jitter of a back-off, two probes per second would leave
         on average, and often three.
         """
         self._wait = min(self.PROBE_MAX, 2 * self._wait)

@@ -1,8 +1,8 @@
 """
-When a rate for each unit lets the next call leave, and what calls cost.
+The cost of calls, and a rate for each unit of cost, which decides when the next call may leave.
 
-What a call costs is not known before its keys are: the gate lets a call leave when each rate would let an average call
-leave, and then counts what this call costs. So a costly call delays the next ones, and none is refused.
+The cost of a call is unknown until its keys are chosen. So the gate lets a call leave when each rate would let an
+average call leave, and counts the call's own cost afterwards. A costly call delays the next calls; no call is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["AverageCost", "CallMeter", "Pace", "UnitRates"]
 
 
 class Pace(Protocol):
-    """A rate that spaces calls: one of this process, or a part of the rate of the whole job."""
+    """A rate that spaces calls: the rate of this process, or its share of the rate of the whole job."""
 
     def delay(self, now: float) -> float:
         """Return 0 when a call may leave now, else the seconds after which to ask again."""
@@ -29,14 +29,15 @@ class Pace(Protocol):
         """Count one call of average cost as sent."""
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* in addition; negative amounts were counted before, and were not needed."""
+        """Count *units* in addition; a negative amount takes back units that were counted before and not needed."""
 
 
 class AverageCost:
     """
     What a call of the source costs on average, and by how much the connector's estimates are wrong on average.
 
-    At first a call counts as much of each unit as the rates allow for one request; 1 if there is no rate of requests.
+    At first, a call is assumed to cost as much of each unit as the rates allow per request, or 1 if there is no rate of
+    requests.
 
     Args:
         per_second: The rates, by unit.
@@ -55,10 +56,10 @@ class AverageCost:
         self.units = {
             unit: amount / requests if requests and unit != "requests" else 1.0 for unit, amount in per_second.items()
         }
-        self._real = dict.fromkeys(per_second, 1.0)  # what calls have cost, as a multiple of the estimate
+        self._real = dict.fromkeys(per_second, 1.0)  # the real cost of calls as a multiple of the estimate, by unit
 
     def reserve(self, estimate: Mapping[str, float]) -> dict[str, float]:
-        """Return what to reserve for a call of the cost *estimate*."""
+        """Return the units to reserve for a call whose cost the connector estimates as *estimate*."""
         return {unit: max(0.0, float(estimate.get(unit, 0.0))) * real for unit, real in self._real.items()}
 
     def beyond(self, cost: Mapping[str, float]) -> dict[str, float]:
@@ -76,7 +77,7 @@ class AverageCost:
 
 class UnitRates:
     """
-    A rate for each unit; a call leaves when all of them let it.
+    A rate for each unit; a call may leave when all rates allow it.
 
     Args:
         per_second: The rates, by unit.
@@ -98,7 +99,7 @@ class UnitRates:
         self.correct(now, self._average.units)
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* in addition; negative amounts were counted before, and were not needed."""
+        """Count *units* in addition; a negative amount takes back units that were counted before and not needed."""
         for unit, amount in units.items():
             if unit in self._rates:
                 self._rates[unit].spend(now, amount)
@@ -106,17 +107,17 @@ class UnitRates:
 
 class CallMeter:
     """
-    The cost of one call: reserved as the connector estimates it, and corrected by what the answer reports.
+    The cost of one call: first the connector's estimate is reserved, then the cost that the answer reports corrects it.
 
     Args:
         gate: The gate of the engine.
         average: What a call costs on average, which the gate counted when the call left; None: no cost is limited.
-        cost: The estimate.
+        cost: The connector's estimate of the cost, by unit.
         now: Returns the loop time.
 
     Attributes:
         reported: The whole cost of the call, as far as the connector has reported it, by unit.
-        known: Whether `reported` is the whole cost, as the connector says.
+        known: Whether the connector says that `reported` is the whole cost.
     """
 
     __slots__ = ("_average", "_gate", "_now", "_reserved", "known", "reported")
@@ -148,7 +149,7 @@ class CallMeter:
             self._gate.told(self._now(), remaining, seconds, limit, unit)
 
     def ended(self) -> None:
-        """Correct what was reserved: the call has ended."""
+        """Correct the cost that was reserved, now that the call has ended."""
         if self._average is None:
             return
         cost = {unit: self.reported.get(unit, reserved) for unit, reserved in self._reserved.items()}

@@ -3,8 +3,9 @@ The keys of a run that wait for a slot: which of them go next, and which go toge
 
 Retries and parts of a poisoned group go first, each as a group of its own. Keys that have had no slot yet go in the
 order of their arrival, or, to a source that keeps its keys in order, in elevator order (SCAN): each call takes the
-lowest keys that wait, and keys that arrive later and are lower wait for the next round. A B-tree of a million keys
-finds 2,000 neighbours among the 80,000 keys that wait in a quarter of the time that it needs for 2,000 scattered keys.
+lowest keys that wait, and keys that arrive later but are lower than the last key taken wait for the next round. A
+B-tree of a million keys finds 2,000 neighbours among 80,000 waiting keys in a quarter of the time that it needs for
+2,000 scattered keys.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Pending"]
 
-PASSES = 4  # of the search for a bound; each fills about three quarters of the room that is left
-SLICES = 256  # most slices in a round: to choose 2,000 keys takes under 1 ms, and 9 ms among 8,000 small slices
+PASSES = 4  # passes of `_lowest`; each pass fills about three quarters of the room that is left
+SLICES = 256  # most slices in a round: to choose 2,000 keys then takes under 1 ms; among 8,000 small slices, 9 ms
 
 
 class Pending:
@@ -39,11 +40,11 @@ class Pending:
         alone: Whether each key has a call of its own, so that all entries are lookups.
 
     Attributes:
-        neighbours: As given.
+        neighbours: The argument *neighbours*.
         keys: Number of keys that have had no slot yet.
         fresh_first: Whether keys that have had no slot go before the others: while the source is away, a probe is made
             with keys that have not failed, because keys that have failed may be the reason.
-        clocked: Number of keys that have had no slot, but whose clock runs all the same, and that have no outcome.
+        clocked: Number of keys without an outcome that have had no slot, although their clock runs.
     """
 
     __slots__ = (
@@ -60,7 +61,7 @@ class Pending:
     )
 
     def __init__(self, *, neighbours: bool = False, mixed: bool = False, alone: bool = False) -> None:
-        # Keys that have had no slot. Lookups stand before bundles, because bundles are separated from the head on.
+        # Keys that have had no slot. Lookups come before bundles, because bundles are separated from the head onwards.
         self._fresh: deque[Lookup | Bundle] = deque()
         self._later: deque[Lookup | Bundle] = deque()  # keys of the next round; empty whenever `_fresh` is
         self._urgent: deque[tuple[list[Lookup], Search | None]] = deque()
@@ -76,11 +77,11 @@ class Pending:
         return bool(self._urgent or self._fresh)
 
     def groups(self, limit: int) -> int:
-        """Return how many groups of at most *limit* lookups wait; each retry or part of a failed call is a group."""
+        """Return how many groups of at most *limit* lookups wait; each retry or part of a failed call is one group."""
         return len(self._urgent) - (-self.keys // limit)
 
     def add(self, lookups: Sequence[Lookup]) -> None:
-        """Append keys that have had no slot, as lookups of their own."""
+        """Append *lookups*, keys that have had no slot."""
         self._fresh.extend(lookups)
         self.keys += len(lookups)
 
@@ -98,11 +99,16 @@ class Pending:
         self._fresh.append(bundle)
 
     def add_urgent(self, group: list[Lookup], search: Search | None) -> None:
-        """Append *group*, a retry or a part of a group that failed, to those that go before keys without a slot."""
+        """Append *group*, a retry or a part of a failed group, to the groups that go before keys without a slot."""
         self._urgent.append((group, search))
 
     def take(self, limit: int, only: Part | Outcomes | None) -> tuple[Group, Search | None]:
-        """Remove and return the next group of at most *limit* keys, of the slice *only* or of any; empty if none."""
+        """
+        Remove and return the next group of at most *limit* keys, and the search that it is a part of, or None.
+
+        If *only* is given, keys that have had no slot are taken from this slice only. If no key may go,
+        the group is empty.
+        """
         fresh = self._fresh
         if self._alone and only is None and fresh and not (self._urgent or self.clocked or fresh[0].state is SETTLED):
             self.keys -= 1  # the fast path, inline: one more function call takes 2 % of a whole lookup
@@ -139,14 +145,14 @@ class Pending:
         for held in self._fresh:
             (fresh if held.concerns(only) else others).append(held)
         group = self._take_in_order(fresh, limit, None)
-        # Lookups first, as before: they may have clocks, and `clock` counts from the head.
+        # Lookups stay before bundles: lookups may have clocks, and `clock` counts from the head.
         self._fresh = deque(sorted((*others, *fresh), key=lambda held: isinstance(held, Bundle)))
         if not self._fresh:
             self._start_round(SLICES)
         return group
 
     def _take_in_order(self, fresh: deque[Lookup | Bundle], limit: int, only: Part | Outcomes | None) -> Group:
-        """Take at most *limit* keys from the head of *fresh*, of the slice *only* or of any."""
+        """Take at most *limit* keys from the head of *fresh*; with *only*, stop at a key of another slice."""
         bundles: list[Bundle] = []
         lookups: list[Lookup] = []
         room = limit
@@ -200,13 +206,13 @@ class Pending:
         self._fresh = deque(lookup for held in self._fresh for lookup in held.singly())
 
     def lookups(self) -> list[Lookup]:
-        """Return the lookups without an outcome that wait for a slot, those in bundles left out."""
+        """Return the lookups without an outcome that wait for a slot, leaving out the keys in bundles."""
         fresh = (held for held in self._fresh if not isinstance(held, Bundle))
         urgent = (lookup for group, _ in self._urgent for lookup in group)
         return [lookup for lookup in chain(urgent, fresh) if not lookup.settled]
 
     def clock(self, count: int) -> list[Lookup]:
-        """Return the next lookups without a clock, whose clocks start so that *count* waiting lookups have one."""
+        """Return the next lookups whose clocks have to start so that *count* waiting lookups have a running clock."""
         self._start_round(len(self._later))
         starting: list[Lookup] = []
         passed: list[Lookup] = []
@@ -220,7 +226,7 @@ class Pending:
         return starting
 
     def drop_settled(self) -> None:
-        """Remove the lookups at the head that have their outcome."""
+        """Remove the lookups that have their outcome from the head of the queue."""
         while self._fresh and self._fresh[0].settled:
             self._fresh.popleft()
             self.keys -= 1
@@ -235,7 +241,7 @@ class Pending:
         self.keys = 0
 
     def _take_neighbours(self, limit: int) -> list[Bundle]:
-        """Take the *limit* lowest keys of this round; where the round has fewer, go on with the next rounds."""
+        """Take the *limit* lowest keys of this round; if the round has fewer, go on with the next rounds."""
         fresh = self._fresh
         group: list[Bundle] = []
         room = limit
@@ -272,17 +278,18 @@ class Pending:
 
 
 def _place(keys: Sequence[Any]) -> tuple[Sequence[Any], int, int]:
-    """Return *keys* as a list, a start and an end, because bisection is quicker in a list than in `Keys`."""
+    """Return *keys* as a range of a list (list, start, end), because bisection is quicker in a list than in `Keys`."""
     return keys.place() if isinstance(keys, Keys) else (keys, 0, len(keys))
 
 
 def _lowest(columns: list[tuple[Sequence[Any], int, int]], count: int) -> list[int]:
     """
-    Choose about the *count* lowest keys of several sorted columns, and return how many each column gives.
+    Choose about the *count* lowest keys of several sorted columns, and return how many each column contributes.
 
     A column is a range of a list: the list, the start and the end. All columns together have more than *count* keys.
-    Each pass gives each column an equal share of the room that is left, and takes the lowest of the keys at the ends of
-    the shares as a bound: each column gives its keys up to the bound. The next pass shares out the room that is left.
+    Each pass splits the remaining room equally among the columns and finds, for each column, the last key that fits
+    into its share. The lowest of these keys is the bound: every column contributes its keys up to it. The next pass
+    splits the room that then remains.
     """
     taken = [start for _, start, _ in columns]
     room = count
@@ -298,11 +305,11 @@ def _lowest(columns: list[tuple[Sequence[Any], int, int]], count: int) -> list[i
         bound = min(columns[n][0][min(taken[n] + share, columns[n][2]) - 1] for n in givers)
         for n in givers:
             keys, _, end = columns[n]
-            # Not more than its share even if its keys are in no order that Python knows, as broken UTF-8 may be.
+            # Take no more than the share even if the keys are not in Python's order, as with broken UTF-8.
             found = min(bisect_right(keys, bound, taken[n], end), taken[n] + share)
             room -= found - taken[n]
             taken[n] = found
-    while room:  # the last few keys go without a bound, so that a call is full while keys wait
+    while room:  # take the last few keys without a bound, so that a call is full while keys wait
         givers = giving()
         share = -(-room // len(givers))
         for n in sorted(givers, key=lambda n: columns[n][0][taken[n]]):

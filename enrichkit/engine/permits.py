@@ -23,12 +23,12 @@ class LimitShare:
         calls: Most calls in flight of the job.
         capacity: Most calls in flight that this process can have.
         in_flight: Returns how many calls this process has in flight.
-        lessee: Asks the store.
+        lessee: Asks the store for the share.
 
     Attributes:
-        lessee: Asks the store.
+        lessee: Asks the store for the share.
         away: Whether the store is away.
-        held: The calls in flight that this process may have.
+        held: How many calls this process may have in flight.
         waiting: Whether a call has had to wait since the last question.
     """
 
@@ -53,8 +53,8 @@ class LimitShare:
         self.held = 0.0
         self.away = False
         self.waiting = False
-        self._most = 0  # calls in flight since the last question
-        self._ends = 0.0  # when the lease ends, unless the store is away
+        self._most = 0  # most calls in flight since the last question
+        self._ends = 0.0  # loop time at which the lease ends, unless the store is away
         self._wanted_at = float("-inf")
 
     def delay(self, now: float, in_flight: int) -> float:
@@ -72,7 +72,7 @@ class LimitShare:
         return now - self._wanted_at >= IDLE and not self._in_flight()
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:
-        """Return the question to the store, which may have been *away*; the *last* one gives the share back."""
+        """Return the question to the store; *away*: the store did not answer before; *last*: give the share back."""
         in_flight = self._in_flight()
         wanted = 0.0 if last or self.idle(now) else float(max(self._most, in_flight, 1) + 1)
         if self.waiting and not last:
@@ -89,10 +89,10 @@ class LimitShare:
         )
 
     def unanswered(self, ask: Ask) -> None:
-        """Do nothing: the question has changed nothing here."""
+        """Do nothing: asking the store has not changed this share."""
 
     def granted(self, grant: Grant, asked: float, now: float, *, back: bool) -> None:
-        """Take the answer to a question that left at *asked*."""
+        """Take over the share in *grant*, the answer to a question that was sent at *asked*."""
         self.held = grant.share
         self._ends = asked + 2 * PERIOD
         self._most = self._in_flight()
@@ -103,5 +103,5 @@ class LimitShare:
         return self._ends - PERIOD
 
     def told(self) -> str:
-        """Return the share as users read it."""
+        """Return the share as a text for users."""
         return f"{self.held:.0f} calls in flight"

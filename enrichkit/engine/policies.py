@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Policies"]
 
-RATIO_FLOOR = 100  # keys below which a share of failures says nothing; resilience4j's default window
+RATIO_FLOOR = 100  # with fewer keys, the share of failures says nothing; resilience4j's default window
 OPTION = {
     TIMEOUT: "on_timeout",
     ERROR: "on_error",
@@ -37,7 +37,7 @@ class Policies:
         source: Name of the source in messages.
         options: The options; the policies, `max_fallback_ratio`, `timeout`, `details` and `show_keys` are used.
         default_values: Decoded `default(...)` values by option name.
-        fallbacks: The fallbacks that have to be asked; each knows the options that name it.
+        fallbacks: The fallbacks of the run; each knows the options that name it.
         salt: For the hash of keys in messages.
     """
 
@@ -56,9 +56,10 @@ class Policies:
 
     def note_failure(self, status: int, error: BaseException | None) -> str | None:
         """
-        Count a lookup with *status* for `max_fallback_ratio`, and return its error text. A miss is not counted: None.
+        Count a lookup that ended with *status* for `max_fallback_ratio`, and return its error text.
 
-        A key for which the budget left no call is not counted either: the user has asked for the budget.
+        A miss is not counted and has no error text. A key for which the budget left no call is not counted either,
+        because the user has asked for the budget.
         """
         if status == MISSING:
             return None
@@ -99,7 +100,7 @@ class Policies:
         self._last = text
 
     def replacement(self, status: int) -> tuple[Any, str | None]:
-        """Return the value of rows with *status*, and its origin; ``(None, None)`` where there is no default value."""
+        """Return the value of rows with *status*, and its origin; ``(None, None)`` if there is no default value."""
         if isinstance(self._policies[status], Default):
             return self._default_values[OPTION[status]], "fallback"
         return None, None

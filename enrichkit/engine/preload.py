@@ -2,7 +2,7 @@
 Sources that are loaded as a whole, once in a worker process, before the first lookup: Flink's full cache.
 
 The connector lists its keys, and each page of them is looked up by `fetch_many`, so that an answer is the same as
-without the load, whatever the connector does with twins, collations and values that cannot be read. A load has a
+without the load, however the connector treats duplicates, collations and values that cannot be read. A load has a
 connector of its own, with one connection, which is closed when the load has ended.
 """
 
@@ -43,7 +43,7 @@ _log = logging.getLogger("enrichkit")
 T = TypeVar("T")
 
 FIRST_WAIT, MOST_WAIT = 0.05, 1.0
-"""Seconds between two attempts at a load while the source is away: at first, and after waits that double."""
+"""Seconds between two attempts at a load while the source is away: the first wait, and the longest after doubling."""
 
 
 class Table(Stage):
@@ -64,13 +64,13 @@ class Table(Stage):
         today: Returns the date and the time of day, in any time zone; tests give their own.
 
     Attributes:
-        answers: The values by key, `MISS`, or `ABSENT` for a key for which the source has to be asked. Each load makes
+        answers: For each key its value, `MISS`, or `ABSENT` if the source has to be asked for the key. Each load makes
             a new dict.
         bytes: About how many bytes keys and values take.
         loads: Loads that have ended well.
         failures: Loads that have failed.
         ended: Whether the table can no longer be used.
-        make_room: Close idle engines with connectors of a class; called when the server had no free connection.
+        make_room: Close idle engines with connectors of a given class; called when the server had no free connection.
         idle_since: Loop time since which no run uses the table; None: a run uses it.
     """
 
@@ -123,7 +123,7 @@ class Table(Stage):
     # for the runs
 
     def enter(self, run: Run) -> bool:
-        """Serve *run*; return whether the source is loaded. If not, `Run.loaded` is called once it is."""
+        """Serve *run*; return whether the source is already loaded. If not, `Run.loaded` is called after the load."""
         self._runs[run] = None
         self.idle_since = None
         return self.loads > 0
@@ -150,11 +150,11 @@ class Table(Stage):
     # loads
 
     async def _live(self) -> None:
-        """Load the source, and load it again when it is time."""
+        """Load the source, and load it again whenever the option `preload` asks for a refresh."""
         while True:
             try:
                 loaded = await self._load()
-            except Exception as error:  # noqa: BLE001  # the border to a plugin, and the runs that wait must hear of it
+            except Exception as error:  # noqa: BLE001  # a plugin may raise anything; waiting runs must learn of it
                 self.failures += 1
                 if self.loads == 0 or self._preload.on_refresh_error == "fail":
                     self._fail(error)
@@ -187,7 +187,7 @@ class Table(Stage):
         self.ended = True
         self.answers = {}
         for run in list(self._runs):
-            # The error of a misspelt field has a message of its own, which names the field.
+            # A `ConfigError`, as for a misspelt field, fails the run as it is: its message tells what to change.
             is_whole = isinstance(error, ConfigError)
             run.fail(error if is_whole else TaskFailedError(f"{self._source}: it could not be loaded: {error}"))
 
@@ -208,8 +208,8 @@ class Table(Stage):
                 now = self._now()
                 if isinstance(error, UnavailableError) and error.busy and load.kind is not None:
                     self.make_room(load.kind)
-                # Counted from the last answer before the first failure, and not from the last answer of all: so a load
-                # ends in an error, too, when each attempt gets some answers and then fails.
+                # The time away counts from the last answer before the first failure, not from the last answer at all.
+                # So a load also ends in an error if each attempt gets some answers and then fails.
                 away = max(began, load.heard) if away is None else away
                 pause = max(wait, asked_pause(error.retry_after) or 0.0)
                 if now - away + pause > self._patience:
@@ -222,11 +222,11 @@ class Table(Stage):
 
 
 def _no_engines(kind: type[Connector[Any]]) -> None:
-    """Do nothing: the table belongs to no loop thread."""
+    """Do nothing: the table belongs to no loop thread, so there are no engines to close."""
 
 
 class _Load:
-    """One attempt to load a source; *heard* is the loop time of its last page, *kind* the class of its connector."""
+    """One attempt to load a source; `heard` is the loop time of its last answers, `kind` the class of its connector."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -257,7 +257,7 @@ class _Load:
         except EnrichkitError:
             raise
         except Exception as error:  # noqa: BLE001  # the border to a plugin
-            # Its text may hold secrets, and a traceback would show them.
+            # The text of the error may hold secrets, and a traceback would show them.
             raise FatalError(f"its connector raised {raised(error)}.") from None
         finally:
             await connector.close()
@@ -329,7 +329,7 @@ class _Load:
             )
 
     def _fits(self, key: Any) -> bool:
-        """Whether the parts of *key* have the types of the keys of the rows: 1 equals True, but is another key."""
+        """Whether the parts of *key* have the types of the rows' keys: 1 equals True, but is another key."""
         parts = key if isinstance(key, tuple) else (key,)
         return tuple(map(type, parts)) == self._table._kinds
 

@@ -104,7 +104,7 @@ class UnorderedQueue(Generic[T]):
         return ticket
 
     def put_barrier(self, barrier: T) -> None:
-        """Close the last segment: nothing that comes later leaves before *barrier*, nothing earlier after it."""
+        """Close the last segment: later entries leave after *barrier*, and earlier entries leave before it."""
         # Flink's rule: a drained last segment is reused, so that 10,000 barriers leave no empty segments behind.
         if not self._segments[-1].drained():
             self._segments.append(_Segment())
@@ -112,7 +112,7 @@ class UnorderedQueue(Generic[T]):
         self._segments.append(_Segment())
 
     def ready(self, ticket: Ticket[T], part: T, *, last: bool = True) -> None:
-        """Hand in a *part* that may leave as soon as its segment is the first; the *last* one ends the entry."""
+        """Hand in a *part* that may leave as soon as its segment is the first; the *last* part ends the entry."""
         if ticket.done:
             return
         segment = ticket.segment
@@ -142,7 +142,7 @@ class UnorderedQueue(Generic[T]):
         return next((ticket.entry for segment in self._segments for ticket in segment.pending.values()), None)
 
     def entries(self) -> Iterator[T]:
-        """Iterate over what has not left: per segment the ready parts in order, then the pending entries in order."""
+        """Iterate over what has not left: per segment, the ready parts in order, then the pending entries in order."""
         for segment in self._segments:
             yield from (part for _, part, _ in segment.parts)
             yield from (ticket.entry for ticket in segment.pending.values())
@@ -179,6 +179,6 @@ class Window:
         self.held += rows
 
     def leave(self, rows: int) -> None:
-        """Count *rows* as emitted, and grow."""
+        """Count *rows* as emitted, and let the window grow."""
         self.held -= rows
         self.size = min(self.limit, 2 * self.size)

@@ -9,9 +9,9 @@ class Quota:
     """
     The calls that the source still allows, as its last answer said.
 
-    Calls leave as they come while more than a fifth of the limit remains. Then they are spread evenly over the seconds
-    until the limit is reset. Other processes draw on the same limit: each answer says what remains then, so the calls
-    of all processes slow down together, and none is refused.
+    Calls leave as they come while more than a fifth of the limit remains. After that, calls are spread evenly over the
+    seconds until the limit is reset. Other processes use the same limit: each answer says how much of it remains, so
+    the calls of all processes slow down together, and no call is refused.
     """
 
     RESERVE = 0.2
@@ -26,11 +26,15 @@ class Quota:
 
     @property
     def holds(self) -> bool:
-        """Whether calls are spread."""
+        """Whether calls are spread evenly over time."""
         return self._interval > 0.0
 
     def told(self, now: float, remaining: float, seconds: float, limit: float | None) -> None:
-        """Note that *remaining* calls of *limit* may leave within *seconds*; None: of the most that ever remained."""
+        """
+        Note that *remaining* calls of *limit* may leave within *seconds*.
+
+        If *limit* is None, the highest number of remaining calls so far counts as the limit.
+        """
         self._limit = limit if limit is not None else max(self._limit, remaining)
         self._until = now + seconds
         self._interval = seconds / remaining if 0 < remaining <= self.RESERVE * self._limit else 0.0

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_SLICE", "Bundle", "FallbackRequest", "Group", "InFlight", "Lookup", "Part", "Search", "State"]
 
 NO_SLICE = Outcomes([], 0)
-"""A slice without keys: stands for the only slice whose keys may be asked for, when no key may be."""
+"""A slice without keys: given as the only slice whose pending keys may be asked for, it means that no such key may."""
 
 
 class State(enum.Enum):
@@ -48,7 +48,7 @@ class State(enum.Enum):
     SETTLED = enum.auto()
 
 
-# Globals, because each key and call needs them: to find a member in its class takes three times as long.
+# Globals, because each key and each call uses them: to look a member up in its class takes three times as long.
 PENDING, IN_FLIGHT, WAITING, DRAINING, SETTLED = State
 
 
@@ -58,19 +58,20 @@ class Lookup:
 
     Attributes:
         state: See the table above.
-        routes: Ways in which an answer may still come: calls that hold the key, and a place in a queue.
-        started: Loop time at which the clock of the key started; None before, and while the key waits for no fault of
-            its own.
+        routes: Number of ways in which an answer may still come: each call that holds the key, and a place in a queue.
+        started: Loop time at which the clock of the key started; None before, and while the key waits through no
+            fault of its own.
         attempts: Calls made with the key.
         failures: Attempts that count against `Retry.attempts`: transient errors, overdue calls, and misses with
             `on_missing`.
         error: The last transient error.
-        node_away_since: Loop time since which the key has met nothing but a node that is away; None: it has not.
+        node_away_since: Loop time since which all calls of the key have met a node that is away; None: the
+            last call did not.
         call: The last call that holds the key.
-        more: Further slices that wait for the key, with its index in each.
-        spent: Seconds that tiers took for the key; not set where there are none, which saves 1 % of a lookup.
-        paid: What its calls have cost so far; not set unless the run shows costs.
-        refusals: Calls that the source has refused while it answered others; not set before the first.
+        more: Further slices that wait for the key, with the key's index in each.
+        spent: Seconds that tiers took for the key; not set if the run has no tiers, which saves 1 % of a lookup.
+        paid: The key's share in the cost of its calls so far, by unit; not set unless the run shows costs.
+        refusals: How many calls of the key the source has refused while it answered others; not set before the first.
     """
 
     __slots__ = (
@@ -141,7 +142,7 @@ class Lookup:
         self.routes += 1
 
     def returned(self, error: BaseException, node_away_since: float | None = None) -> None:
-        """Wait for a further call that counts as the same attempt: the last one met a source or node that is away."""
+        """Wait for a further call that counts as the same attempt: the last call met a source or node that is away."""
         self.state = WAITING
         self.routes += 1
         self.attempts -= 1
@@ -149,10 +150,10 @@ class Lookup:
         self.node_away_since = node_away_since
 
     def unasked(self) -> bool:
-        """Note that no further call is made with the key; return whether no call can answer it any longer."""
+        """Note that no further call is made with the key; return whether no call in flight can answer it either."""
         self.routes -= 1
         if self.routes:
-            self.state = IN_FLIGHT  # a late call holds it
+            self.state = IN_FLIGHT  # a late call still holds the key
         return not self.routes
 
     def blamed(self) -> None:
@@ -179,7 +180,7 @@ class Lookup:
         self.paid = paid | {unit: paid.get(unit, 0.0) + amount for unit, amount in share.items()}
 
     def wait(self, key: Any, outcomes: Outcomes, index: int) -> None:
-        """Let a further slice wait for *key*, whose index there is *index*."""
+        """Let *outcomes*, a further slice, wait for *key*, which has the index *index* in that slice."""
         if self.more is None:
             self.more = []
         self.more.append((outcomes, index))
@@ -201,8 +202,8 @@ class Bundle:
     anything is done to one of the keys alone, each key becomes a `Lookup`, so that all rules are about lookups.
 
     Attributes:
-        keys: Keys of the slice *outcomes*; `indices` are their places there.
-        entered: Whether the table leads from the keys to this bundle, or to the bundle that it was cut from.
+        keys: Keys of the slice `outcomes`; `indices` are their indices in it.
+        entered: Whether the run's table maps the keys to this bundle, or to the bundle from which this one was cut.
         started: Loop time at which the clock of its keys started; None before.
         call: The call that holds the bundle.
         more: For each key, the further slices that wait for it, with the key's index in each. Bundles that were cut
@@ -250,11 +251,11 @@ class Bundle:
         return held
 
     def wait(self, key: Any, outcomes: Outcomes, index: int) -> None:
-        """Let a further slice wait for *key*, whose index there is *index*."""
+        """Let *outcomes*, a further slice, wait for *key*, which has the index *index* in that slice."""
         self.more.setdefault(key, []).append((outcomes, index))
 
     def concerns(self, outcomes: Any) -> bool:
-        """Whether the slice *outcomes* waits for a key of this bundle, or of one that was cut from the same bundle."""
+        """Whether the slice *outcomes* waits for a key of this bundle, or of one cut from the same bundle."""
         return self.outcomes is outcomes or any(other is outcomes for rows in self.more.values() for other, _ in rows)
 
     def cut(self, size: int) -> Bundle:
@@ -292,23 +293,23 @@ class Search:
     The search for the bad keys of a failed call: it asks for four parts of the keys, then for parts of those that fail.
 
     The search takes at most 2 x bad x ceil(log2(keys)) calls, as bisection would, in half as many rounds. As soon as so
-    many groups have failed that asking for each key alone takes no more calls, the keys of a group are asked for alone.
+    many groups have failed that a call for each key would take no more calls, the keys of a group are asked for alone.
     So there are at most one and a half calls per key. One call per key cannot be promised, because a group that fails
     settles no key.
 
     Args:
         keys: Keys of the call with which the search began.
         failed: Number of groups that failed, by depth. Groups of one depth have no key in common, so there are at least
-            as many bad keys.
+            as many bad keys as failed groups of one depth.
         depth: How often the keys have been divided.
     """
 
     PARTS = 4
     SHARE_ALONE = 0.7
     """
-    Share of one call per key: from there on, the keys of a group are asked for alone.
+    If the search may take this share of one call per key, or more, the keys of a group are asked for alone.
 
-    Found by trial of all sizes up to 130 and some up to 5,000: with a lower share, few bad keys cost too much.
+    Found by trial of all sizes up to 130 and some up to 5,000: with a lower share, few bad keys cost too many calls.
     """
 
     __slots__ = ("depth", "failed", "keys")
@@ -343,9 +344,9 @@ class InFlight:
 
     Attributes:
         keys: The keys of *group*.
-        bundles: The bundles of *group* until one of their keys has to be looked at by itself; then empty.
-        lookups: Without bundles, the lookup that waits for the answer, by key; a later lookup of the key may replace
-            one that timed out.
+        bundles: The bundles of *group* until one of their keys has to be handled separately; then empty.
+        lookups: If there are no bundles, the lookup that waits for the answer, by key; a later lookup of the key may
+            replace a lookup that timed out.
         attempt: How often the first key has been asked for, this call included.
         running: Whether the call has not ended yet.
         accepts: The number of calls that the source had answered in time when this call left, as the breaker counts
@@ -353,9 +354,9 @@ class InFlight:
         late: Whether no lookup has to wait for the call: all its lookups have their outcome, or `attempt_timeout` has
             passed.
         late_since: Loop time since which the call is late; not set before.
-        overdue: Whether `attempt_timeout` has passed; the keys were queued again then where that is allowed.
-        cancelled_at: Loop time at which the engine cancelled the call; None: it did not.
-        record: The lookups or bundles whose clock started with this call; `deadlines.py` keeps it.
+        overdue: Whether `attempt_timeout` has passed; if so, the keys were queued again where `Retry` allows it.
+        cancelled_at: Loop time at which the engine cancelled the call; None: the call was not cancelled.
+        record: The lookups or bundles whose clock started with this call; `deadlines.py` keeps the same list.
         paid: What the call has cost, by unit; not set unless the source has reported the cost.
     """
 
@@ -437,7 +438,7 @@ class InFlight:
         return {unit: amount / len(self.keys) for unit, amount in getattr(self, "paid", {}).items()}
 
     def pay(self) -> None:
-        """Let each lookup that the call was made for pay its share."""
+        """Add to each lookup for which the call was made its share of the cost."""
         share = self.share()
         for lookup in self.lookups.values() if share else ():
             if not lookup.attached:
@@ -448,12 +449,12 @@ class InFlight:
         return bool(self.bundles) or not all(lookup.state is SETTLED for lookup in self.lookups.values())
 
     def dispensable(self) -> bool:
-        """Whether each of its lookups has its outcome, or may have it from another call."""
+        """Whether each lookup of the call has its outcome, or may get it from another call."""
         lookups = self.lookups.values()
         return not self.bundles and all(each.settled or each.attached or each.routes > 1 for each in lookups)
 
     def cancel(self, now: float) -> None:
-        """Cancel the call, once; its connection is lost with it."""
+        """Cancel the call, unless it has been cancelled before; its connection is lost."""
         if self.cancelled_at is None and self.task is not None:
             self.cancelled_at = now
             self.task.cancel()
@@ -491,7 +492,7 @@ class Part:
 
     Attributes:
         outcomes: The slice.
-        indices: The keys whose rows leave; None: all rows; empty: the rows with a null key.
+        indices: Indices of the keys whose rows leave; None: all rows leave; empty: the rows with a null key leave.
         rows: How many rows leave.
         bytes: About how many bytes of values leave.
     """
@@ -506,7 +507,7 @@ class Part:
 
 
 def _joined_keys(parts: list[Sequence[Any]], key_columns: bool) -> Sequence[Any]:
-    """Return the keys of *parts* as the connector takes them: as `Keys` where all parts are, else as a tuple."""
+    """Return the keys of *parts* for the connector: as `Keys` if it takes them and all parts are such, else a tuple."""
     if key_columns:
         columns = [part for part in parts if isinstance(part, Keys)]
         keys = columns[0].followed_by(columns[1:]) if len(columns) == len(parts) else None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["BackgroundRun", "Refresher", "background_options"]
 
 AHEAD = 2
-"""Most keys of the background run, as a multiple of the keys that its calls can have."""
+"""Most keys of the background run, as a multiple of the keys that its calls in flight can hold."""
 
 
 class BackgroundRun(Run):
@@ -36,7 +36,7 @@ class BackgroundRun(Run):
 
 
 def background_options(options: Options) -> Options:
-    """Return the options of lookups that nobody waits for: one attempt, and no failure matters."""
+    """Return the options of lookups for which no row waits: they have one attempt, and their failures fail no task."""
     nothing: dict[str, Any] = {"on_timeout": "null", "on_error": "null", "on_missing": "null"}
     return replace(
         options, **nothing, max_fallback_ratio=1.0, retry=None, cache=None, journal=None, reuse=False, details=False
@@ -48,13 +48,13 @@ class Refresher:
     The background lookups of one run. Lives on the loop thread.
 
     Args:
-        cache: The cache that gets the answers; the runs that share it ask for a key once.
+        cache: The cache that gets the answers; runs that share the cache ask for a key only once.
         make_run: Makes the unordered `BackgroundRun` from the function that takes its parts.
         capacity: Slots of the engine.
 
     Attributes:
         run: The background run.
-        serves_stale: Whether values beyond their time stand for lookups that fail.
+        serves_stale: Whether stale values replace the outcomes of lookups that fail.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Refresher:
         self._room = AHEAD * max(1, background_slots(capacity)) * self.run.engine.batch_size
 
     def took(self, seconds: float) -> None:
-        """Note that a call took *seconds*, for the moving average of the cache."""
+        """Note that a call took *seconds*, for the cache's moving average of the duration of calls."""
         known = self._cache.call_time
         self._cache.call_time = known + (seconds - known) / 8 if known else seconds
 
     def old_values(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Return the values of *keys* that are beyond their time, and stand for lookups that fail."""
+        """Return the stale values of *keys*, by key, which replace the outcomes of lookups that fail."""
         return self._cache.stale(keys, self.run.engine.now())
 
     def refresh(self, keys: Sequence[Any]) -> None:
-        """Ask for those of *keys* whose answers expire soon; rows have just looked *keys* up."""
+        """Ask for those of *keys* whose answers expire soon; rows have just asked for *keys*."""
         due = self._cache.due(keys, self.run.engine.now())
         if due:
             self.ask(due)

@@ -1,8 +1,8 @@
 """
-A call has ended: what that means for each of its keys.
+The end of a call, and what it means for each key of the call.
 
-Where all keys fare alike, they are settled at once (`fast_paths.py`). Otherwise each key is looked at by itself: the
-key has a value, is a miss, is asked for again (`retries.py`), or has failed.
+If no key needs a treatment of its own, all keys are settled together (`fast_paths.py`). Otherwise each key is handled
+separately: the key has a value, is a miss, is asked for again (`retries.py`), or has failed.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _LISTS = frozenset((list, tuple))  # types of a list of matches; an empty list i
 
 class Ending(enum.Enum):
     """
-    What the end of a call says of the source.
+    What the result of a call tells about the state of its source.
 
     Attributes:
         ANSWERED: The source did its work.
         TROUBLED: The call brought transient errors and nothing else.
         AWAY: The source is away, and the keys of the call wait for it.
-        FAULTY: The source refused the call, for its keys or for all.
+        FAULTY: The call as a whole failed with an error that is not transient.
     """
 
     ANSWERED = enum.auto()
@@ -58,7 +58,7 @@ class Ending(enum.Enum):
     FAULTY = enum.auto()
 
 
-# Globals, because each call needs them: to find a member in its class takes three times as long.
+# Globals, because each call uses them: to look a member up in its class takes three times as long.
 ANSWERED, TROUBLED, AWAY, FAULTY = Ending
 
 
@@ -89,7 +89,7 @@ def conclude(run: Run, call: InFlight, answers: Any, error: BaseException | None
 
 
 def _conclude_each(run: Run, call: InFlight, answers: Any, error: BaseException | None) -> Ending:
-    """Look at each key of *call*."""
+    """Settle, queue again, or fail each key of *call* separately."""
     if error is None:
         trouble = _trouble(answers, len(call.lookups))
     else:
@@ -131,7 +131,7 @@ def breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError | 
 
 
 def in_rows(source: str, answers: Answers) -> tuple[Mapping[Any, Any], ConnectorError | None]:
-    """Return *answers* as a dict, and what is wrong with them, or None."""
+    """Return *answers* as a dict, and the error in them, or None if they have none."""
     try:
         rows = answers.rows()
     except Exception as error:  # noqa: BLE001  # Arrow raises for text that is no UTF-8, or the year 10000
@@ -159,7 +159,7 @@ def _can_be_hashed(keys: Iterable[Any]) -> bool:
 
 
 def _trouble(answers: Mapping[Any, Any], keys: int) -> TransientError | None:
-    """Return one of the errors in *answers* where each of the *keys* has a transient failure; else None."""
+    """Return one of the errors in *answers* if all keys, *keys* in number, have a transient failure; else None."""
     found: TransientError | None = None
     if len(answers) < keys:
         return None  # a miss is an answer
@@ -172,7 +172,7 @@ def _trouble(answers: Mapping[Any, Any], keys: int) -> TransientError | None:
 
 
 def _answered(run: Run, call: InFlight, answers: Mapping[Any, Any]) -> None:
-    """Settle or queue again the keys of *call*, whose *answers* are a mapping of keys that were asked."""
+    """Settle the keys of *call*, or queue them again, as *answers* says, a mapping by keys of the call."""
     lookups = list(call.lookups.values())
     raws = list(map(answers.get, call.lookups, ABSENT_EACH))
     plain = set(map(type, raws)).isdisjoint(MARKED)
@@ -224,7 +224,7 @@ def _split(run: Run, call: InFlight, lookups: list[Lookup], raws: list[Any]) -> 
 
 
 def with_said(run: Run, error: BaseException | None) -> BaseException | None:
-    """Return *error*; where the user wants to see keys, add what the source said to the message."""
+    """Return *error*. If messages may show keys (`show_keys`), append what the source said, which may hold keys."""
     if run.options.show_keys and isinstance(error, ConnectorError) and error.said:
         return reworded(error, f"{str(error).rstrip('.')} (the source said: {error.said})")
     return error
@@ -242,9 +242,9 @@ def _settle_failures(run: Run, failures: Iterable[tuple[Lookup, Failure]]) -> No
 
 def _without_text(run: Run, error: BaseException) -> BaseException:
     """
-    Return the *error* of a `Failure`, or a `PermanentError` instead if the class of *error* is not ours.
+    Return the *error* of a `Failure`, or a `PermanentError` instead if *error* is no `EnrichkitError`.
 
-    The text of such an error may hold a secret, so it is shown only if the user wants to see keys.
+    The text of an error that is not enrichkit's may hold a secret, so it is shown only if messages may show keys.
     """
     if isinstance(error, EnrichkitError):
         return error
@@ -278,7 +278,7 @@ def _ask_failures_again(run: Run, call: InFlight, failures: Iterable[tuple[Looku
 
 
 def _settle_misses(run: Run, call: InFlight, missed: list[Lookup]) -> None:
-    """Settle the *missed* keys of *call*, or queue them again where the policy asks for that."""
+    """Settle the *missed* keys of *call*, or queue them again if `Retry.on_missing` is set."""
     if missed and run.options.retry is not None and run.options.retry.on_missing:
         missed = _final_misses(run, call, missed)
     if missed and run.remembers:
@@ -290,7 +290,7 @@ def _settle_misses(run: Run, call: InFlight, missed: list[Lookup]) -> None:
 
 
 def _final_misses(run: Run, call: InFlight, missed: list[Lookup]) -> list[Lookup]:
-    """Queue those of *missed* again that may be asked for once more; return the keys whose miss is final."""
+    """Queue again those of *missed* that may be asked for once more; return the lookups whose miss is final."""
     waiting = [lookup for lookup in missed if not lookup.settled]
     for lookup in waiting:
         lookup.failed(lookup.error, counted=not call.overdue)

@@ -47,15 +47,15 @@ PLACES_MAX = 20
 REFUSALS_MAX = 8
 """Calls of a key that a source may refuse, while it answers others, before a refusal counts as an attempt."""
 BUSY_MAX = 60
-"""The same where the source says that it has as many calls as it takes, which says nothing about the key."""
+"""Like `REFUSALS_MAX`, for refusals by which the source says that it is busy, which tells nothing about the key."""
 REFUSED = Retry(wait=0.05, factor=2.0, wait_max=1.0)
-"""How long the keys of a refused call wait."""
+"""How long the keys of a refused call wait before they are asked for again."""
 SEARCHES_AT_ONCE, SEARCH_WAIT, SEARCH_WAIT_MAX = 20, 0.05, 1.0
-"""Calls of several keys that may fail in a row before a search waits; its seconds for each further one, and at most."""
+"""Calls of several keys that may fail in a row before a search waits; seconds per further call; most seconds."""
 
 
 def retry_late(run: Run, call: InFlight) -> None:
-    """Queue the keys of *call* again, which goes on after its `attempt_timeout`; not the keys that joined the call."""
+    """Queue the keys of *call* again, because it goes on after `attempt_timeout`; leave out keys that joined it."""
     call.separate()
     call.late = call.overdue = True
     waiting = [lookup for lookup in call.lookups.values() if not (lookup.settled or lookup.attached)]
@@ -65,7 +65,7 @@ def retry_late(run: Run, call: InFlight) -> None:
 
 
 def failed(run: Run, call: InFlight, error: BaseException) -> None:
-    """Queue the keys of *call*, which got *error*, again where that is allowed; settle the others, or fail the task."""
+    """Queue again, where allowed, the keys of *call*, which got *error*; settle the others, or fail the task."""
     if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
         error = FatalError(f"{run.source}: its connector raised {type(error).__name__}, which ends the task.")
     if isinstance(error, FatalError):
@@ -98,14 +98,15 @@ def failed_for_now(run: Run, call: InFlight, failures: Sequence[tuple[Lookup, Tr
 
 def refused(run: Run, refusals: Sequence[tuple[Lookup, UnavailableError]]) -> list[tuple[Lookup, UnavailableError]]:
     """
-    Queue the keys again that the source has refused while it answers others; return the refusals that are failures.
+    Queue again the keys that the source has refused while it answers others; return the refusals that are failures.
 
-    A refusal is the source's word about load or about one of its servers, and not about the key: it counts as no
+    A refusal tells something about the load or a server of the source, and nothing about the key: it counts as no
     attempt and costs no token. But a key that is refused again and again may itself be the reason, so after
-    `REFUSALS_MAX` or `BUSY_MAX` refusals the key has failed. So has a key whose deadline comes before its turn.
+    `REFUSALS_MAX` or `BUSY_MAX` refusals the key has failed. A key whose deadline comes before the end of its wait
+    has failed, too.
 
     Args:
-        run: The run whose keys they are.
+        run: The run of the keys.
         refusals: Keys of one call, each with its error; all the errors ask for the same wait.
     """
     failed = put_off(run, refusals, refusals[0][1].retry_after if refusals else None)
@@ -123,7 +124,7 @@ def put_off(
     Queue the keys of *refusals* again after a wait; return the lookups that have to fail, in order.
 
     Where a timeout would fail the task, and the source asks for a wait that ends after the deadline, the clocks stop
-    meanwhile, unless the wait is longer than `stall_timeout`.
+    during the wait, unless the wait is longer than `stall_timeout`.
     """
     if run.closed or run.options.retry is None:
         return dict.fromkeys(lookup for lookup, _ in refusals)
@@ -151,7 +152,7 @@ def put_off(
 
 
 def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: BaseException) -> None:
-    """Settle the *waiting* key of *call* with *error*, or ask for parts of its keys to find the bad ones."""
+    """If *call* had one key, settle it with *error*; otherwise ask for parts of *waiting* to find the bad keys."""
     if not isinstance(error, ConnectorError):
         _log_place(run, error)
         # The text of an unknown exception may hold a key or a secret.
@@ -180,7 +181,7 @@ def asked_elsewhere(call: InFlight, lookup: Lookup) -> bool:
 
 
 def ask_afresh(run: Run, attached: list[Lookup]) -> None:
-    """Queue *attached* lookups, which had joined a late call: its failure is not theirs. Their clocks go on."""
+    """Queue *attached* lookups, which had joined a late call that failed: they are not to blame. Their clocks go on."""
     for lookup in attached:
         lookup.queued()
     run.put_first(attached)
@@ -190,10 +191,10 @@ def ask_again(
     run: Run, lookups: list[Lookup], retry_after: float | None, cost: int, *, only_delayed: bool = False
 ) -> list[Lookup]:
     """
-    Queue those of *lookups* again that may be asked for once more, after their back-off; return the others.
+    Queue again, after their back-off, those of *lookups* that may be asked for once more; return the others.
 
-    When the budget of retries is empty, the keys wait until the *cost* of their retry has come back. But where
-    `on_error` names another value, no key is queued then, and all are returned; not if *only_delayed*.
+    When the retry budget is empty, the keys wait until it holds the *cost* of their retry again. But if `on_error`
+    gives rows another value, no key is then queued, and all are returned. With *only_delayed*, the keys always wait.
     """
     retry = run.options.retry
     if run.closed or retry is None:
@@ -224,7 +225,7 @@ def _reason(lookup: Lookup, *, only_delayed: bool) -> str:
 
 
 def ask_again_or_fail(run: Run, lookups: list[Lookup], retry_after: float | None) -> None:
-    """Queue those of *lookups* again that may be asked for once more; put others in error that no call holds."""
+    """Queue again those of *lookups* that may be asked for once more; settle in error the others that no call holds."""
     for lookup in ask_again(run, lookups, retry_after, RetryBudget.RETRY):
         if not run.closed and not lookup.settled and lookup.routes == 0:
             settlement.settle(run, lookup, ERROR, error=lookup.error)
@@ -236,7 +237,7 @@ def _due(
     """
     Draw the back-off of *lookups*, once for all lookups that failed equally often.
 
-    Keys of one call that each waited a time of their own would come back one by one.
+    If each key of a call had a wait of its own, the keys would come back one by one.
 
     Returns:
         Groups with the seconds that each waits, and the lookups whose deadline comes before the end of the wait.
@@ -273,10 +274,11 @@ def _not_repeated(
 
 def _search(run: Run, call: InFlight, waiting: list[Lookup]) -> None:
     """
-    Ask for parts of the *waiting* keys of *call*, at least one of whose keys made it fail.
+    Ask for parts of the *waiting* keys of *call*, because at least one key of the call made it fail.
 
-    The search takes nothing from the budget of retries: a bad key is no sign of overload. But to a source that fails
-    each call, the calls of the search leave a moment later, so that a broken view is not asked as fast as it fails.
+    The search takes nothing from the retry budget: a bad key is no sign of overload. But to a source that fails
+    each call, the calls of the search leave a moment later, so that a broken database view is not asked
+    as fast as it fails.
     """
     if not waiting or run.closed:
         return
@@ -301,7 +303,7 @@ def backoff(retry: Retry, failures: int, retry_after: float | None, rng: random.
     Return the seconds to wait after the *failures*-th failure of a key, 1 or more.
 
     Full jitter after "Exponential Backoff And Jitter" (AWS Architecture Blog). A Retry-After of the source is a lower
-    bound, clamped to 0..60; one that is not a number is ignored. `explain` uses this function, too.
+    bound, clamped to 0..60; a Retry-After that is not a number is ignored. `explain` uses this function, too.
     """
     wait = min(retry.wait_max, retry.wait * retry.factor ** (failures - 1))
     if retry.jitter == "full":

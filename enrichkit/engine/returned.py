@@ -1,7 +1,7 @@
 """
 Keys whose calls found the source, or one of its nodes, away: how they wait, and what ends their waiting.
 
-Such a key goes back to the queue as if its call had never left: the call counts as no attempt and costs no token.
+The keys of such a call go back to the queue as if the call had never left: it counts as no attempt and costs no token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def put_back(run: Run, call: InFlight, error: TransientError) -> None:
     """
     Put the keys of *call* at the head of the queue, because the source is away; no attempt and no token is counted.
 
-    Where the source has asked to be left alone for as long as a lookup may take, the clocks of the keys stop as well.
+    If the source has asked for a pause about as long as `timeout`, or longer, the clocks of the keys stop as well.
     """
     for lookup in call.lookups.values():
         lookup.call_ended()
@@ -39,7 +39,7 @@ def put_back(run: Run, call: InFlight, error: TransientError) -> None:
             lookup.queued()
         else:
             lookup.returned(error)
-    # A little less than the timeout, because a part of the pause has passed.
+    # 0.9 and not 1, because a part of the pause has passed.
     if run.options.timeout is not None and run.engine.gate.pause_left(run.engine.now()) > 0.9 * run.options.timeout:
         run.stop_clocks(waiting)
     run.stats.returned += len(waiting)
@@ -83,10 +83,10 @@ def came_back(run: Run, since: float, now: float, blamed: Sequence[Lookup], *, c
     Note that the source was away from *since* to *now*.
 
     Args:
-        run: A run that the engine served meanwhile.
+        run: A run that the engine served during that time.
         since: Loop time at which the outage began.
         now: Loop time.
-        blamed: The lookups that failed by their own fault, while the source was not away; empty: it was away.
+        blamed: The lookups that failed through their own fault, so that the source was not away; empty: it was away.
         counted: Whether the time counts as an outage.
     """
     run.pending.fresh_first = False
@@ -120,12 +120,13 @@ def _blame(run: Run, suspects: set[Lookup]) -> None:
 
 def give_up(run: Run, since: float, now: float) -> bool:
     """
-    Settle the keys in error that have failed while the source is away, and let the run wait for it once more.
+    Settle with an error the keys that failed while the source is away, and let the run wait for the source once more.
 
     The source has been away since the loop time *since*; the run may wait for another `stall_timeout` from *now* on.
 
     Returns:
-        True; or False, with nothing done, where an error fails the task, or when this outage has been given up before.
+        Whether the run waits once more. If an error fails the task, or if the run has given up keys of this outage
+        before, nothing is done, and the result is False.
     """
     if run.options.policy("on_error") == "fail" or run.gave_up == since:
         return False
@@ -134,7 +135,7 @@ def give_up(run: Run, since: float, now: float) -> bool:
         for lookup in group:
             if lookup.error is not None and not (lookup.settled or run.closed):
                 settlement.settle(run, lookup, ERROR, error=lookup.error)
-        # A miss that is asked for once more has no error.
+        # Keep lookups without an error: they are misses that are asked for once more.
         run.put_first([lookup for lookup in group if not lookup.settled], search)
     run.flush()
     return True

@@ -5,7 +5,7 @@ Answers and misses are kept for the life of the task, within a number of bytes. 
 work for each hit. An entry that is found in the old generation moves to the young one. When the young generation is
 full, it becomes the old one, and the entries of the former old generation are dropped: the least recently used ones.
 
-To remember costs 0.3 us for each key, a tenth of a bulk lookup, and needs an object for each answer in a column. Where
+To remember costs 0.3 us for each key, a tenth of a bulk lookup, and needs an object for each answer in a column. If
 keys do not repeat, nothing is remembered after the first `TRIAL` keys. Then the keys of some slices are kept without
 their answers, like the ghost entries of a cache; when later slices have these keys again, the task remembers answers
 again. All this takes 2 % more CPU in a task whose keys do not repeat, measured with Redis and 500,000 keys.
@@ -27,22 +27,22 @@ __all__ = ["Reuse"]
 TRIAL = 10_000
 """Distinct keys between two decisions whether keys repeat."""
 WORTH = 0.005
-"""Share of the keys that must have come before: less is not worth the work."""
+"""Share of the keys that must be repeated keys: with fewer, remembering answers is not worth the work."""
 SAMPLE = 64
 """Keys of each slice that are looked up among the ghosts."""
 GHOSTS = 4_096
 """Most keys of a slice that become ghosts: of a source with 800,000 keys, these are one key in 200."""
 ENTRY = 40
-"""Bytes of a dict for an entry, besides key and value: 24 to 48, as the dict grows."""
+"""Bytes that a dict takes for an entry, besides key and value: 24 to 48, depending on the size of the dict."""
 WATCHED = 32
-"""While nothing is remembered, the keys of one slice in this many become ghosts."""
+"""While no answers are remembered, the keys of one slice in this many become ghosts."""
 PRIME = 7_919
-"""A prime, whose multiples reach all places of a slice."""
+"""A prime: its multiples, modulo the size of a slice, reach all positions in the slice."""
 
 
 class Reuse(Stage):
     """
-    What one run has found out. Lives on the loop thread, except `active`, which Spark's thread reads.
+    The answers that one run has got. Lives on the loop thread, except `active`, which Spark's thread reads.
 
     Args:
         max_bytes: About how many bytes keys and values may take.
@@ -87,9 +87,9 @@ class Reuse(Stage):
         return found
 
     def _judge(self, keys: Sequence[Any], known: int) -> None:
-        """Count how many of *keys* came before, and decide after each `TRIAL` keys whether that is worth the work."""
+        """Count how many of *keys* came before, and decide after each `TRIAL` keys whether reuse is worth the work."""
         if self._seen is not None:
-            # Counted by the keys and not by the answers: the first answers may not have come yet.
+            # Compare *keys* with earlier keys and not with answers: the first answers may not have come yet.
             known = len(self._seen.intersection(keys))
             self._seen.update(keys)
         elif not len(self):
@@ -106,14 +106,14 @@ class Reuse(Stage):
             self._keys = self._hits = 0
 
     def _whole(self, keys: Sequence[Any]) -> list[Any] | None:
-        """Return the values of two or more *keys* when the young generation knows all, a sixth quicker; or None."""
+        """Return the values of two or more *keys* if the young generation has all, a sixth quicker; otherwise None."""
         try:
             return list(itemgetter(*keys)(self._young))
         except KeyError:
             return None
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Remember *values*, some of which may be `MISS`, under *keys*; *late* values replace no others."""
+        """Remember *values*, some of which may be `MISS`, under *keys*; *late* values replace no young value."""
         young = self._young
         given = dict(zip(keys, values, strict=True))
         if late:
@@ -128,8 +128,9 @@ class Reuse(Stage):
                 self._old, self._old_bytes = {}, 0
 
     def watch(self, keys: Sequence[Any]) -> None:
-        """Look whether *keys*, of a slice for which nothing is remembered, came before; if many did, remember again."""
-        # Adjacent keys, because they are quicker to get than scattered ones; each time from another place.
+        """Check whether *keys*, whose answers are not remembered, came before; if many did, remember answers again."""
+        # Take a run of adjacent keys, which is quicker than to pick scattered ones, and start at another position each
+        # time.
         sample = _some(keys, SAMPLE, self._slices)
         self._keys += len(sample)
         self._hits += len(self._ghosts.intersection(sample))
@@ -146,13 +147,13 @@ class Reuse(Stage):
             self._keys = self._hits = 0
 
     def close(self) -> None:
-        """Forget all answers: they stand for the task only."""
+        """Forget all answers: they serve this task only."""
         self._seen = None
         self._young, self._old = {}, {}
         self._young_bytes = self._old_bytes = 0
 
     def _promote(self, keys: Sequence[Any], found: list[Any]) -> int:
-        """Move those of *keys* that are not *found* from the old generation to the young one; return how many."""
+        """Move *keys* without a value in *found* from the old generation to the young one; return their number."""
         places = [index for index, value in enumerate(found) if value is ABSENT]
         wanted = [keys[index] for index in places]
         if self._old.keys().isdisjoint(wanted):
@@ -170,7 +171,7 @@ class Reuse(Stage):
 
 
 def _some(keys: Sequence[Any], count: int, number: int) -> Sequence[Any]:
-    """Return at most *count* adjacent keys of *keys*; *number* determines the place of the first one."""
+    """Return at most *count* adjacent keys of *keys*; *number* determines the position of the first one."""
     start = number * PRIME % max(1, len(keys) - count)
     return keys.sample(count, start) if isinstance(keys, Keys) else keys[start : start + count]
 

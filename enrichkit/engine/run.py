@@ -2,8 +2,8 @@
 One task's lookups on the loop thread: Flink's AsyncWaitOperator.
 
 A slice of rows is admitted as `Outcomes` (`admission.py`), the engine turns its pending keys into calls, the keys get
-their outcomes (`settlement.py`), and a slice whose keys are all settled leaves through the queue. Nothing but `drain`
-waits here: each other method is one step of a state machine, run by the mailbox, a slot or the sweeper.
+their outcomes (`settlement.py`), and a slice whose keys are all settled leaves through the queue. Only `drain` waits
+here: each other method is one step of a state machine, run by the mailbox, a slot or the sweeper.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ HARD_LIMIT_EXTRA = 5.0
 HARD_LIMIT_FACTOR = 2.0
 DAY = 86_400.0
 MANY = 1000
-"""Number of keys after which the log tells if the source holds none of them."""
+"""Number of keys after which a warning is logged if the source holds none of them."""
 QUEUED_EVERY = 8
-"""One call in this many has the wait of its keys measured: a measurement takes 2 % of a whole lookup."""
+"""For one call in this many, the wait of its keys is measured: a measurement takes 2 % of a whole lookup."""
 FEW = 10
 """Like `MANY`, for a task that has ended."""
 
 _log = logging.getLogger("enrichkit")
 _told: WeakSet[EnginePort] = WeakSet()
-"""Engines whose misses the log has told of: otherwise each micro-batch would log a source that holds few keys."""
+"""Engines whose misses were logged: otherwise each micro-batch would log them for a source that holds few keys."""
 
 
 class EnginePort(Protocol):
     """
-    All that a run knows of its engine.
+    The part of its engine that a run uses.
 
     Attributes:
         batch_size: Most keys per call.
         retry_budget: How many retries the source may get.
         gate: What holds calls back although a slot is free.
         calls: The calls in flight, late ones included, each with its run.
-        now: Loop time.
+        now: Return the loop time.
         attach: Serve a run until it closes.
-        wake: Let slots look for groups.
+        wake: Let free slots look for groups of pending keys.
         later: Put a group at the head of the pending queue of a run after a wait.
         detach: Stop serving a run, and cancel its calls.
     """
@@ -95,9 +95,9 @@ class FirstAnswers(Protocol):
     The check whether the first answers of a task have the declared fields; see `values/first_answers.py`.
 
     Attributes:
-        done: Whether nothing is left to be found out.
-        see: Look at the answers of a call, and return what is wrong with the declared fields.
-        verdict: Return what is wrong with the declared fields, as far as the answers of the whole task tell.
+        done: Whether the check has ended.
+        see: Inspect the answers of a call, and return the error in the declared fields, or None.
+        verdict: Return the error in the declared fields that the answers of the whole task show, or None.
     """
 
     done: bool
@@ -108,29 +108,29 @@ class FirstAnswers(Protocol):
 
 class Run:
     """
-    One task. Lives on the loop thread, except `taken_bytes`.
+    The lookups of one task on one engine. Lives on the loop thread, except `taken_bytes`.
 
     Args:
         engine: The engine that makes the calls; it serves the run from now on.
         source: What messages call the source.
-        options: Flow control.
+        options: The options of the enrichment.
         decode: Turns the raw answers of one call into values of the declared type.
         emit: Called on the loop thread with the parts that leave now, or with the error that failed the task.
         columns: Turns answers in columns into one column of values in the order of the keys, null for a miss, and the
-            places of the misses; raises if a key has to be looked at by itself. None: all answers are read key by key.
+            indices of the misses; raises if a key has to be handled separately. None: all answers are read key by key.
         ordered: Whether slices leave in order; otherwise rows leave as they become ready, within barriers.
         default_values: Decoded `default(...)` values by option name.
-        fallbacks: The fallbacks that have to be asked.
+        fallbacks: The fallbacks of the run.
         reuse: The answers that this run has got; None: it does not remember them. With a cache there is no reuse.
         preload: The table of the whole source, loaded before the first lookup; None: there is none.
         journal: Answers on durable storage, before the cache; None: there is no journal.
-        cache: Shared with other runs of the same source, or None.
+        cache: The cache, which other runs of the same source share; None: there is no cache.
         refresher: Asks for keys of the cache in the background; None: they are not asked for.
         tiers: The sources that are asked before the source of this run, in order.
-        task: For the connector's `Call`.
+        task: The task, for the connector's `Call`.
         call_run: Fingerprint of the source and the run, for the idempotency keys of `Call`.
         salt: For the hash of keys in messages.
-        seed: For jitter; tests give one.
+        seed: Seed of the random jitter; tests give one.
         many: Whether an answer is a list, with one element for each match of its key.
         neighbours: Whether the keys of each slice come in order, and neighbours are asked for together.
         first_answers: Checks the first answers; None: they are not checked.
@@ -140,30 +140,30 @@ class Run:
     Attributes:
         stages: The stages that are asked before the source, in order.
         remembers: Whether a stage wants the answers of the source.
-        table: Key to the lookup or bundle that asks for it.
-        draining: Key to the call that goes on although the key's lookup has timed out.
-        touched: Slices that have new outcomes since the last flush; in an unordered run, with the places of the keys.
+        table: By key, the lookup or bundle that asks for the key.
+        draining: By key, the call that goes on although the key's lookup has timed out.
+        touched: Slices that have new outcomes since the last flush; in an unordered run, with the indices of the keys.
         settled_bytes: Bytes of all values that have been settled so far.
         taken_bytes: Bytes of values that Spark has taken from the Spark thread; written by that thread only. In a run
             behind another run, the bytes that the other run has taken; written by the loop thread.
         held_back: Whether `window_bytes` holds calls back; see `only_slice`.
         patient: Whether the clocks stand still while the source is away, because a timeout would fail the task.
-        found_none: Whether the source may hold none of the keys.
+        found_none: Whether a check is still due that warns if the source holds none of the keys; see `tell_of_misses`.
         failed_in_a_row: Calls of several keys that failed while the source answered no call.
-        healthy: All calls that the source had answered with more than an error when the last call of
-            `failed_in_a_row` failed.
+        healthy: Number of calls that the source had answered with more than an error when the last call that
+            `failed_in_a_row` counts had failed.
         raised_at: Places at which the connector raised an exception that is no `ConnectorError`, as the log shows them.
         began: Loop time since which the engine serves the run.
         patient_since: Loop time since which the run may wait for a source that is away: `began`, or the last time at
             which the run gave up the keys of an outage.
         emitted_rows: Rows that have left.
         emitted_bytes: Bytes of values that have left.
-        unindexed: Whether there are bundles that the table does not lead to, because no other slice had their keys.
+        unindexed: Whether some bundles are not in the table, because no other slice had their keys.
         fallback_due: Whether a lookup waits for the next flush, which asks its fallback.
-        serves_stale: Whether old values of the cache stand for lookups that fail.
-        stale_since: Loop time at which the outage began in which the waiting bundles were last separated, to look for
+        serves_stale: Whether stale values of the cache replace the outcomes of lookups that fail.
+        stale_since: Start, in loop time, of the last outage in which the waiting bundles were separated, to look for
             stale values of their keys.
-        gave_up: Loop time at which the outage began in which the run last put keys in error and waited once more.
+        gave_up: Start, in loop time, of the last outage in which the run settled keys in error and waited once more.
     """
 
     behind_tiers = False
@@ -203,7 +203,8 @@ class Run:
         self.source = source
         self.options = options
         self.decode = decode
-        # The cache keeps values, rows that leave one by one want values, and a list of matches is no column.
+        # Columns only for ordered runs without a cache: the cache and rows that leave one by one need single values.
+        # And a list of matches is no column.
         self.columns = columns if ordered and not many and cache is None else None
         stages: tuple[Stage | None, ...] = (preload, reuse, journal, cache)
         self.stages: tuple[Stage, ...] = tuple(stage for stage in stages if stage is not None)
@@ -219,7 +220,7 @@ class Run:
         self.refresher = refresher
         self.serves_stale = refresher is not None and refresher.serves_stale
         self.stats = RunStats()
-        # Seconds after which a call is cancelled: time to drain after the deadline, but not for ever.
+        # The hard limit: a late call may drain after the deadline, but not for ever.
         limit = options.longest_wait or DAY
         self.attempt_timeout = options.seconds_of_attempt
         self.hedged = options.hedged
@@ -298,7 +299,7 @@ class Run:
         """
         Give the answers of a call that left at *asked* to the stages and tiers before the source; some may be `MISS`.
 
-        With *before*, they are the answers of that tier, and of the tiers only those before it get them.
+        With *before*, the answers come from that tier, and of all tiers only the tiers before it get them.
         """
         now = self.engine.now()
         if self.refresher is not None and before is None:
@@ -316,16 +317,16 @@ class Run:
             asyncio.get_running_loop().call_soon(self._flush_stages)
 
     def ask_in_background(self, keys: Iterable[Any]) -> None:
-        """Have *keys* of the cache asked for by the refresher, if there is one."""
+        """Let the refresher, if there is one, ask for *keys* of the cache."""
         if keys and self.refresher is not None:
             self.refresher.ask(keys)
 
     def old_values(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Return the values of *keys* that are beyond their time, and stand for lookups that fail."""
+        """Return the stale values of *keys*, by key, which replace the outcomes of lookups that fail."""
         return {} if self.refresher is None else self.refresher.old_values(keys)
 
     def answer_stale(self) -> None:
-        """Give the keys that wait for a source which is away their stale values, if the cache has any."""
+        """Give stale values, if the cache has any, to the keys that wait for a source which is away."""
         if not self.serves_stale:
             return
         outage = self.engine.gate.outage
@@ -344,7 +345,7 @@ class Run:
             self.flush()
 
     def _flush_stages(self) -> None:
-        """Make answers durable: once for all that came in a turn of the loop, and before rows with them leave."""
+        """Make answers durable: once for all answers of a turn of the event loop, and before rows with them leave."""
         self._flushes = False
         if self._journal is not None:
             self._journal.flush()
@@ -362,7 +363,7 @@ class Run:
             self._emit_ready()  # null keys are ready at once
 
     def admit_barrier(self, tag: Any = None) -> None:
-        """Put a barrier here: later rows leave after it, and earlier rows before it. *tag* leaves as a part."""
+        """Add a barrier: later rows leave after it, and earlier rows before it. *tag* leaves as a part."""
         if self._waiting is not None:
             self._waiting.append((self.admit_barrier, tag))
         elif not self.closed:
@@ -403,15 +404,15 @@ class Run:
         return call
 
     def call(self, attempt: int) -> Call:
-        """Return what the connector may know of a call whose first key is asked for the *attempt*-th time."""
+        """Return the `Call` for the connector, for a call whose first key is asked for the *attempt*-th time."""
         return replace(self.first_call, attempt=attempt)
 
     def only_slice(self) -> Part | Outcomes | None:
         """
-        Return the only slice whose keys `window_bytes` lets be asked for; None: all keys may be asked for.
+        Return the only slice whose keys may be asked for under `window_bytes`; None: all keys may be asked for.
 
-        It is the oldest slice, because later rows cannot leave before it. While rows that have left wait for Spark,
-        it is `NO_SLICE`: Spark is slower than the source, and each further slice would add to the bytes.
+        That slice is the oldest one, because later rows cannot leave before it. While rows that have left wait for
+        Spark, the result is `NO_SLICE`: Spark is slower than the source, and each further slice would add to the bytes.
         """
         was = self.held_back
         self.held_back = True  # before the check: the Spark thread counts bytes first, and then reads this to resume
@@ -423,7 +424,7 @@ class Run:
         return None
 
     def resume(self) -> None:
-        """Look again whether keys may be asked for: the Spark thread has taken bytes."""
+        """Check again whether keys may be asked for, because the Spark thread has taken bytes."""
         if not self.closed:
             self.engine.wake()
             for fallback in self.fallbacks:
@@ -437,7 +438,7 @@ class Run:
         admission.admit_keys(self, outcomes, indices)
 
     async def drain(self) -> None:
-        """Wait until what was found is written to the tiers."""
+        """Wait until the values that were found are written to the tiers."""
         for writer in self.writers:
             await writer.drain()
 
@@ -464,7 +465,7 @@ class Run:
         self.engine.wake()
 
     def start_clocks(self, count: int, now: float) -> None:
-        """Start the clock of the next pending lookups, *count* of them at most, as if they had a slot."""
+        """Start clocks as if the next pending lookups had a slot, until *count* pending lookups have running clocks."""
         for record in _by_spent(self.pending.clock(count)):
             self.deadlines.start(record, now, _spent(record[0]))
 
@@ -494,11 +495,12 @@ class Run:
                 self.draining[lookup.key] = call
             elif call is None:
                 self.pending.clocked -= 1
-            if lookup in outage.alone:  # no other key has failed, so it may be the reason
+            if lookup in outage.alone:  # no other key has failed, so this key may be the reason
                 lookup.attempts = max(1, lookup.attempts)
                 settlement.settle(self, lookup, ERROR, error=lookup.error)
             else:
-                # A key that had no slot during the outage, or whose first call is the probe, has no error to tell.
+                # A key that had no slot during the outage, or whose first call is the probe, has no error of its own:
+                # use the last error of the outage.
                 away = outage.last if call is None or outage.asks_with(call) else None
                 settlement.settle(self, lookup, TIMEOUT, error=lookup.error or away)
             if self.closed:
@@ -523,7 +525,7 @@ class Run:
                 lookup.started = None
 
     def look_at_first(self, answers: Any) -> None:
-        """Fail the task when its first *answers* lack a declared field; then stop looking."""
+        """Check the first *answers* of the task until enough were seen; fail the task if they lack a declared field."""
         if self.first_answers is not None and isinstance(answers, Mapping):
             error = self.first_answers.see(answers)
             if self.first_answers.done:
@@ -532,7 +534,7 @@ class Run:
                 self.fail(error)
 
     def stop_draining(self, call: InFlight) -> None:
-        """Forget that *call* goes on: it has ended."""
+        """Remove *call*, which has ended, from `draining`."""
         if self.draining:
             for key in [key for key, draining in self.draining.items() if draining is call]:
                 del self.draining[key]
@@ -567,7 +569,7 @@ class Run:
         self._emit_ready()
 
     def tell_of_misses(self, least: int) -> None:
-        """Log when the source holds none of the keys so far, *least* or more: probably they are not its keys."""
+        """Log a warning if the source holds none of the keys so far, *least* or more: they may be wrong keys."""
         self.found_none = False
         if self.stats.missing == self.stats.done >= least and self.engine not in _told:
             _told.add(self.engine)
@@ -631,7 +633,7 @@ class Run:
 
 
 def _by_spent(starting: Sequence[Lookup | Bundle]) -> list[list[Lookup | Bundle]]:
-    """Return *starting* in groups for which the tiers took about as long; a group has the deadline of its first."""
+    """Return *starting* grouped by about the seconds that the tiers took; a group has the deadline of its first."""
     records: list[list[Lookup | Bundle]] = []
     for held in sorted(starting, key=_spent):
         if not records or _spent(held) > _spent(records[-1][0]) + TICK_MAX:

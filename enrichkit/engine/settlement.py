@@ -2,8 +2,8 @@
 Outcomes: how a lookup gets its outcome, and how the outcome is written to the slices whose rows wait for it.
 
 `record` writes outcomes to slices, for one key or for many at once; only `settle_lookup` repeats the lines of `record`,
-for speed. A key without an answer passes `settle`, where its policy decides what the rows get, except for the misses
-that `settle_bundles` writes together.
+for speed. A key without an answer goes through `settle`, where its policy decides which value its rows get. Only
+the misses that `settle_bundles` writes together do not.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def settle(
 
     Args:
         run: The run of *lookup*.
-        lookup: The key.
+        lookup: The lookup that ends.
         status: A status code of `outcome.py`.
-        value: The value where *status* is `OK`; else the policy says what the rows get.
+        value: The value if *status* is `OK`; otherwise the policy decides which value the rows get.
         size: About how many bytes *value* takes.
-        error: What failed.
+        error: The error that ended the lookup, if there is one.
         origin: Where the outcome comes from: `call`, or the origin of a stage.
 
     Where stale values are allowed, an old value of the cache replaces an error or a timeout.
@@ -102,11 +102,11 @@ def _latency(run: Run, lookup: Lookup, started: float) -> float:
 
 def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int) -> bool:
     """
-    Give *lookup*, alone in a call since *started*, its *raw* answer of about *size* bytes: the fastest path.
+    Give *lookup*, alone in a call that left at *started*, its *raw* answer of about *size* bytes: the fastest path.
 
     Returns:
-        Whether *lookup* is settled. False, with nothing done, when more is needed: another slice waits for the key, the
-        user asked for details, the value cannot be decoded ...
+        Whether *lookup* is settled. When more is needed (another slice waits for the key, the user asked for details,
+        the value cannot be decoded ...), nothing is done, and the result is False.
     """
     outcomes = lookup.outcomes
     if (
@@ -146,9 +146,9 @@ def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int)
 
 def settle_bundles(run: Run, call: InFlight, values: Any, missed: Sequence[int], size: int) -> None:
     """
-    Give the keys of *call*, all in bundles, their *values*; the keys in the places *missed* are misses.
+    Give the keys of *call*, all in bundles, their *values*; the keys with the indices *missed* are misses.
 
-    If *values* is an Arrow column, it already has nulls in these places, and no other slice waits for one of the keys.
+    If *values* is an Arrow column, it already has nulls at these indices, and no other slice waits for one of the keys.
     """
     keys, stats, now = call.keys, run.stats, run.engine.now()
     each = size // len(keys)
@@ -171,12 +171,12 @@ def settle_bundles(run: Run, call: InFlight, values: Any, missed: Sequence[int],
         latency = now - (call.started if bundle.started is None else bundle.started)
         stats.latency.add(latency, len(bundle.keys))
         if latency > stats.slow_from:
-            stats.took_long(latency, bundle.keys[0])  # one for all keys of the bundle
+            stats.took_long(latency, bundle.keys[0])  # one entry for all keys of the bundle
         if bundle.entered:
             deque(map(run.table.pop, bundle.keys), maxlen=0)  # the fastest way to remove them all
         own, theirs = values[start:end], statuses[start:end]
         record(run, bundle.outcomes, bundle.indices, own, theirs, each, 1, latency, origins, paid=paid)
-        # One `record` for each slice that waits: one for each key would take as long as the rest of the work on a key.
+        # Call `record` once for each slice that waits: one call per key would take as long as all other work.
         for outcomes, (indices, places) in _waiting(bundle, start).items():
             further, codes = [values[place] for place in places], bytes(statuses[place] for place in places)
             record(run, outcomes, indices, further, codes, each, 1, latency, shared)
@@ -185,10 +185,10 @@ def settle_bundles(run: Run, call: InFlight, values: Any, missed: Sequence[int],
 
 def _waiting(bundle: Bundle, start: int) -> dict[Outcomes, tuple[list[int], list[int]]]:
     """
-    Remove and return what waits for keys of *bundle*, whose first key has the place *start* in its call.
+    Remove and return the further slices that wait for keys of *bundle*; its first key has index *start* in the call.
 
     Returns:
-        For each further slice the indices of such keys in it, and their places in the call.
+        For each further slice, the indices of these keys in the slice, and the indices of the same keys in the call.
     """
     waiting: dict[Outcomes, tuple[list[int], list[int]]] = {}
     if bundle.more:
@@ -201,7 +201,7 @@ def _waiting(bundle: Bundle, start: int) -> dict[Outcomes, tuple[list[int], list
 
 
 def _remember(run: Run, keys: Sequence[Any], values: list[Any], missed: Sequence[int], asked: float) -> None:
-    """Remember the *values* of *keys*; the keys in the places *missed* are misses."""
+    """Remember the *values* of *keys*; the keys with the indices *missed* are misses."""
     answers = values.copy()
     for place in missed:
         answers[place] = MISS
@@ -211,7 +211,7 @@ def _remember(run: Run, keys: Sequence[Any], values: list[Any], missed: Sequence
 def fallback_settled(
     run: Run, request: FallbackRequest, fallback: Fallback, status: int, value: Any, text: str | None, size: int
 ) -> None:
-    """Give the lookup of *request* the value that *fallback* has found, or what the next policy says."""
+    """Give the lookup of *request* the value that *fallback* has found, or the value that the next policy gives."""
     if run.closed:
         return
     lookup, latency = request.lookup, run.engine.now() - (request.lookup.started or 0.0)
@@ -237,7 +237,7 @@ def fallback_settled(
 
 
 def _ask_fallback(run: Run, request: FallbackRequest, fallback: Fallback) -> None:
-    """Have *fallback* asked when the run flushes."""
+    """Hand *request* to *fallback*, which is asked when the run flushes."""
     if request.lookup.started is None:
         request.lookup.started = run.engine.now()  # a cached miss had no clock: its latency is the fallback's time
     fallback.put(request)
@@ -277,7 +277,7 @@ def record(
     Args:
         run: The run of the slice.
         outcomes: The slice.
-        indices: Places of the keys in the slice.
+        indices: Indices of the keys in the slice.
         values: A value for each of *indices*, as a list or an Arrow column.
         statuses: A status code for each of *indices*.
         size: About how many bytes each value takes.

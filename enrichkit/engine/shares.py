@@ -1,4 +1,4 @@
-"""The part of the rate of the whole job that this process has."""
+"""This process's share of the rate of the whole job."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 __all__ = ["RateShare"]
 
 GRACE = 0.1
-"""Seconds after the end of a lease in which a call that was late may still leave."""
+"""Seconds after the end of a lease during which a delayed call may still leave."""
 
 
 class _Lease:
     """
-    Calls that may leave, evenly spaced.
+    The permission for a number of calls, which leave evenly spaced.
 
     Attributes:
-        start: Loop time at which the first one may leave.
-        left: Calls that have not left, a part of a call included.
-        interval: Seconds between two of them.
+        start: Loop time at which the first call may leave.
+        left: Number of calls that may still leave; it may include a fraction of a call.
+        interval: Seconds between two calls.
         ends: Loop time at which the lease ends.
     """
 
@@ -42,31 +42,31 @@ class _Lease:
 
 class RateShare:
     """
-    A part of the rate of the job, with the interface of a rate of the process; see `pacing.Pace`.
+    This process's share of the job's rate. It has the same interface as a rate of one process, `pacing.Pace`.
 
     The calls of a lease leave evenly spaced over a quarter of a second. They may be 3 % closer together, to catch up
-    when a busy process has let calls leave late. Calls of a lease that were not wanted expire with the lease.
+    when a busy process has let calls leave late. Calls of a lease that were not used expire with the lease.
 
     Args:
         per_second: The rates of the job, by unit.
         average: What a call costs on average.
-        lessee: Asks the store.
+        lessee: Asks the store for the share.
 
     Attributes:
-        lessee: Asks the store.
+        lessee: Asks the store for the share.
         away: Whether the store is away.
-        held: The share: a part of the rate.
+        held: The share, as a fraction of the rate.
     """
 
     LEAD = 0.12
     """Seconds before the end of a lease at which the next one is asked for."""
     BURST = 0.03
-    """Seconds whose calls may leave together, if they are more than one: timers are coarse; see `limits.Rate`."""
+    """Calls that are due within this many seconds may leave together, because timers are coarse; see `limits.Rate`."""
     KEPT = 0.985
-    """Part of the rate that is used: of two calls, the first may take longer to the source, so both arrive together."""
+    """Fraction of the rate that is used: if the first of two calls takes longer to the source, both arrive together."""
     CLOSER = 0.97
     CARRIED = 0.05
-    """Seconds of late calls that the next lease takes over."""
+    """The next lease takes over the late calls of at most this many seconds."""
 
     __slots__ = (
         "_ask_at",
@@ -97,16 +97,16 @@ class RateShare:
         self._leases: deque[_Lease] = deque()
         self._next = 0.0  # when the next call may leave, at the earliest
         self._rest = 0.0  # calls that the last lease leaves to the next one
-        self._settle = dict.fromkeys(per_second, 0.0)  # seconds of the limit that the store does not know of
+        self._settle = dict.fromkeys(per_second, 0.0)  # used seconds of the limit that the store does not know of
         self._wanted_at = self._wanted_before = float("-inf")
         self._waited = False  # whether a call has had to wait since the last question
         self._asked = self._ask_at = 0.0
         self._sent = 0.0  # calls since the last question
-        self._used = 0.0  # the share that has been used, on average
+        self._used = 0.0  # moving average of the share that has been used
         self._unused = False  # whether a lease has ended with calls left since the last question
 
     def _cost(self) -> dict[str, float]:
-        """Return the seconds of the limit that an average call takes, by unit."""
+        """Return how many seconds of the limit an average call uses up, by unit."""
         amounts = self._per_second.items()
         return {unit: max(self._average.units[unit], 1e-9) / (self.KEPT * amount) for unit, amount in amounts}
 
@@ -133,14 +133,14 @@ class RateShare:
             self._next = max(now, self._next) + self.CLOSER * lease.interval
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* in addition; negative amounts were not needed. The next question tells the store."""
+        """Count *units* in addition; negative amounts take back unneeded units. The next question tells the store."""
         for unit, amount in units.items():
             if unit in self._settle and amount:
                 self._settle[unit] += amount / (self.KEPT * self._per_second[unit])
                 self.lessee.wake(self)
 
     def _current(self, now: float) -> _Lease | None:
-        """Return the lease by which the next call leaves, now or later; None: there is none."""
+        """Return the lease under which the next call leaves, now or later; None: there is no lease."""
         while self._leases:
             lease = self._leases[0]
             self._expire(lease, now)
@@ -162,8 +162,8 @@ class RateShare:
         """
         Remove from *lease* the calls whose time is over, if no earlier call has wanted to leave since the lease began.
 
-        While a source is away, thousands of processes have leases that they do not use. When the source is back, the
-        calls of a third of a second would leave late, together with the calls that are due then.
+        While a source is away, thousands of processes have leases that they do not use. Otherwise, when the
+        source is back, the calls of a third of a second would leave late, together with the calls that are due then.
         """
         if self._wanted_before < lease.start:
             in_time = (lease.ends + GRACE - now) / lease.interval
@@ -171,17 +171,17 @@ class RateShare:
                 lease.left, self._unused = max(in_time, 0.0), True
 
     def _give_own(self, now: float, after: float) -> None:
-        """Add a lease of the size of the share, which this process gives itself while the store is away."""
+        """Add a lease for the current share; this process gives itself such leases while the store is away."""
         if self.held <= 0.0:
             return
         one = max(self._cost().values())
         calls = max(1.0, self.held * PERIOD / one)
         seconds = calls * one / self.held
-        owed = max(0.0, *self._settle.values()) / self.held  # seconds, by calls that took more than was reserved
+        owed = max(0.0, *self._settle.values()) / self.held  # seconds, for calls that cost more than was reserved
         self._settle = {unit: min(0.0, amount) for unit, amount in self._settle.items()}
         start = max(after, now - GRACE) + owed
         if calls == 1.0:
-            start += seconds  # a share of less than one call in a period waits before its call
+            start += seconds  # if the share is less than one call per period, the wait comes before the call
             seconds = PERIOD
         self._leases.append(_Lease(start, calls, seconds))
 
@@ -192,7 +192,7 @@ class RateShare:
         return now - self._wanted_at >= IDLE and not any(self._settle.values())
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:
-        """Return the question to the store, which may have been *away*; the *last* one gives the share back."""
+        """Return the question to the store; *away*: the store did not answer before; *last*: give the share back."""
         cost = self._cost()
         one = max(cost.values())
         wanted = 0.0
@@ -222,12 +222,12 @@ class RateShare:
         return 1.15 * self._used + 0.5 * one / PERIOD
 
     def unanswered(self, ask: Ask) -> None:
-        """Take back what *ask* was to tell the store, because the store has not heard it."""
+        """Keep the amounts that *ask* was to report for the next question, because the store has not received *ask*."""
         for unit, seconds in ask.settle.items():
             self._settle[unit] += seconds
 
     def granted(self, grant: Grant, asked: float, now: float, *, back: bool) -> None:
-        """Take the answer to a question that left at *asked*; *back*: the store was away."""
+        """Take over *grant*, the answer to a question that was sent at *asked*; *back*: the store was away before."""
         if back:
             self._leases.clear()  # the leases that this process has given itself
             self._rest = 0.0
@@ -243,7 +243,7 @@ class RateShare:
         return self._ask_at
 
     def told(self) -> str:
-        """Return the share as users read it."""
+        """Return the share as a text for users."""
         names = {"requests": "calls"}
         return " and ".join(
             f"{self.held * amount:.3g} {names.get(unit, unit)}/s" for unit, amount in self._per_second.items()

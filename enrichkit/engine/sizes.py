@@ -1,7 +1,7 @@
 """
-How many bytes keys and values take: about, and quickly; or exactly, as `tracemalloc` counts them.
+How many bytes keys and values take: a quick estimate, or the exact number, as `tracemalloc` counts.
 
-From the sizes follow the numbers of keys in a call and of rows in a slice, so that their values fit into memory.
+The sizes determine how many keys a call and how many rows a slice may have so that their values fit into memory.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SHARED_INTS = range(-5, 257)
 NAMES = 1_000
 """Most names of fields that are remembered; a struct has fewer."""
 DECAY = 0.9
-"""Least factor of an estimate with each call or part: after one wide value, calls and slices become larger again."""
+"""With each call or part, an estimate can fall to this share of itself: one wide value has no lasting effect."""
 FIRST_KEYS = 10
-"""Most keys of a call while no answer has come, where a call could have more than `FEW_KEYS`."""
+"""Most keys of a call while no answer has come, if the batch size is more than `FEW_KEYS`."""
 FEW_KEYS = 100
 """Batch size up to which the first calls are full: a source with so small a batch size may bill by the call."""
 
@@ -57,13 +57,13 @@ def size_of(value: Any) -> int:
 
 class BytesEach:
     """
-    About how many bytes the answer to a key takes, or the values of a row, and how many of them fit into memory.
+    An estimate of the bytes of an answer, or of the values of a row, and of how many of them fit into memory.
 
     Args:
         first: How many answers or rows there may be while no size is known; None: any number.
 
     Attributes:
-        each: The bytes of one answer or row, by the last calls or parts; None: no size is known.
+        each: The bytes of one answer or row, estimated from the last calls or parts; None: no size is known.
     """
 
     __slots__ = ("_first", "each")

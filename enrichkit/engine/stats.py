@@ -1,4 +1,4 @@
-"""The statistics of a run as it goes on: counters and histograms; `observe/stats.py` says what each of them means."""
+"""The statistics of a run while it goes on: counters and histograms; `observe/stats.py` says what each of them is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..observe.stats import LARGEST, Distribution
 
 __all__ = ["Histogram", "RunStats"]
 
-EXACT_MAX = 1000  # different values before they are sorted into buckets; only a finer clock gives more
+EXACT_MAX = 1000  # most different values that are kept exactly; only a clock finer than uvloop's gives more
 
 
 class Histogram:
@@ -65,7 +65,7 @@ class Histogram:
     def _fold(self) -> None:
         counts = self._counts
         noted = Counter(self._noted)
-        self._noted.clear()  # before `add`, which may come here again
+        self._noted.clear()  # before `add`, which may call `_fold` again
         for value, times in noted.items():
             self.add(value, times)
         for value, times in self._exact.items():
@@ -81,7 +81,7 @@ class Histogram:
         return Distribution(counts, self._sum, self._unit)
 
     def quantile(self, share: float) -> float | None:
-        """Return about the quantile *share* (0..1); None without a value."""
+        """Return about the quantile *share* (0..1); None if there is no value."""
         return self.distribution().quantile(share)
 
 
@@ -91,14 +91,14 @@ class RunStats:
     Counters of one run; written on the loop thread only. Most are fields of `Stats`.
 
     Attributes:
-        alone: Durations of calls with one key that took the fastest path, and thereby of the lookups of these keys.
+        alone: Durations of calls with one key that took the fastest path, which are also those of their lookups.
         latency: Durations of all other lookups.
         calls_took: Durations of all other calls.
         further: Keys that were sent beyond the first key of each call.
         fill: Keys of the calls with several keys.
         slow: A heap of the slowest keys, with the duration of each; the quickest of them first.
         slow_from: Seconds from which on a key is among the slowest.
-        noted: How many keys were among the slowest when they came.
+        noted: How many keys were among the slowest when they were noted.
         metered: Calls whose cost is known.
     """
 
@@ -143,12 +143,12 @@ class RunStats:
 
     @property
     def attempts(self) -> int:
-        """Keys sent, each once for each call."""
+        """Number of keys sent; a key counts once for each call."""
         return self.calls + self.further
 
     @property
     def done(self) -> int:
-        """Keys that have an outcome, without those that were over the budget."""
+        """Number of keys that have an outcome, except keys for which the budget left no call."""
         return self.ok + self.missing + self.timeouts + self.errors + self.rejected
 
     def lookups_took(self) -> Distribution:
@@ -158,7 +158,7 @@ class RunStats:
     def took_long(self, seconds: float, key: Any) -> None:
         """Note that *key* took *seconds*, more than `slow_from`."""
         self.noted += 1
-        entry = (seconds, self.noted, key)  # the number, so that keys need not be comparable
+        entry = (seconds, self.noted, key)  # the number is unique, so that keys need not be comparable
         if len(self.slow) < LARGEST:
             heappush(self.slow, entry)
         else:
@@ -230,7 +230,7 @@ _COUNTERS = (*_SAME, "attempts", "retries")
 
 
 def _of_one(calls: int) -> Distribution:
-    """Return the keys per call of *calls* calls with one key each."""
+    """Return the distribution of keys per call for *calls* calls with one key each."""
     keys = Histogram(1.0)
     if calls > 0:
         keys.add(1.0, calls)

@@ -1,13 +1,13 @@
 """
 Tiers: sources that are asked before the source of a run, such as a store that is nearer or cheaper.
 
-A tier has a run of its own on the engine of its source, as a fallback has. The keys of a slice that no stage knows go
-to the first tier; what it finds settles them, and all others go on at once: to the next tier, and at last into the run.
-A tier fails no row: a key that it cannot answer within its time, or at all, goes on.
+A tier has a run of its own on the engine of its source, as a fallback has. The keys of a slice for which no stage has
+an answer go to the first tier. Keys that it finds are settled, and all others go on at once: to the next tier, and at
+last to the source of the run. A tier fails no row: a key that it cannot answer within its time, or at all, goes on.
 
 A tier that does not answer is *down*: its keys go on without it, and once a second a copy of some keys asks whether it
-is back. Whether it is down is known to all runs on its engine. What a later tier or the source has found is written
-back in the background, see `write_back.py`.
+is back. All runs on an engine share the knowledge whether the tier is down. Values that a later tier or the source has
+found are written back in the background, see `write_back.py`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ PROBE_EVERY = 1.0
 
 
 SILENT = (TransientError.__name__, UnavailableError.__name__)
-"""Beginnings of the error text of a key that a tier has not answered."""
+"""How the error text of a key begins if the tier has not answered."""
 
 
 class _Health:
-    """Whether a tier answers, once per engine; `down` is the loop time of the next probe, None: the tier answers."""
+    """Whether a tier is down, once per engine; `down` is the loop time of the next probe, None: the tier answers."""
 
     __slots__ = ("down",)
 
@@ -76,7 +76,7 @@ class TierRun(Run):
         return super().take(limit)
 
     def only_slice(self) -> Part | Outcomes | None:
-        """Return the only slice whose keys may be asked for: it has keys of the only slice of the parent."""
+        """Return the only slice whose keys may be asked for, which has keys of the parent's only slice; None: all."""
         parent = self.tier.parent
         assert parent is not None
         only = parent.only_slice()
@@ -91,12 +91,12 @@ class Tier:
         name: Name of the source.
         engine: The engine of the source.
         make_run: Makes the unordered run of the tier from the function that takes its parts.
-        writer: Writes back what later tiers and the source have found; None: nothing is written.
+        writer: Writes back the values that later tiers and the source have found; None: nothing is written.
 
     Attributes:
         origin: Origin of the rows that the tier answers.
-        parent: The run whose tier this is; it sets the attribute.
-        next: The tier that is asked next; None: the source is.
+        parent: The run that asks this tier before its source; the run sets the attribute.
+        next: The tier that is asked next; None: the source is asked next.
     """
 
     def __init__(
@@ -134,14 +134,14 @@ class Tier:
         self._skip(_Request(outcomes, indices, spent))
 
     def slice_of(self, outcomes: Part | Outcomes) -> Outcomes:
-        """Return the slice of the tier with keys of the slice *outcomes* of its parent."""
+        """Return the tier's slice with keys of *outcomes*, a slice of the parent; `NO_SLICE` if there is none."""
         for asked, request in self._asked.items():
             if request is not None and request.outcomes is outcomes:
                 return asked
         return NO_SLICE
 
     def wake(self) -> None:
-        """Look again whether keys may be asked for."""
+        """Check again whether keys may be asked for."""
         if self._run is not None:
             self._engine.wake()
 
@@ -168,7 +168,7 @@ class Tier:
             run.close()
 
     def _take(self, parts: list[Part] | BaseException) -> None:
-        """Settle what the tier has found, and pass the other keys on."""
+        """Settle the keys that the tier has found, and pass the other keys on."""
         parent = self.parent
         assert parent is not None
         if isinstance(parts, BaseException):
@@ -198,8 +198,8 @@ class Tier:
         parent.flush()
 
     def _settle(self, parent: Run, part: Part, request: _Request) -> None:
-        """Give the rows of *request* what the tier has found in *part*, and pass the other keys on."""
-        # Sorted, because as many indices as a slice has keys are taken for all its keys, in order.
+        """Give the rows of *request* the values that the tier has found, as *part* says, and pass the other keys on."""
+        # Sorted, because a list of as many indices as the slice has keys is taken to mean all its keys, in order.
         asked, places = part.outcomes, sorted(part.indices or ())
         assert asked.details is not None
         took = max((asked.details.latencies[place] for place in places), default=0.0)
@@ -238,7 +238,7 @@ class Tier:
             parent.ask_source(*request)
 
     def _goes_down(self) -> None:
-        """Do without the tier for a while, and pass on the keys that it has not answered."""
+        """Mark the tier as down for a while, and pass on the keys that it has not answered."""
         if self._health.down is None:
             _log.warning("%s: the tier does not answer, so its keys are looked up without it.", self.name)
         self._health.down = self._engine.now() + PROBE_EVERY
@@ -248,7 +248,7 @@ class Tier:
             if request is not None:
                 left = [place for place, status in enumerate(asked.statuses) if status == PENDING]
                 indices = [request.indices[place] for place in left]
-                # Keys that waited for a slot may have waited longer, but a wait for a slot counts for no deadline.
+                # At most the timeout: keys may have waited longer for a slot, but such a wait counts for no deadline.
                 took = min(self.timeout, self._engine.now() - asked.admitted)
                 self._skip(_Request(request.outcomes, indices, request.spent + took))
 
@@ -260,7 +260,7 @@ class Tier:
 
 
 def _is_answer(asked: Outcomes, index: int) -> bool:
-    """Whether the tier has answered for a key; an error other than a transient one is an answer, too."""
+    """Whether the tier has answered the key with *index*; an error that is not transient is an answer, too."""
     if asked.statuses[index] == ERROR:
         return not asked.errors[index].startswith(SILENT)
     return asked.statuses[index] != TIMEOUT

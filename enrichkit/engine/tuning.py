@@ -17,13 +17,13 @@ __all__ = ["Tuner"]
 
 class Tuner:
     """
-    The calls that may be in flight, between 1 and *most*. Lives on the loop thread.
+    The number of calls that may be in flight, between 1 and *most*. Lives on the loop thread.
 
     Args:
-        most: Never more calls in flight than this.
+        most: Upper bound of the calls in flight.
 
     Attributes:
-        allowed: Calls that may be in flight now.
+        allowed: Number of calls that may be in flight now.
     """
 
     START = 20
@@ -64,12 +64,12 @@ class Tuner:
         self._began = 0.0
         self._busiest = 0
         self._steep = 0
-        self._measuring_from: float | None = None  # calls that start from then on measure the idle source
+        self._measuring_from: float | None = None  # loop time; calls that start later measure the idle source
         self._cut_at = -math.inf
         self._ceiling = float(most)
 
     def answered(self, started: float, now: float, in_flight: int) -> bool:
-        """Note an answered call, one of *in_flight* calls; return whether more may be in flight than before."""
+        """Note an answered call, one of *in_flight* calls; return whether more calls may be in flight than before."""
         before = self.allowed
         if self._measuring_from is not None:
             if started >= self._measuring_from:
@@ -86,7 +86,7 @@ class Tuner:
         return self.allowed > before
 
     def refused(self, started: float, now: float) -> None:
-        """Note a call that was refused, failed, or became late; ignore one that left before the last decrease."""
+        """Note a call that was refused, failed, or became late; ignore a call that left before the last decrease."""
         if started < self._cut_at:
             return
         self._cut_at = now
@@ -96,7 +96,7 @@ class Tuner:
             self._allow()
 
     def _window(self, now: float) -> None:
-        """Move the limit by the latency of a window."""
+        """Adjust the limit to the median latency of the window that has ended."""
         latency, self._samples = median(self._samples), []
         if self._idle is None or latency < self._idle:
             self._idle, self._idle_at = latency, now
@@ -105,7 +105,7 @@ class Tuner:
         limit = self._limit * gradient + math.sqrt(self._limit)
         limit = self._limit + self.SMOOTHING * (limit - self._limit)
         if limit > self._limit and self._busiest < self._limit / 2:
-            limit = self._limit  # there was no work for more calls: nothing is known of them
+            limit = self._limit  # too few calls were in flight to show whether the source can take more
         if now - self._cut_at < self.MEMORY:
             limit = min(limit, self._ceiling)
         self._limit = min(float(self._most), max(1.0, limit))

@@ -1,5 +1,5 @@
 """
-What the sweeper does on each tick: expire lookups, ask again for late keys, cancel calls, and fail runs that are stuck.
+What the sweeper does on each tick: expire lookups, ask again for keys of slow calls, cancel calls, fail stuck runs.
 
 Each step is a function of its own; `sweep` calls them in the order of a tick.
 """
@@ -24,13 +24,13 @@ __all__ = ["stood_still", "sweep"]
 GRACE = 0.1
 """Share of the timeout for which a call may be late before it gives its slot to a key that waits."""
 ANSWER_MAX = 10.0
-"""Seconds that the call after a pause has for its answer, before a task whose `stall_timeout` is over fails."""
+"""Most seconds that the first call after a pause may take before a task whose `stall_timeout` is over fails."""
 ROOM_EVERY = 0.05
-"""Seconds between two late calls that give up their slots; with each, a connection is lost."""
+"""Fewest seconds between two cancellations of late calls to free their slots; each cancellation loses a connection."""
 
 
 def sweep(engine: Engine, now: float) -> bool:
-    """Look at all deadlines of *engine*; return whether there is anything left to watch."""
+    """Do one tick of the sweeper for *engine*; return whether there is anything left to watch."""
     engine.gate.breaker.tick(now)
     _expire_lookups(engine, now)
     _end_overlong_calls(engine, now)
@@ -93,7 +93,7 @@ def _end_overlong_calls(engine: Engine, now: float) -> None:
 
 def _make_room(engine: Engine, now: float) -> None:
     """
-    Cancel the oldest call that is late by a tenth, when keys wait and no slot is free.
+    Cancel the oldest call that is late by a tenth of its timeout, if keys wait and no slot is free.
 
     While no call ends in time, one slot at a time is freed, so that not all slots send new calls to a frozen source.
     """
@@ -142,10 +142,10 @@ def _is_zombie(call: InFlight, run: Run, now: float) -> bool:
 
 def _start_clocks(engine: Engine, now: float) -> None:
     """
-    Start the clock of the next keys in line where no call may end in time for them to get a slot.
+    Start the clocks of the next keys in the queue if no call may end in time to give these keys a slot.
 
-    Keys that wait while a source refuses calls in time have no clock, since they can wait. But a source that answers
-    nothing, even after a late call has given its slot to another key, would freeze the task.
+    While a source at least refuses calls in time, waiting keys have no clock, since they can wait. But a source that
+    answers nothing, even after a late call has given its slot to another key, would freeze the task.
     """
     full = len(engine.calls) >= engine.allowed and all(call.late for call in engine.calls)
     full = full and (engine.cancelled or not any(_may_give_room(call) for call in engine.calls))
@@ -175,8 +175,8 @@ def _fail_on_outage(engine: Engine, now: float) -> None:
     """
     End the patience of the runs that have waited longer than their `stall_timeout` for a source that is away.
 
-    A run whose rows get another value after their timeout goes on; `max_fallback_ratio` bounds such rows. A run whose
-    rows get another value for an error settles the keys that have failed in error, once per outage, because these keys
+    A run whose rows get another value after a timeout goes on; `max_fallback_ratio` bounds such rows. A run whose rows
+    get another value for an error gives the keys that have failed an error as outcome, once per outage: these keys
     may be the reason. All other runs fail.
     """
     outage = engine.gate.outage
@@ -211,7 +211,7 @@ def _fail_on_stall(engine: Engine, now: float) -> None:
 
 
 def _fail_on_limits(engine: Engine, now: float) -> None:
-    """Fail the runs that wait for a share of a limit of the job which no store gives them."""
+    """Fail the runs that wait for a share of a limit of the job, if the store cannot give them one."""
     fatal = engine.job.fatal()
     for run in list(engine.runs):
         if run.pending:

@@ -1,4 +1,4 @@
-"""Writes to a tier what a later tier or the source has found: in the background, in groups, and within a bound."""
+"""Writes values that a later tier or the source has found to a tier: in the background, in groups, within a bound."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["WriteBack"]
 _log = logging.getLogger("enrichkit")
 
 WRITERS = 2
-"""Groups that are written at a time."""
+"""Groups that are written at the same time."""
 BYTES_MAX = 32 * 2**20
-"""Most bytes that may wait: values beyond are not written, because no row depends on them."""
+"""Most bytes that may wait: further values are not written, because no row depends on them."""
 TIMEOUT = 5.0
-"""Seconds that a group may take."""
+"""Most seconds that writing one group may take."""
 DRAIN = 10.0
 """Seconds that the end of a task waits for values that have not been written yet."""
 
@@ -35,13 +35,13 @@ class WriteBack:
     Args:
         name: Name of the tier.
         engine: The engine of the tier.
-        encode: Turns decoded values into what `Connector.store_many` takes, by index; values that the tier could not
-            give back as they are, are left out.
+        encode: Turns decoded values into values for `Connector.store_many`, by index; leaves out values that the tier
+            could not give back unchanged.
         ttl: Seconds after which the store forgets a value; None: the store decides.
 
     Attributes:
         written: Values that were written.
-        unwritten: Values that were not: the tier failed, or too many waited.
+        unwritten: Values that were not written: the tier failed or cannot hold them, or too many waited.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class WriteBack:
             await asyncio.wait(list(self._tasks), timeout=DRAIN)
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Drop the values that wait, and write nothing more."""
         self._closed = True
         self._waiting.clear()
         for task in self._tasks:
@@ -98,7 +98,7 @@ class WriteBack:
                 encoded = self._encode(values)
                 async with asyncio.timeout(TIMEOUT):
                     await self._engine.store({keys[index]: value for index, value in encoded.items()}, self._ttl)
-            except Exception as error:  # noqa: BLE001  # whatever a connector raises, no row is concerned
+            except Exception as error:  # noqa: BLE001  # no row depends on the write, whatever the connector raises
                 self._failed(len(keys), f"{type(error).__name__}: {error}")
             else:
                 self.written += len(encoded)

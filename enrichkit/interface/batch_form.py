@@ -27,7 +27,8 @@ class BatchStatus:
         done: True when the batch has ended, so that no more answers come; all, some or none of its requests have been
             answered.
         answered: Number of requests that the service has answered so far.
-        reason: Why the service refused the whole batch, as a code without any text of a request; empty: it did not.
+        reason: Why the service refused the whole batch, as a code without any text of a request; empty: the batch was
+            not refused.
     """
 
     word: str
@@ -84,7 +85,7 @@ class BatchForm(Protocol):
         ...
 
     async def status(self, batch: str) -> BatchStatus:
-        """Return how far the service is with the *batch* of this id; raises a `ConnectorError`."""
+        """Return the progress of the service with the batch that has the id *batch*; raises a `ConnectorError`."""
         ...
 
     async def answers(self, batch: str, call: Call) -> Iterable[tuple[str, Value | Failure | None]]:

@@ -39,8 +39,9 @@ class Absent:
 
     Attributes:
         path: The path, for example `data.profile`.
-        names: Function that returns the names of the fields at the place where the path ends; None when a null is
-            there, which tells nothing. It is called for a few answers only.
+        names: Function that returns the names of the fields that the answer has where the path ends. It returns None if
+            the answer has a null there, because a null does not tell whether the path is wrong. The function is called
+            for a few answers only.
     """
 
     path: str
@@ -103,10 +104,10 @@ class Call:
         """
         Return 32 hexadecimal digits by which a service can detect a repeated request.
 
-        The digits of *key* are the same in each attempt of its lookup, in each attempt of the task, and in each replay:
-        of the micro-batch of a streaming query, or of a batch job with the same `run_id` of its journal. A batch job
-        without a `run_id` has other digits for each call of `enrich`. The digits differ for other keys, configs and
-        declared types.
+        The digits of *key* are the same in each attempt of its lookup, in each attempt of the task, and in each replay.
+        A replay repeats the micro-batch of a streaming query, or a batch job with the same `run_id` of its journal. A
+        batch job without a `run_id` has other digits for each call of `enrich`. The digits differ for other keys,
+        configs and declared types.
 
         Raises:
             ContractError: The connector's `idempotency_keys` is False, so that the driver has made no fingerprint.
@@ -131,7 +132,8 @@ class Call:
 
     def allows(self, remaining: float, seconds: float, limit: float | None = None, *, unit: str = "requests") -> None:
         """
-        Report that the source allows *remaining* further calls in the next *seconds*, of a *limit* in each period.
+        Report that the source allows *remaining* further calls in the next *seconds*, out of *limit* calls in each
+        period.
 
         When few calls remain, the engine spreads them evenly over the *seconds*; when none remain, it waits. With
         another *unit*, such as `"tokens"`, a call counts as the average that calls have taken of the unit, as `spent`

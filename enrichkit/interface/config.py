@@ -27,7 +27,7 @@ class _ConfigType(ABCMeta):  # not a plain metaclass: a config may have abstract
     """The metaclass of configs: when a config is refused, it clears the fields from the frames of the traceback."""
 
     @property
-    def __signature__(cls) -> inspect.Signature:  # for `help`, which would show the one of `__call__`
+    def __signature__(cls) -> inspect.Signature:  # without it, `help` shows the signature of `__call__`
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of the class itself, not of an instance
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 

@@ -64,7 +64,7 @@ class Connector(Generic[ConfigT]):
             config. Each is a name of letters, digits and underscores, for example `tokens` or `cost`.
         key_columns: True when `fetch_many` reads the columns of `Keys`; it may then get `Keys` instead of a tuple.
         idempotency_keys: True when `fetch_many` calls `Call.idempotency_key`. May depend on the config.
-        store_encoding: Encoding of the values that `store_many` takes; None: that of `encoding`.
+        store_encoding: Encoding of the values that `store_many` takes; None: the same as `encoding`.
         stores_ttl: True when the source forgets a value by itself after the `ttl` that `store_many` is given. May be a
             property.
         cannot_store: A sentence that says why `store_many` cannot write with this config, and what to do; empty: it
@@ -110,9 +110,9 @@ class Connector(Generic[ConfigT]):
         Look up *keys*: 1 to `batch_size` distinct keys, none of them null; a tuple, or `Keys` if `key_columns` is True.
 
         Returns:
-            A mapping from the very objects in *keys* to values. A key that is absent: the source does not hold it.
-            None: the source holds a null. `Failure`: this key alone failed. With ``call.many`` each value is a list.
-            A connector whose source returns columns may return `Answers`.
+            A mapping from the very objects in *keys* to values. An absent key means that the source does not hold the
+            key, the value None that the source holds a null, and a `Failure` that this key alone failed. With
+            ``call.many`` each value is a list. A connector whose source returns columns may return `Answers`.
 
         Raises:
             TransientError: The whole call may be tried again.
@@ -122,7 +122,9 @@ class Connector(Generic[ConfigT]):
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Free all resources. The engine may call this twice, and after a failed `open`; on the same loop as `open`."""
+        """
+        Free all resources, on the same loop as `open`. The engine may call this twice, and even after a failed `open`.
+        """
 
     async def describe(self) -> str | None:
         """Return the DDL of one value, or None when the source cannot tell. Called on the driver only, after `open`."""
@@ -164,21 +166,24 @@ class Connector(Generic[ConfigT]):
 
     @classmethod
     def lease_store(cls, config: ConfigT) -> LeaseStore | None:
-        """Return a connection to the source of *config* as a store of limits of a whole job; None: it can hold none."""
+        """
+        Return a connection to the source of *config* as a store of limits of a whole job; None if the source can hold
+        no limits.
+        """
         return None
 
     async def store_many(self, values: Mapping[Key, Value], ttl: float | None) -> None:
         """
         Write *values* to the source, 1 to `max_batch_size` of them, so that `fetch_many` finds them; none is null.
 
-        Optional: with it the source can be a tier that is written to, see `enrichkit.tiers`. A value replaces the one
-        that is there. Several writes go on at a time, beside calls of `fetch_many`. No row waits for a write, or fails
-        with it. `cannot_store` is checked on the driver.
+        Optional: with it the source can be a tier that is written to, see `enrichkit.tiers`. A value replaces the value
+        that the source has for the key. Several writes go on at a time, beside calls of `fetch_many`. No row waits for
+        a write, or fails with it. `cannot_store` is checked on the driver.
 
         Args:
             values: Values by key, in `store_encoding`: Python objects, JSON documents or texts.
-            ttl: Seconds after which the source forgets them; None: never. Seconds are given only if `stores_ttl` is
-                True.
+            ttl: Seconds after which the source forgets the values; None: never. Seconds are given only if `stores_ttl`
+                is True.
 
         Raises:
             ConnectorError: The values were not written, or only some of them.
@@ -187,9 +192,9 @@ class Connector(Generic[ConfigT]):
 
     def batches(self) -> BatchForm | None:
         """
-        Return the batch form of the source, for `enrichkit.submit_batches`; None: it has none.
+        Return the batch form of the source, for `enrichkit.submit_batches`; None if it has none.
 
-        Called on the driver, also before `open`.
+        Called on the driver, even before `open`.
         """
         return None
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Part", "expire_files", "find_entries", "list_parts"]
 
-_NAME = re.compile(r"[0-9a-f]{20}-")  # the mark of a scope
+_NAME = re.compile(r"[0-9a-f]{20}-")  # the mark of a scope, with which the name of each file begins
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Part:
         files: Number of files.
         entries: Number of entries.
         bytes: Bytes of the files.
-        oldest: Seconds since 1970 of the first write; None when there is no entry.
-        newest: Seconds since 1970 of the last write.
+        oldest: Time of the first write, in seconds since 1970; None if there is no entry.
+        newest: Time of the last write, in seconds since 1970; None if there is no entry.
         damaged: Number of places in the middle of files where blocks are damaged; only headers of blocks are checked.
         torn: Number of bytes at the ends of files that do not form a whole block.
     """
@@ -83,7 +83,7 @@ class Entry:
 
 def list_parts(store: Store) -> tuple[list[Part], dict[str, str]]:
     """
-    Return the parts of a journal, sorted by source and scope, and the files that were left out, with the reason.
+    Return the parts of a journal, sorted by source and scope, and the files that were left out, each with the reason.
 
     Raises:
         JournalError: The storage cannot be read.
@@ -184,17 +184,18 @@ def expire_files(
     """
     Delete the files into which nothing was written for *older_than* seconds.
 
-    A process that has mapped a deleted file finds its answers until the next refresh. A task that still runs and writes
-    to a deleted file begins a new one.
+    A process that has mapped a deleted file finds its answers until the next refresh. A task that is still writing to a
+    deleted file continues in a new file.
 
     Args:
         store: The journal.
         older_than: Seconds.
         scope: Name of the scope whose files are deleted; None: the files of all scopes.
-        now: Seconds since 1970; None: the time of the clock.
+        now: The current time, in seconds since 1970; None: the time of the clock.
 
     Returns:
-        Number of deleted files, and of their bytes. Files that do not belong to a journal stay.
+        Number of deleted files, and the sum of their sizes in bytes. Files that do not belong to a journal are not
+        deleted.
 
     Raises:
         JournalError: The storage refuses the deletion.
@@ -220,7 +221,9 @@ def _files(store: Store) -> Iterator[tuple[str, File]]:
 
 
 def _open(store: Store, file: File) -> tuple[Header, Any, Scan] | None:
-    """Return the header of *file*, its bytes, and a scan that begins after the header; None without a whole header."""
+    """
+    Return the header of *file*, its bytes, and a scan that begins after the header; None if the header is incomplete.
+    """
     if not file.size:
         return None
     data = store.read(file)

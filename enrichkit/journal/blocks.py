@@ -8,9 +8,10 @@ block      magic (4), rows (4), length of the payload (8), seconds since 1970 (8
 payload    one encapsulated Arrow IPC message: a record batch
 =========  ========================================================================================
 
-All numbers are little-endian; header and payload are multiples of 8 bytes, so that Arrow can read them in place.
-A CRC-32 detects each error burst of up to 32 bits, so also each wrong byte. The checksums of the blocks of a file start
-from a random number of this file, so bytes inside a value that look like a block are not taken for one.
+All numbers are little-endian; header and payload are multiples of 8 bytes, so that Arrow can read them in place. A
+CRC-32 detects every error burst of up to 32 bits, and thus every single wrong byte. The checksums of all blocks of a
+file start from a random number that is in its header, so bytes inside a value that look like a block are not mistaken
+for a block.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["MAGIC", "VERSION", "Block", "Header", "RefusedFileError", "Scan", "encode_block", "read_header", "scan"]
 
 MAGIC = b"\x89EKJ\r\n\x1a\n"
-"""The first bytes of a file. As in PNG, they are not text, and a program that converts line ends breaks them."""
+"""
+The first bytes of a file. As in PNG, they cannot be mistaken for text, and a program that converts line ends changes
+them.
+"""
 VERSION = 1
 _MOST_HEADER = 16 << 20
 _PREFIX = struct.Struct("<8sIIII")
@@ -100,7 +104,7 @@ def read_header(data: memoryview) -> tuple[Header, int] | None:
     Return the header of a file and its length in bytes; None when the header is not whole yet.
 
     Raises:
-        RefusedFileError: The file is no file of a journal, has another version, or a damaged header.
+        RefusedFileError: The file is no file of a journal, has another version, or has a damaged header.
     """
     if data[: len(MAGIC)] != MAGIC[: len(data)]:
         raise RefusedFileError("it is no file of a journal")
@@ -149,7 +153,7 @@ class Scan:
     Attributes:
         end: Offset at which the next block begins.
         damaged: How many times blocks were skipped because their bytes are wrong.
-        torn: Bytes after the last whole block: a write was cut off, or has not ended yet.
+        torn: Number of bytes after the last whole block; they come from a write that was cut off or has not ended yet.
     """
 
     end: int
@@ -161,21 +165,22 @@ def scan(data: memoryview, state: Scan, salt: int, *, check: bool = True) -> Ite
     """
     Yield the whole blocks of a file from `state.end` on, and move `state.end` behind them.
 
-    Bytes that do not form a whole block are skipped if a block follows, and `state.damaged` counts the place. If no
+    Bytes that do not form a whole block are skipped if a block follows, and counted once in `state.damaged`. If no
     block follows, the next scan begins with these bytes.
 
     Args:
         data: All bytes of the file so far.
-        state: Where the last scan ended.
+        state: The progress of the last scan, from which this scan continues.
         salt: `Header.salt`.
-        check: Whether the checksums of the payloads are compared, or only those of the blocks' headers.
+        check: Whether to compare the checksums of the payloads, too; the checksums of block headers are always
+            compared.
     """
     position = state.end
     while position < len(data):
         block = _block_at(data, position, salt, check=check)
         if block is None:
-            # Nothing is known of the bytes here, not even a length. So the scan goes on at the next place that looks
-            # like a block, and checks that block as any other.
+            # The bytes here are no valid block, so even their length is unknown. The scan continues at the next bytes
+            # that look like the start of a block, and checks them like any other block.
             follower = _NEXT_BLOCK.search(data, position + 1)
             position = follower.start() if follower else len(data)
             continue

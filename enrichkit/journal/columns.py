@@ -1,10 +1,11 @@
 """
 Keys as Arrow columns, and one hash of 64 bits for each key.
 
-A hash only points at candidates: the index compares the keys themselves. Hashes are valid within one process only,
+A hash only finds candidates; the index then compares the keys themselves. Hashes are valid within one process only,
 because Python's hash of bytes has a random seed in each process.
 
-Measured on one core, ns per key: text of 12 characters to a column 30, hash of text 85, hash of a whole number 5.
+Times per key, measured on one core: 30 ns to convert a text of 12 characters to a column, 85 ns to hash a text, 5 ns to
+hash a whole number.
 """
 
 from __future__ import annotations
@@ -80,14 +81,14 @@ def _cast(column: Any, data_type: DataType) -> Any:
     if key_type(column.type) != data_type:  # a cast would turn the text "7" into a number
         raise TypeError
     if pa.types.is_string(data_type):
-        # The cast goes through bytes, which are not checked: Spark's strings need not be UTF-8.
+        # The cast goes through binary types, which Arrow does not check, because Spark's strings need not be UTF-8.
         return column.cast(pa.large_binary()).cast(pa.binary()).view(data_type)
     return column.cast(data_type)
 
 
 def _column(part: Sequence[Any], data_type: DataType) -> Any:
     kind = next(kind for is_of, kind in _KINDS if is_of(data_type))
-    # pyarrow would turn 1, 1.0 and True into the same number.
+    # The Python types are checked, because pyarrow would turn 1, 1.0 and True into the same number.
     if not {*map(type, part)} <= {kind}:
         raise TypeError
     if kind is not str:

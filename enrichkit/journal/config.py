@@ -23,7 +23,7 @@ _LONGEST_NAME = 150  # bytes of a folder's name; most file systems allow 255
 @dataclass(frozen=True, slots=True)
 class Scope:
     """
-    The part of a journal that a run writes, and whether it reads more than that.
+    The part of a journal that a run writes, and whether the run also reads other parts.
 
     Attributes:
         name: Name of the run, for example `run=nightly`.
@@ -59,13 +59,14 @@ class Journal:
         path: A folder that the driver and all workers see, or a URI of an object store: `s3://`, `gs://`, `abfss://`,
             `hdfs://`. A relative path counts from the working directory of the driver.
         run_id: Name of this run. A job that is started again with the same name finds the answers of its first start. A
-            batch job needs one, unless *shared*; a streaming query has its own id and the number of the batch instead.
+            batch job needs one, unless *shared*; a streaming query uses its own id and the number of the micro-batch
+            instead.
         shared: Whether answers are found by all jobs that ask the same source for the same type with this journal.
         max_age: Seconds after which an answer is not used any more; None: it is used until its file is deleted.
         on_error: What happens when the journal cannot be used: `"warn"` goes on without it and says so once, `"fail"`
             fails the task.
-        sync: Whether each write waits for the disk. Without it an answer survives the death of any process, with it
-            also the death of the machine.
+        sync: Whether each write waits until the data are on the disk. If False, a written answer survives the death of
+            any process; if True, also a crash of the machine.
 
     >>> Journal("/data/answers", run_id="2026-07-30").scope().name
     'run=2026-07-30'

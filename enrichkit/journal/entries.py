@@ -73,10 +73,11 @@ class Entries:
 
     def candidates(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
         """
-        Return the entries with the given hashes, which are nearly always the entries of the same keys.
+        Return the entries that have one of *hashes*; nearly always, they are the entries of the keys that were hashed.
 
         Returns:
-            Two arrays of the same length: indices of *hashes*, ascending, and the number of an entry for each index.
+            Two arrays of the same length: indices into *hashes*, ascending, and for each index the number of an entry
+            with this hash.
         """
         order = np.argsort(hashes)  # hashes that are looked up in sorted order are found at a third of the cost
         needles = hashes[order]
@@ -84,7 +85,7 @@ class Entries:
         for run, run_numbers in self._runs:
             at = np.searchsorted(run, needles)
             looking = np.arange(len(needles))
-            while True:  # once, and again for each further entry with an equal hash
+            while True:  # the loop runs once, and again for each further entry with an equal hash
                 inside = at < len(run)
                 at, looking = at[inside], looking[inside]
                 equal = run[at] == needles[looking]
@@ -101,7 +102,7 @@ class Entries:
         return found[by_place], np.concatenate(numbers)[by_place]
 
     def rows(self, numbers: Numbers) -> Any:
-        """Return the entries *numbers* as one record batch, in that order."""
+        """Return the entries with these *numbers* as one record batch, in the same order."""
         ends = np.array(self._ends)
         chunks = np.searchsorted(ends, numbers, side="right")
         first, last = int(chunks.min()), int(chunks.max())
@@ -124,7 +125,7 @@ class Entries:
         rows = numbers - (self._ends[chunk - 1] if chunk else 0)
         start = int(rows[0])
         if int(rows[-1]) - start == len(rows) - 1 and (np.diff(rows) == 1).all():
-            # A replay asks for the keys in the order in which they were written, so this is the common case.
+            # Adjacent rows are the common case, because a replay asks for keys in the order in which they were written.
             return self._chunks[chunk].slice(start, len(rows))
         return self._chunks[chunk].take(pa.array(rows))
 

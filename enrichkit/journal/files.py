@@ -1,4 +1,4 @@
-"""Reads the bytes of a file as batches of entries: only whole blocks, of which small ones are joined."""
+"""The reader of a journal file, which turns its whole blocks into batches of entries, and joins small blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Chunk", "FileReader"]
 SMALL_BLOCK = 64 << 10
 GROUP_BYTES = 1 << 20
 COPY_BYTES = 64 << 20
-"""The most bytes that the copies of an index take: below that, small blocks are copied into memory and joined."""
+"""The most bytes that an index copies into memory: until this limit is reached, small blocks are copied and joined."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Chunk:
         batch: The entries.
         rows: Number of entries of each block.
         written_at: When each block was written.
-        copied: Bytes of memory that the batch takes; 0 where it is a part of a mapped file.
+        copied: Bytes of memory that the batch takes; 0 if it is a part of a mapped file.
     """
 
     batch: Any
@@ -49,7 +49,7 @@ class FileReader:
     Attributes:
         file: The file as it was when it was read last.
         header: Header of the file; None while the header is not whole.
-        state: How far the blocks of the file were read.
+        state: The progress of the reader through the blocks of the file.
     """
 
     def __init__(self, store: Store, table: Table, file: File) -> None:
@@ -60,10 +60,10 @@ class FileReader:
 
     def read(self, file: File, copied: int) -> Iterator[Chunk]:
         """
-        Yield the entries that have been written since the last time.
+        Yield the entries that were written since the last call.
 
         Args:
-            file: The same file as it is now.
+            file: The same file with its present size.
             copied: Bytes that the index has copied so far.
 
         Raises:
@@ -104,7 +104,9 @@ class FileReader:
         self.header, self.state.end = header, end
 
     def _chunk(self, data: Any, blocks: Sequence[Block], copied: int) -> Iterator[Chunk]:
-        """Yield *blocks* of *data* as one batch; nothing when all are damaged."""
+        """
+        Yield one batch with the entries of *blocks*, which are in *data*; yield nothing if all blocks are damaged.
+        """
         batches, whole = [], []
         for block in blocks:
             try:
@@ -123,7 +125,7 @@ class FileReader:
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Yield *blocks* in groups: small blocks that lie near each other together, and each large block alone."""
+    """Yield *blocks* in groups: small blocks near each other form one group, and each large block forms its own."""
     group: list[Block] = []
     for block in blocks:
         end = block.offset + block.length

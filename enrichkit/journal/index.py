@@ -2,10 +2,10 @@
 The answers of a scope, found by key.
 
 If a key has several answers, all processes always find the same one: the first that the scope itself has written, or
-the first that another scope has written if the scope has none. The first one counts and not the last, so that rows that
-left with an answer get the same answer in a replay, whatever was written later. The scope's own answers go before those
-of other scopes, because a task that reads the answers of others may have asked for a key while another task was writing
-its answer.
+the first that another scope has written if the scope has none. The first answer counts, not the last, so that a replay
+gives each row the answer with which it left before, even if another answer was written later. The scope's own answers
+take precedence over the answers of other scopes, because a task may have asked the source for a key while a task of
+another scope was writing the answer for this key.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Index:
     All answers that a run may use, of all tasks and processes.
 
     An index knows the answers that were written before its last `refresh`. `refresh` and `lookup` may be called from
-    any thread; one waits for the other.
+    any thread; a call waits until the other has ended.
 
     Args:
         store: Where the journal is.
@@ -113,7 +113,7 @@ class Index:
 
     def refresh(self) -> None:
         """
-        Read what has been written since the last time, and forget the files that have been deleted.
+        Read the entries that were written since the last refresh, and forget the files that have been deleted.
 
         Raises:
             JournalError: The storage cannot be read.
@@ -131,7 +131,8 @@ class Index:
             self._clear()
         for file in files.values():
             reader = self._readers.get(file.path)
-            # A network file system may show the size of a write before its bytes.
+            # A file with an incomplete last block is read again even if its size is the same, because a network file
+            # system may show the new size of a file before the written bytes.
             is_new = reader is None or reader.file.size != file.size or reader.state.torn
             if is_new and file.path not in self.refused:
                 self._read(file)
@@ -139,7 +140,8 @@ class Index:
 
     def _files(self) -> dict[str, File]:
         files = self._store.files(f"{self._table.digest}/{self._scope.folder}")
-        # A file system that ignores case may have one folder for two scopes.
+        # On a file system that ignores case, two scopes may share a folder, so each file's name is compared with the
+        # mark of the scope.
         return {file.path: file for file in files if self._scope.shared or file.name.startswith(self._scope.mark)}
 
     def _read(self, file: File) -> None:
@@ -184,7 +186,7 @@ class Index:
 
         Args:
             keys: Distinct keys, none of them null.
-            scope: Scope whose own answers come first, where runs share an index; None: the scope of this index.
+            scope: Scope whose own answers take precedence if runs share the index; None: the scope of this index.
 
         Raises:
             JournalError: A key does not fit the types of the table.
@@ -201,8 +203,8 @@ class Index:
         if not len(places):
             return self._no_hits()
         rows = self._entries.rows(numbers)
-        # A hash only points at a candidate, so the keys are compared. The result is null where one of the two keys is
-        # null; a null equals no key.
+        # A hash only finds candidates, so the keys are compared. The comparison gives null if either key is null; a
+        # null equals no key.
         asked = columns
         if len(places) < len(columns[0]) or (np.diff(places) != 1).any():
             asked = [column.take(pa.array(places)) for column in columns]
@@ -224,7 +226,7 @@ class Index:
         return places[is_young], numbers[is_young]
 
     def _first(self, places: Numbers, numbers: Numbers, mask: Any, mark: str) -> Any:
-        """Return the indices of the entries that count, one for each place; None when all entries count."""
+        """Return the indices of the entries to use, one for each key that was found; None if all entries are used."""
         has_rivals = len(places) > 1 and (places[1:] == places[:-1]).any()
         if mask.all() and not has_rivals:
             return None
@@ -240,7 +242,10 @@ class Index:
         return chosen
 
     def _block_table(self) -> tuple[Any, Any, Any]:
-        """Return for each block the number of the first entry after it, the time of its write, and its file's index."""
+        """
+        Return three arrays: for each block, the number of the first entry after it, its time, and the index of its
+        file.
+        """
         if self._blocks is None:
             self._blocks = np.array(self._ends), np.array(self._written), np.array(self._file_of)
         return self._blocks

@@ -23,7 +23,7 @@ _MOST_INDEXES = 8  # a streaming query has a scope for each micro-batch
 
 def index_of(journal: Journal, table: Table, scope: Scope) -> Index:
     """
-    Return the index of this process for *scope*, refreshed.
+    Refresh the index that this process keeps for *scope*, and return it.
 
     Runs with a shared journal get the same index, and pass their scope to `Index.lookup`.
 

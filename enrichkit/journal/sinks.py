@@ -1,8 +1,8 @@
 """
-Where the blocks of a writer go: to the end of a file, or into objects of several megabytes.
+The sinks of a writer, which append its blocks to a file, or gather them into objects of several megabytes.
 
 No sink ever shortens or changes what it has written, so a reader may map a file while it grows. After a failed write
-the sink leaves the file as it is, and begins another one with the next block.
+the sink leaves the file as it is, and writes the next block to a new file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from .stores import SUFFIX, LocalStore, ObjectStore, Store
 __all__ = ["SEGMENT_BYTES", "FileSink", "SegmentSink", "Sink", "open_sink"]
 
 SEGMENT_BYTES = 8 << 20
-"""Bytes that gather before an object is written: the bound of what a killed process loses on an object store."""
+"""
+Bytes that are gathered before an object is written; a killed process loses at most about as many on an object store.
+"""
 
 
 class Sink(Protocol):
@@ -27,7 +29,7 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the blocks that are not written yet."""
         ...
 
 
@@ -40,7 +42,7 @@ def open_sink(store: Store, stem: str, header: bytes, *, sync: bool, segment_byt
         stem: Path of the files below the root, without their number and suffix; no other writer has it.
         header: Bytes with which each file begins.
         sync: Whether a write waits for the disk.
-        segment_bytes: Bytes of an object.
+        segment_bytes: Fewest bytes of an object on an object store, except for the last object.
     """
     if isinstance(store, ObjectStore):
         return SegmentSink(store, stem, header, segment_bytes)
@@ -49,7 +51,7 @@ def open_sink(store: Store, stem: str, header: bytes, *, sync: bool, segment_byt
 
 
 class FileSink:
-    """One file of one process, which grows by one write per block."""
+    """A sink that writes to a file of its own process; the file grows by one write per block."""
 
     def __init__(self, store: LocalStore, stem: str, header: bytes, *, sync: bool) -> None:
         self._store, self._stem, self._header, self._sync = store, stem, header, sync
@@ -105,7 +107,7 @@ class FileSink:
 
 
 def _write_all(descriptor: int, parts: Sequence[Any]) -> None:
-    """Write *parts* with one system call, or with more where the system takes only a part of them."""
+    """Write *parts* with one system call, or with several calls if the system accepts only a part of them."""
     left = [memoryview(part).cast("B") for part in parts]
     written = os.writev(descriptor, left)
     while True:
@@ -118,7 +120,7 @@ def _write_all(descriptor: int, parts: Sequence[Any]) -> None:
 
 
 class SegmentSink:
-    """Objects of `segment_bytes` or a little more, each written whole."""
+    """A sink that writes whole objects of `segment_bytes` or a little more."""
 
     def __init__(self, store: ObjectStore, stem: str, header: bytes, segment_bytes: int) -> None:
         self._store, self._stem, self._header, self._most = store, stem, header, segment_bytes

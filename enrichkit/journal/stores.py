@@ -22,7 +22,7 @@ from ..errors import JournalError
 __all__ = ["SUFFIX", "File", "LocalStore", "ObjectStore", "Store", "is_remote", "open_store", "storage_errors"]
 
 SUFFIX = ".journal"
-_SMALL = 1 << 20  # bytes of an object that stays in memory
+_SMALL = 1 << 20  # most bytes of an object that is kept in memory
 _WITHOUT_FOLDERS = ("s3", "gcs", "abfs")  # pyarrow would make an empty object for a folder there
 
 
@@ -31,9 +31,9 @@ class File(NamedTuple):
     A file of a journal.
 
     Attributes:
-        path: Its path in the store, for `Store.read`.
+        path: Path of the file in the store, for `Store.read`.
         name: The last part of the path.
-        size: Its bytes.
+        size: Size in bytes.
         modified: Seconds since 1970 of the last write.
     """
 
@@ -49,19 +49,19 @@ class Store(Protocol):
     root: str
 
     def files(self, folder: str) -> list[File]:
-        """Return the files of *folder* by name; none when there is no such folder."""
+        """Return the files in *folder*, sorted by name; an empty list if there is no such folder."""
         ...
 
     def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders in *folder*; none when there is no such folder."""
+        """Return the names of the folders in *folder*; an empty list if there is no such folder."""
         ...
 
     def read(self, file: File) -> Any:
-        """Return all bytes of *file* as a buffer that is read once."""
+        """Return all bytes of *file* as a buffer that the caller reads once and does not keep; see `keep`."""
         ...
 
     def keep(self, file: File, data: Any) -> Any:
-        """Return *data*, the bytes of *file*, as a buffer that stays and takes little memory."""
+        """Return *data*, the bytes of *file*, as a buffer that can be kept for long, because it takes little memory."""
         ...
 
     def delete(self, file: File) -> None:
@@ -71,7 +71,9 @@ class Store(Protocol):
 
 @contextmanager
 def storage_errors(root: str, what: str) -> Iterator[None]:
-    """Turn an error of the storage into a `JournalError`; *what* could not be done to the journal at *root*."""
+    """
+    Turn storage errors into a `JournalError`, which says that the journal at *root* cannot be *what*, such as `read`.
+    """
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -124,19 +126,19 @@ class LocalStore:
                 for entry in entries:
                     try:
                         yield entry, entry.stat()
-                    except OSError:  # it has gone meanwhile, or is a broken link
+                    except OSError:  # the entry has been deleted meanwhile, or is a broken link
                         continue
         except FileNotFoundError:
             return
 
     def read(self, file: File) -> Any:
         with pa.memory_map(os.path.join(self.root, file.path)) as mapped:
-            # The buffer keeps the map alive after the file has been closed, so that no map takes a file descriptor.
+            # The buffer keeps the map alive after the file has been closed, so a map takes no file descriptor.
             return mapped.read_buffer()
 
     def keep(self, file: File, data: Any) -> Any:
-        # A second map is made, because the scan has brought all bytes of *data* into the memory of the process: this
-        # memory is freed with the first map.
+        # The scan has brought all bytes of *data* into the memory of the process. A second map starts without them, and
+        # the memory is freed with the first map.
         return self.read(file)
 
     def delete(self, file: File) -> None:
@@ -147,12 +149,12 @@ class LocalStore:
             return
         try:
             os.rmdir(os.path.dirname(path))
-        except OSError:  # it holds other files
+        except OSError:  # the folder holds other files
             return
 
     def path_for_writing(self, path: str) -> tuple[str, int]:
         """
-        Make the folders of *path*. Return the path on the machine, and the mode of a new file.
+        Make the folders of *path*. Return the full path, and the mode with which to create the file.
 
         Only the user may read and write the new file and folders. If the folder of the journal is writable for its
         group, the group may read and write them, too.
@@ -216,7 +218,7 @@ class ObjectStore:
             return
 
     def write(self, path: str, data: Any) -> None:
-        """Write the object *path*."""
+        """Write *data* as the object *path*."""
         full = f"{self.root}/{path}"
         if self.file_system.type_name not in _WITHOUT_FOLDERS:
             self.file_system.create_dir(os.path.dirname(full), recursive=True)

@@ -1,4 +1,4 @@
-"""The table of answers that belong together: those of one source, with the same key types and declared type."""
+"""The tables of a journal: a table has the answers of one source with the same key types and the same declared type."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ _PLAIN = (
 
 def key_type(data_type: DataType) -> DataType:
     """
-    Return the type in which a key column is stored; types whose equal values are the same key are stored as one type.
+    Return the type in which a key column is stored; types are stored as one type if their equal values are the same
+    key.
 
     So a journal that was written for an int column serves a bigint column. 1, 1.0, 1.00, True and "1" are stored as
     five different types.
 
     Raises:
-        JournalError: *data_type* is no type of a key.
+        JournalError: *data_type* cannot be the type of a key.
 
     >>> str(key_type(pa.int32())), str(key_type(pa.decimal128(10, 2)))
     ('int64', 'decimal128(38, 2)')
@@ -102,6 +103,6 @@ class Table:
     @functools.cached_property
     def digest(self) -> str:
         """Name of the folder that holds the table."""
-        # The hash is made of the text of the types: their serialised form may change with the version of pyarrow.
+        # The hash covers the types as text, because their serialised form may change with the version of pyarrow.
         parts = [self.fingerprint, [*map(str, self.key_types)], str(self.value_type)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -1,7 +1,8 @@
 """
 The writer of one task, which turns answers into blocks of a file.
 
-docs/journal.md has the times per entry with a text of 12 characters and a whole number, measured on one core.
+docs/journal.md has the times per entry, measured on one core for entries with a text of 12 characters and a whole
+number.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ BLOCK_BYTES = 4 << 20
 LINGER = 0.005
 
 _FEW = 64
-"""A call with fewer entries gets no Arrow arrays of its own: its entries are gathered as objects."""
+"""
+If `append` gets fewer entries than this, it gathers them as Python objects, and makes no Arrow arrays of them yet.
+"""
 
 _ARROW = pa.Array | pa.ChunkedArray
 
 _Piece = tuple[Any, Any, Any]
-"""Keys, values and found: a list of Arrow arrays and two Arrow arrays, or three lists of objects."""
+"""Keys, values and found flags: either a list of Arrow arrays and two Arrow arrays, or three lists of objects."""
 
 
 class Writer:
@@ -65,7 +68,7 @@ class Writer:
 
     Attributes:
         entries: Number of entries that were given to the storage.
-        bytes: Number of bytes of these entries.
+        bytes: Number of bytes that were written for these entries.
     """
 
     def __init__(
@@ -112,17 +115,17 @@ class Writer:
         found: Sequence[bool] | pa.BooleanArray | None = None,
     ) -> None:
         """
-        Take n answers, and write all gathered ones if they are many or the oldest has waited for `linger` seconds.
+        Gather n answers; write all gathered answers if they are many, or if the oldest has waited for `linger` seconds.
 
         Args:
             keys: n keys, none of them null: objects, tuples of several parts, or `Keys`.
-            values: n values that `pyarrow.array` takes for the declared type, or an array of this type. The value of a
-                miss is any of these.
+            values: n values that `pyarrow.array` takes for the declared type, or an array of this type. A miss may have
+                any such value.
             found: n flags, false for a miss; None: no key is a miss.
 
         Raises:
-            JournalError: A key or value does not fit the table, or the storage refuses the write. The answers that
-                waited may be lost for the journal; the writer can still be used.
+            JournalError: A key or value does not fit the table, or the storage refuses the write. The gathered answers
+                may then be missing from the journal; the writer can still be used.
         """
         size = len(keys)
         if len(values) != size or (found is not None and len(found) != size):
@@ -177,15 +180,15 @@ class Writer:
 
     def flush(self) -> None:
         """
-        Write the gathered answers. In a folder they survive the death of this process as soon as the method returns.
+        Write the gathered answers. In a folder, they survive the death of this process once the method has returned.
 
-        On an object store they survive once a segment is full.
+        On an object store, they survive once their segment is full, because it is written then.
 
         Raises:
             JournalError: The storage refuses the write, or a key or value does not fit the table. The gathered answers
-                are lost for the journal; the writer can still be used.
+                are then missing from the journal; the writer can still be used.
         """
-        with self._writing:  # a flush must not return before another flush that has taken its entries
+        with self._writing:  # if another flush has taken the entries, wait until it has written them
             with self._gathering:
                 pieces, self._pieces = self._pieces, []
                 self._rows = self._bytes = 0
@@ -211,7 +214,7 @@ class Writer:
 
     def close(self) -> None:
         """
-        Write what is left, and close the file.
+        Write the answers that are still gathered, and close the file.
 
         Raises:
             JournalError: As `flush` does.

@@ -32,7 +32,8 @@ class Cluster:
 
     Attributes:
         master: URL of the master, for `enrichkit.local.spark(master=...)`.
-        environment: Variables with which a program, such as `spark-submit`, finds Spark, a Java and the master.
+        environment: Environment variables with which a program, such as `spark-submit`, finds Spark, a Java and the
+            master.
         workers: Process ids of the workers, each of which starts the executors of one machine.
     """
 
@@ -56,8 +57,8 @@ def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cl
     """
     Run a standalone cluster, in which each worker has an address of its own in 127.0.0.0/8, as each machine would.
 
-    It needs the package pyspark and a Java, as `spark` does. A session on it says which Python the executors run, with
-    `spark(master=cluster.master, python="/path/to/python")`.
+    It needs the package pyspark and a Java, as `spark` does. A session on the cluster chooses the Python of the
+    executors, with `spark(master=cluster.master, python="/path/to/python")`.
 
     Args:
         workers: Workers, each of which stands for a machine.

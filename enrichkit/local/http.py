@@ -139,9 +139,10 @@ class HttpService:
             tail: Share of the keys, chosen by hash, whose latency is *tail_latency*.
             tail_latency: Seconds between a request and its answer, for these keys and for bulk requests with one of
                 these keys.
-            tail_of: `"keys"`, or `"requests"`: each request draws whether it is slow, so that a second one for the same
-                key may be fast.
-            ceiling: Most requests per second; further ones wait in a queue before their latency begins. 0: no limit.
+            tail_of: `"keys"`: the hash of a key decides whether it is slow. `"requests"`: each request draws whether it
+                is slow, so a second request for the same key may be fast.
+            ceiling: Most requests per second; further requests wait in a queue before their latency begins. 0: no
+                limit.
             room: Most requests in that queue; a further one is answered with 503.
             log: Whether the service keeps each request for `log()` and counts each key, which costs time and memory;
                 None leaves the setting as it is.
@@ -151,7 +152,7 @@ class HttpService:
         self._command("/__script", {**settings, "faults": [fault._as_json() for fault in faults]})
 
     def seed(self, values: Mapping[str, Any]) -> None:
-        """Store JSON *values* under their keys; they replace those of `value_of`. None is a stored null."""
+        """Store JSON *values* under their keys; they replace the values of `value_of`. None is stored as a null."""
         self._command("/__seed", values)
 
     def stats(self) -> Stats:
@@ -191,7 +192,7 @@ def command(control_port: int, path: str, body: Any = None) -> Any:
 @contextlib.contextmanager
 def http_service() -> Iterator[HttpService]:
     """
-    Run the service. Until `script` is called, the service answers without delay and without faults, and the log is off.
+    Run the service. Until `script` is called, the service answers without delays or faults, and keeps no log.
 
     >>> with http_service() as service:
     ...     service.stats().calls

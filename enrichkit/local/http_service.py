@@ -141,7 +141,7 @@ class Service:
         return None
 
     def queued(self, now: float) -> float | None:
-        """Return the seconds until a request has had its turn below the ceiling; None when the queue is full."""
+        """Return the seconds that a request waits in the queue of the ceiling; None when the queue is full."""
         begin = max(now, self.free_at)
         if (begin - now) * self.ceiling >= self.room:
             self.refused += 1
@@ -306,7 +306,7 @@ class LookupProtocol(HttpProtocol):
         delay = service.delay_of(keys) if service.latency or service.tail else 0.0
         if self.fault is not None:
             if self.fault.get("hang"):
-                return  # stays in flight until the client gives up
+                return  # the request stays in flight until the client gives up
             delay += self.fault.get("delay", 0.0)
         if service.ceiling:
             queued = service.queued(self.loop.time())
@@ -384,7 +384,7 @@ class LookupProtocol(HttpProtocol):
             self.transport.close()
         elif fault.get("drip"):
             self.drip(answer, fault["drip"])
-            return  # in flight until the last byte
+            return  # the request is in flight until the last byte
         else:
             self.transport.write(answer)
         self.finish()

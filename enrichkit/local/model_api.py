@@ -24,7 +24,7 @@ class LlmFault:
     A misbehaviour of the service towards some requests.
 
     Attributes:
-        match: Requests whose text contains this text are affected; all requests when this text is empty.
+        match: Text; requests whose own text contains it are affected, and all requests when it is empty.
         times: The number of matching requests that are affected; all when None.
         status: Status of the answer, for example 500; 200: the model answers with the text *body*.
         body: Body of the answer, or with the status 200 the text of the model.
@@ -46,10 +46,10 @@ class LlmBatches:
     How the service handles new batches. Faults and shares of the script hold for the requests of batches, too.
 
     Attributes:
-        seconds: Seconds from the making of a batch to its end.
+        seconds: Seconds from the creation of a batch to its end.
         ends: How a batch ends: `"completed"`, `"expired"`, `"cancelled"`, or `"failed"` before it begins.
         share: Share of the requests that are answered when a batch expires or is cancelled.
-        silent: `"files"` or `"batches"`: a POST there makes the file or the batch, but the answer never comes.
+        silent: `"files"` or `"batches"`: a POST to this endpoint creates the file or the batch, but is never answered.
     """
 
     seconds: float = 0.0
@@ -75,8 +75,8 @@ class LlmStats:
         output_tokens: Tokens of the answers.
         peak: The largest number of requests in flight at the same time.
         in_flight: Number of requests that wait for their answer now.
-        cost: Price of all tokens; those of a batch cost half.
-        files: Number of files that the service holds, those of answers included.
+        cost: Price of all tokens; tokens of a batch cost half.
+        files: Number of files that the service holds, including files of answers.
         batches: Number of batches that the service holds.
         batched: Number of requests of batches that a model answered; *answered* and the tokens include them.
         per_text: Number of answered requests by text; empty unless the log is on.
@@ -140,14 +140,14 @@ class LlmService:
 
         Args:
             faults: The faults, in the order in which the service tries them.
-            requests: Most requests in a *minute*; a further one is answered with 429 and costs nothing.
+            requests: Most requests in a *minute*; a further request is answered with 429 and costs nothing.
             tokens: Most tokens in a *minute*.
-            minute: Seconds that the limits take for a minute; with 0.6, a test takes a hundredth of the time.
+            minute: Length of the minute of the limits, in seconds; with 0.6, a test takes a hundredth of the time.
             burst: Share of the limit of a minute that may be used at once.
             silent: True: the headers do not say what the limits still allow.
             latency: Seconds between a request and its answer.
-            slowest: Seconds of the slowest answer, above *latency*: a hash of the body draws a duration between the
-                two, evenly on a logarithmic scale. 0: all answers take *latency*.
+            slowest: Seconds of the slowest answer, above *latency*: a hash of the body draws a duration between
+                *latency* and *slowest*, evenly on a logarithmic scale. 0: all answers take *latency*.
             shares: Share of the requests, drawn by their text, that get a status such as `"500"`, or under `"text"`
                 an answer that is no JSON.
             prices: Price of a million tokens of the requests, and of a million tokens of the answers.
@@ -168,7 +168,7 @@ class LlmService:
         self._command("/__script", settings)
 
     def seed(self, answers: Mapping[str, Any]) -> None:
-        """Store the answers to prompts: a text is answered as it is, None as no answer, anything else as its JSON."""
+        """Store the answers to prompts: a text is sent as it is, None as an empty answer, other values as JSON."""
         self._command("/__seed", dict(answers))
 
     def stats(self) -> LlmStats:
@@ -179,8 +179,8 @@ class LlmService:
         """
         Return the logged requests in order, each with `path`, `headers`, `body`, `at` and `status`.
 
-        With each request come `tokens`, the tokens that the model has read and written for it, and `lost`, which is
-        True when the connection ended before the answer was sent.
+        Each entry also has `tokens`, the number of tokens that the model has read and written for the request, and
+        `lost`, which is True when the connection ended before the answer was sent.
         """
         entries: list[dict[str, Any]] = self._command("/__log")
         return entries
@@ -200,7 +200,7 @@ class LlmService:
 @contextlib.contextmanager
 def llm_service() -> Iterator[LlmService]:
     """
-    Run the service. Until `script` is called, it answers without delay, faults and limits, and the log is off.
+    Run the service. Until `script` is called, the service answers without delays, faults or limits, and keeps no log.
 
     >>> with llm_service() as service:
     ...     service.stats().calls

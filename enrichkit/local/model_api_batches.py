@@ -2,9 +2,9 @@
 The part of `local.llm_service()` that answers `/v1/files` and `/v1/batches`, as the API of OpenAI does.
 
 A batch goes through `validating`, `in_progress` and `finalizing` in the seconds that the script says, and ends as
-`completed`, `expired` or `cancelled`; or its file is refused, and it ends as `failed`. Answers with
-the status 200 are in a file of outputs, the entries of all other requests in a file of errors, and neither file has the
-order of the requests. `LlmBatches` in `model_api.py` documents the settings.
+`completed`, `expired` or `cancelled`. If its file is refused, the batch ends as `failed`. Answers with the status 200
+are in a file of outputs, the entries of all other requests in a file of errors, and neither file has the order of the
+requests. `LlmBatches` in `model_api.py` documents the settings.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Batches:
         return 200, self.now(self.batches[name])
 
     def now(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Bring *batch* to its state at this moment, and return it as the service shows it."""
+        """Update *batch* to its present state, and return it as the service shows it."""
         if batch["status"] in ("validating", "in_progress", "finalizing", "cancelling"):
             passed = time.monotonic() - batch["_began"]
             part = passed / batch["_seconds"] if batch["_seconds"] else 1.0
@@ -128,7 +128,7 @@ class Batches:
         return {name: value for name, value in batch.items() if not name.startswith("_")}
 
     def checked(self, batch: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """Return the requests of a batch, and what is wrong with its file; None: nothing is wrong."""
+        """Return the requests of *batch*, and the error of its file, or None if the file has no error."""
         lines: list[dict[str, Any]] = []
         seen: set[str] = set()
         for number, text in enumerate(self.contents[batch["input_file_id"]].splitlines(), 1):
@@ -179,7 +179,7 @@ class Batches:
 
 
 def page(entries: list[dict[str, Any]], query: dict[str, str]) -> Answer:
-    """Return a page of *entries*, the newest first, after the one that the *query* names."""
+    """Return a page of *entries*, the newest first, that begins after the entry that *query* names."""
     names = [each["id"] for each in reversed(entries)]
     by_purpose = [each for each in reversed(entries) if query.get("purpose") in (None, each.get("purpose"))]
     after = query.get("after")

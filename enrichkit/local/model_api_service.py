@@ -81,7 +81,7 @@ def vector_of(text: str, dimensions: int) -> list[float]:
 
 
 class Bucket:
-    """A token bucket: *limit* units come in *minute* seconds. At first and at most it holds *limit* x *burst* units."""
+    """A token bucket: *limit* units come in *minute* seconds. It starts full, with *limit* x *burst* units."""
 
     def __init__(self, limit: float, minute: float, burst: float) -> None:
         self.limit, self.minute = limit, minute
@@ -89,7 +89,7 @@ class Bucket:
         self.level, self.at = self.size, time.monotonic()
 
     def wait(self, amount: float) -> float:
-        """Return the seconds until the bucket holds *amount* units, or is full; 0: it does now."""
+        """Return the seconds until the bucket holds *amount* units, or is full; 0 means now."""
         now = time.monotonic()
         self.level = min(self.size, self.level + (now - self.at) * self.limit / self.minute)
         self.at = now
@@ -155,7 +155,7 @@ class Service:
         return {}
 
     def admitted(self, tokens: int) -> float:
-        """Take a request and *tokens* from the limits; return 0, or the seconds to wait when one has too little."""
+        """Take a request and *tokens* from the limits; return 0, or the seconds to wait if too little is left."""
         amounts = {"requests": 1, "tokens": tokens}
         wait = max((bucket.wait(amounts[unit]) for unit, bucket in self.buckets.items()), default=0.0)
         if wait == 0.0:
@@ -207,7 +207,7 @@ class Service:
         return headers
 
     def fault_for(self, text: str) -> dict[str, Any] | None:
-        """Return the fault of a request: a scripted one, or one that the text and the number of its repeats draw."""
+        """Return the fault of a request: a scripted one, or one drawn by a hash of *text* and its repetitions."""
         for fault in self.faults:
             if fault.get("match", "") in text and fault.get("times") != 0:
                 if fault.get("times") is not None:
@@ -275,7 +275,7 @@ class ApiProtocol(HttpProtocol):
             self.entry = {**entry, "status": status, "tokens": used, "lost": False}
             service.entries.append(self.entry)
         if method == b"POST" and service.batches.silent and target.endswith(f"/{service.batches.silent}"):
-            return  # in flight until the client gives up
+            return  # the request is in flight until the client gives up
         delay = service.delay_of(body) if status == 200 else 0.0
         self.timer = asyncio.get_running_loop().call_later(delay, self.send, status, answer, more)
 

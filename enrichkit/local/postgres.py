@@ -107,7 +107,7 @@ class PostgresServer:
 
 
 def postgres_servers() -> list[str]:
-    """Return the kinds of server on this machine: those of wheels, then `path`. `postgres()` defaults to the first."""
+    """Return the kinds of server on this machine: wheels, then `path`. `postgres()` uses the first kind by default."""
     return list(_bins())
 
 

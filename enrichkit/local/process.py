@@ -55,12 +55,12 @@ def start(
     Args:
         command: Program and arguments.
         log: File to which the program's output is appended.
-        env: All environment variables of the program; those of this process when absent.
+        env: All environment variables of the program; when absent, the variables of this process.
         death_signal: Signal that the program gets when the thread that started it has ended.
         ids: User and group that run the program; only root can set them.
         stdin: As for `subprocess.Popen`; an empty input by default.
         stdout: As for `subprocess.Popen`; the log by default.
-        cwd: Working directory of the program; that of this process when absent.
+        cwd: Working directory of the program; when absent, the working directory of this process.
     """
     user, group = ids or (-1, -1)
     child = [sys.executable, "-I", "-S", CHILD, death_signal, os.getpid(), user, group]

@@ -44,7 +44,7 @@ class RedisSentinel:
 
     @property
     def server_ports(self) -> list[int]:
-        """TCP port of each server, that of the first master first."""
+        """TCP port of each server, beginning with the first master."""
         return [port for port in self.processes if port not in self.sentinel_ports]
 
     def kill(self, port: int) -> None:
@@ -57,13 +57,13 @@ def redis_sentinel(
     kind: str | None = None, *, replicas: int = 1, sentinels: int = 3, password: str | None = None
 ) -> Iterator[RedisSentinel]:
     """
-    Run an empty master with replicas, and sentinels that take half a second of silence for the end of the master.
+    Run an empty master with replicas, and sentinels that consider the master dead after half a second of silence.
 
     Args:
         kind: One of `redis_servers()`; when absent, Redis if this machine has one, else Valkey.
         replicas: Number of replicas of the master.
         sentinels: Number of sentinels; more than half of them have to agree to a fail-over.
-        password: Password that the sentinels want of their clients; None: they want none.
+        password: Password that the sentinels require from their clients; None: no password.
 
     Raises:
         LocalServerError: There is no such server on this machine, or the sentinels did not find the replicas.
@@ -78,7 +78,7 @@ def redis_sentinel(
 
         def run(name: str, *lines: str, login: str | None = None) -> int:
             process, port = _start(binaries[kind], folder / name, lines, login)
-            stack.callback(stop, process, signal.SIGKILL)  # it has no data to save
+            stack.callback(stop, process, signal.SIGKILL)  # the process has no data to save
             processes[port] = process
             return port
 

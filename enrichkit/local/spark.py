@@ -48,7 +48,8 @@ def spark(
     """
     Run Spark and yield a session.
 
-    A classic session needs the packages of `enrichkit[spark]`, a Spark Connect session those of `enrichkit[connect]`.
+    A classic session needs the packages of `enrichkit[spark]`, a Spark Connect session needs those of
+    `enrichkit[connect]`.
 
     Args:
         connect: Yield a Spark Connect session, whose server is a process of its own, instead of a classic session. One
@@ -120,8 +121,8 @@ def _environment(folder: Path, master: str, python: str) -> Iterator[dict[str, s
     try:
         home = spark_home()
         if master.startswith("local-cluster"):
-            # The executors of a local cluster run in $SPARK_HOME/work, whatever SPARK_WORKER_DIR says. A folder of
-            # links keeps their files out of the installed package.
+            # The executors of a local cluster run in $SPARK_HOME/work, even if SPARK_WORKER_DIR names another folder. A
+            # folder of links keeps their files out of the installed package.
             (folder / "home").mkdir()
             for entry in home.iterdir():
                 if entry.name != "work":

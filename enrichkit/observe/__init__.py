@@ -16,9 +16,9 @@ On the driver:
     server.py       runs the web server
     routes.py       what the web server answers: pushes of workers, the page, exports
     page/           the page: HTML, CSS and JavaScript
-    state.py        all that was pushed, and its history
+    state.py        everything that workers have pushed, and its history
     view.py         the form in which pages, terminals and reports read the state
-    present.py      makes this form of the state
+    present.py      turns the state into this form
     spending.py     what the calls have cost, and what was saved
     advice.py       what limits the job, and what would make it faster
     terminal.py     a live table in a terminal

@@ -25,7 +25,7 @@ _log = logging.getLogger("enrichkit")
 
 
 def address() -> Address | None:
-    """Return where the tasks of a new enrichment report to; start a monitor if environment or session ask for one."""
+    """Return the address to which new tasks report; start a monitor if environment or session ask for one."""
     with _lock:
         monitor = active()
         if monitor is None and _wanted():
@@ -34,7 +34,7 @@ def address() -> Address | None:
 
 
 def _started() -> Monitor | None:
-    """Return a new monitor; None if it cannot start, because the setting must not end a job that needs no monitor."""
+    """Start and return a monitor; return None if it cannot start, because a job that needs no monitor must not fail."""
     global _failed
     if _failed:
         return None

@@ -1,8 +1,8 @@
 """
 What limits the tasks of a source, in one sentence, and what would make them faster, with the predicted gain.
 
-The rules look at where the seconds went (`clock.py`) and at what the slots did. They are tried in this order: what is
-wrong with the source before what is slow, and the largest part of the time before smaller ones.
+The rules look at where the seconds went (`clock.py`) and at what the slots did. The rules that find a fault of the
+source are tried first. The other rules look for the largest part of the time.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Situation:
 
     Attributes:
         source: Name of the source.
-        stats: Statistics of all tasks of the source, or of those of the last minute.
+        stats: Statistics of all tasks of the source, or of its tasks in the last minute.
         capacity: Calls in flight per task.
-        capacity_max: Most calls in flight, where the engine finds the capacity; None: it is fixed.
+        capacity_max: Upper bound of the capacity, if the engine tunes the capacity; None: the capacity is fixed.
         batch_size: Keys per call.
         batch_size_max: Most keys per call that the connector takes.
         rate: Calls per second and process; None: no limit.
@@ -59,7 +59,7 @@ class Situation:
         running: Tasks that run now, or ran at the same time on average.
         slots: Tasks that can run at the same time; None: not known.
         in_flight: Calls in flight now; None: the tasks have ended.
-        away: Seconds since which the source is away; None: it is not.
+        away: Seconds for which the source has been away; None: the source is not away.
     """
 
     source: str
@@ -93,7 +93,7 @@ class Situation:
 
     @property
     def refused(self) -> float:
-        """The share of the keys sent that were sent again or failed, other than by an outage."""
+        """The share of the sent keys that were sent again or failed; keys that only met an outage do not count."""
         again = sum(count for reason, count in self.stats.retries.items() if reason != "missing")
         return (again + self.stats.errors + self.stats.timeouts) / self.stats.sent if self.stats.sent else 0.0
 
@@ -118,7 +118,7 @@ class Situation:
         return self.rate * self.stats.seconds / self.stats.calls
 
     def gain(self, **seconds: float) -> float:
-        """Return how many times as fast the tasks would be with other *seconds* of source, limit, input and output."""
+        """Return the speed-up of the tasks if *seconds* replaced their seconds of source, limit, input or output."""
         stats = self.stats
         now = {name: getattr(stats, f"{name}_seconds") for name in ("source", "limit", "input", "output")}
         then = sum({**now, **seconds}.values()) + stats.cpu_seconds
@@ -228,7 +228,7 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
         size = min(it.batch_size_max, 8 * it.batch_size if it.batch_size > 1 else 100)
         gain = it.gain(source=stats.source_seconds * it.batch_size / size)
         yield _told("More keys per call need fewer calls.", "batch_size", f"{size}", gain)
-    elif kind == "source" and enough and it.capacity >= (it.capacity_max or 0):  # otherwise more calls gain nothing
+    elif kind == "source" and enough and it.capacity >= (it.capacity_max or 0):  # below it, more gain nothing
         factor = 4 if it.share(stats.source_seconds) > 0.75 else 2
         gain = min(it.gain(source=stats.source_seconds / factor), it.room_below_rate)
         yield _told(
@@ -250,7 +250,7 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
 
 
 def _shuffle(it: Situation, kind: str) -> Iterator[Advice]:
-    """Yield the advice to shuffle, so that one task asks for a key for all, if tasks have probably sent equal keys."""
+    """Yield the advice to shuffle, so that only one task asks for each key, if tasks have probably sent equal keys."""
     stats = it.stats
     if stats.tasks < 2 or stats.sent < MANY_KEYS or kind not in ("source", "rate", "limit", "refused", "pause"):
         return
@@ -306,7 +306,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _number(number: float) -> str:
-    """Return *number* with three digits or more, and never with an exponent from 0.0001 on."""
+    """Return *number* with three significant digits, from 100 on as a whole number; no exponent from 0.0001 on."""
     return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 

@@ -3,7 +3,7 @@ Where the seconds of a task went: into computing, or into waiting for source, li
 
 Spark's thread is in one phase at any time, so the phases add up to the time of the task. The CPU time of this thread in
 a phase counts as computing, and the rest of the phase as waiting. While Spark's thread waits for parts, the loop thread
-works for the task: samples of the loop thread tell for how much of this wait it computed, and for how much something
+works for the task: its samples tell for which part of this wait the loop thread computed, and for which part something
 held calls back.
 """
 
@@ -47,7 +47,7 @@ class TaskClock:
         self._held: dict[str, float] = {}
 
     def enter(self, phase: Phase) -> None:
-        """Begin *phase*, and count the time of the one before."""
+        """Begin *phase*, and add the time since the last call to the previous phase."""
         now, cpu = time.perf_counter(), time.thread_time()
         self._wall[self.phase] += now - self._since
         self._cpu[self.phase] += cpu - self._cpu_since
@@ -65,11 +65,11 @@ class TaskClock:
             finally:
                 self.enter(Phase.PARTS)
             yield item
-            del item  # it may be large, and the next one may take long to come
+            del item  # the item may be large, and the next item may take long to come
 
     def sample(self, seconds: float, cpu: float, held: str | None) -> None:
         """
-        Note a sample of the loop thread.
+        Record a sample of the loop thread.
 
         Args:
             seconds: Seconds since the previous sample.
@@ -83,7 +83,7 @@ class TaskClock:
                 self._held[held] = self._held.get(held, 0.0) + seconds - cpu
 
     def read(self) -> dict[str, float | dict[str, float]]:
-        """Return `seconds`, its five parts and `limits`, as fields of `Stats`; from any thread."""
+        """Return `seconds`, its five parts and `limits`, named as the fields of `Stats`. Any thread may call this."""
         wall, cpu = dict(self._wall), dict(self._cpu)
         wall[self.phase] += max(0.0, time.perf_counter() - self._since)
         waited = max(0.0, wall[Phase.PARTS] - cpu[Phase.PARTS])

@@ -22,7 +22,7 @@ GROUP = "enrichkit.observers"
 
 @functools.lru_cache(maxsize=1)
 def observers() -> tuple[str, ...]:
-    """Return the names of the observers that are installed. On the driver; the workers get them with the plan."""
+    """Return the names of the installed observers. Called on the driver; the workers get the names with the plan."""
     return tuple(sorted({entry.name for entry in entry_points(group=GROUP)}))
 
 
@@ -39,7 +39,7 @@ def tell_observers(names: Sequence[str], stats: Stats, source: str, task: TaskIn
 
 @functools.lru_cache(maxsize=8)
 def _manager(names: tuple[str, ...]) -> Any:
-    """Return the pluggy manager with the observers *names*; None where none of them can be loaded."""
+    """Return the pluggy manager with the observers *names*; None if none of them can be loaded."""
     import pluggy
 
     from .. import hookspecs
@@ -50,6 +50,6 @@ def _manager(names: tuple[str, ...]) -> Any:
         if entry.name in names:
             try:
                 manager.register(entry.load(), entry.name)
-            except Exception:  # noqa: BLE001  # whatever its import raises
+            except Exception:  # noqa: BLE001  # importing an observer may raise anything
                 _log.exception("The observer %r cannot be loaded; the job goes on without it.", entry.name)
     return manager if manager.list_name_plugin() else None

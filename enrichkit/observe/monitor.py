@@ -55,8 +55,9 @@ def monitor(
             127.0.0.1 for a local master and on Spark Connect, otherwise the host of the driver as Spark knows it. On
             Spark Connect with a server on another machine, name a host that its workers reach.
         port: Port; 0: any free one.
-        rows: Rows of the job, where they are known: then the page shows how much is done, and when the rest will be.
-        terminal: Whether to show a table in the terminal. None: if stderr is one.
+        rows: Number of rows of the job, if it is known: the page then shows which share is done, and when the rest will
+            be.
+        terminal: Whether to show a table in the terminal. None: show the table if stderr is a terminal.
 
     Returns:
         The monitor; `monitor().start()` starts it without a `with`, until `close()` or the end of the program.
@@ -89,7 +90,7 @@ class Monitor:
     A monitor; `monitor()` makes one and says what the arguments are.
 
     Attributes:
-        url: Address of the page; whoever has it may look. Empty before the start.
+        url: Address of the page; whoever knows the address may see the page. Empty before the start.
         address: The address to which workers push; None before the start.
     """
 
@@ -125,7 +126,7 @@ class Monitor:
         return f"<Monitor {where}: {self.view()['sentence']}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows of the monitor: the sentence, the bar in words, and a link to the page."""
+        """Return what a notebook shows: what limits the job, where the time went, figures, and a link to the page."""
         view = self.view()
         parts = ", ".join(f"{part['label']} {part['share']:.0%}" for part in view["time"] if part["share"] >= 0.005)
         totals = view["totals"]
@@ -183,7 +184,7 @@ class Monitor:
 
     def close(self) -> None:
         """
-        End the server and the table in the terminal; the last state stays readable here, and as a report.
+        End the server and the table in the terminal; this object still returns the last state, and writes reports.
 
         `close` waits up to a second for tasks that still run, because the last push of a task comes a moment after its
         last row.
@@ -205,7 +206,7 @@ class Monitor:
         atexit.unregister(self.close)
 
     def view(self) -> View:
-        """Return everything that the page shows, as JSON can hold it."""
+        """Return everything that the page shows, as values that JSON can express."""
         from .present import view_of
 
         now = time.time() if self._ended_at is None else self._ended_at
@@ -219,7 +220,7 @@ class Monitor:
         return self._shown[1]
 
     def stats(self, source: str | None = None) -> Stats:
-        """Return the statistics of all tasks so far, or of those of *source*."""
+        """Return the statistics so far of all tasks, or only of the tasks of *source*."""
         return self._state.total(source)
 
     def metrics(self) -> str:
@@ -252,7 +253,7 @@ class Monitor:
         while not self._closed.wait(TICK):
             try:
                 self._state.tick(time.time())
-            except Exception:  # noqa: BLE001  # the page must not stop for one bad second
+            except Exception:  # noqa: BLE001  # one failed tick must not end the page
                 _log.exception("The monitor could not add a second to its history.")
 
 

@@ -43,9 +43,9 @@ class Export:
     """
     Observable counters of the totals by source, and a span for each task that has ended.
 
-    A program has one export, because a meter takes the name of a counter only once. Its counters go on when a new
-    monitor follows an earlier one.
-    A thread of its own hands the spans over, because an exporter may take seconds, or raise.
+    A program has one export, because a meter takes the name of a counter only once. When a new monitor follows an
+    earlier one, the counters continue from their present values. A thread of its own hands the spans over, because an
+    exporter may take seconds, or raise.
 
     Args:
         meter: A meter of OpenTelemetry.
@@ -70,11 +70,11 @@ class Export:
         self._state = state
 
     def ended(self, task: Task) -> None:
-        """Queue the span of *task*, which has ended, for the export, without waiting."""
+        """Queue the span of *task*, which has ended, for export; return at once."""
         self._tasks.put(task)
 
     def flush(self, seconds: float) -> None:
-        """Wait until the spans so far are exported, *seconds* at most."""
+        """Wait until all spans queued so far are exported, at most *seconds*."""
         done = threading.Event()
         self._tasks.put(done)
         done.wait(seconds)

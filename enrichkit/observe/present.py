@@ -90,7 +90,7 @@ def view_of(
 
 
 def _sentence(sources: Sequence[SourceView], slowest: SourceView | None) -> str:
-    """Return the sentence of the source that the tasks wait for longest, with its name where there are several."""
+    """Return the sentence of the source that the tasks wait for longest, with its name if there are several sources."""
     if slowest is None:
         return "Waiting for the first task."
     return f"{slowest['name']}: {slowest['sentence']}" if len(sources) > 1 else slowest["sentence"]
@@ -110,7 +110,7 @@ def time_shares(stats: Stats) -> list[TimeShare]:
 
 
 def totals_of(stats: Stats, failed: Stats) -> Totals:
-    """Return the counters of *stats*, and the tasks and calls of *failed*, the attempts that did not end well."""
+    """Return the counters of *stats*, and tasks and calls of *failed*, the sum of the failed attempts."""
     return {
         "rows": stats.rows,
         "keys": stats.rows - stats.null_keys,
@@ -206,8 +206,8 @@ def _of_now(tasks: Sequence[Task], facts: dict[str, Any], now: float) -> Stats |
     """
     Return the statistics of the tasks that tell what limits the source now; None: no task runs, or none made a call.
 
-    These are the tasks that have pushed in the last minute and have the current options, because a user may have
-    followed an earlier advice since then.
+    These are the tasks that have pushed in the last minute and have the current options. Tasks with other options are
+    left out: the user may have followed earlier advice and changed the options.
     """
     if not any(task.state == "running" for task in tasks):
         return None
@@ -273,7 +273,11 @@ def _task(task: Task, now: float) -> TaskView:
 
 
 def _worth_showing(tasks: Sequence[Task]) -> list[Task]:
-    """Return failed tasks, running ones and the last of the others, in the order in which they came."""
+    """
+    Return at most `TASKS_SHOWN` of *tasks*, in the same order.
+
+    Failed tasks have the first claim to a place, then running tasks, then the latest of the others.
+    """
     ranked = sorted(tasks, key=lambda task: (not task.failed, task.state != "running", -task.facts["began"]))
     shown = {task.facts["id"] for task in ranked[:TASKS_SHOWN]}
     return [task for task in tasks if task.facts["id"] in shown]

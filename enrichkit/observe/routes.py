@@ -6,7 +6,7 @@ What the web server of a monitor answers; `server.py` runs it. It needs the extr
     /<view token>/events        a stream of server-sent events
     /<view token>/metrics       text for Prometheus
     /<view token>/report.html   the page as one file, as a download
-    /push                       takes what a worker pushes, with the push token
+    /push                       takes what a worker pushes; needs the push token
 
 Whoever knows the view token sees the page. The token is in the path, and the page has only relative URLs, so that both
 work behind a proxy that puts a prefix before the path, as the proxies of notebooks do.
@@ -126,11 +126,11 @@ class Routes:
 
     async def _events(self) -> AsyncIterator[bytes]:
         """
-        Yield one event each second, and at the end the last view and `end`.
+        Yield one event each second; at the end, yield the last view and the event `end`.
 
-        The event `view` has what `changes` returns. The event `beat` says that nothing has changed. It is no comment of
-        the stream, because a page does not see comments, and could not tell a quiet job from a proxy that holds the
-        stream back.
+        The event `view` carries the result of `changes`. The event `beat` says that nothing has changed. `beat` is an
+        event and not a comment of the stream: a page does not see comments, so it could not tell a quiet job from a
+        proxy that holds the stream back.
         """
         sent: View | None = None
         while True:
@@ -150,10 +150,11 @@ class Routes:
 
 def changes(old: View | None, new: View) -> dict[str, Any] | None:
     """
-    Return what a page that shows *old* has to know to show *new*, or None when only the time has changed.
+    Return the update with which a page that shows *old* can show *new*; None if only the time has changed.
 
-    The history is by far the largest part, and few of its points change. So `view` is *new* without the points that the
-    page has: the page drops its first `drop` points, keeps the next `keep`, and appends those of `view`.
+    The history is by far the largest part, and few of its points change. In the update, `view` is therefore *new*
+    without the points that the page already has: the page drops its first `drop` points, keeps the next `keep` points,
+    and appends the points of `view`.
     """
     if old is None:
         return {"drop": 0, "keep": 0, "view": new}

@@ -2,8 +2,8 @@
 The way from a worker to the monitor: a thread that pushes what the tasks of this process did, once a second.
 
 The thread uses blocking sockets, so that the event loop with the calls never waits for the monitor. A monitor that
-cannot be reached costs the tasks nothing but one line in the log; what they did is kept, and sent when the monitor can
-be reached.
+cannot be reached costs the tasks nothing but one line in the log; their statistics are kept, and sent when the monitor
+can be reached.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Sender:
         self._reports: dict[str, dict[str, Any]] = {}  # the reports that wait, by task
         self._sent = threading.Condition()
         self._under_way: set[str] = set()
-        self._failures = 0  # in a row
+        self._failures = 0  # number of failed pushes in a row
         self._told = False
         self._connection: Any = None
         threading.Thread(target=self._work, name="enrichkit-sender", daemon=True).start()
 
     def put(self, reports: Iterable[dict[str, Any]]) -> None:
-        """Queue *reports* in place of earlier ones of their tasks, without waiting."""
+        """Queue *reports*, each in place of an earlier report of the same task; return at once."""
         with self._sent:
             for report in reports:
                 if report["id"] in self._reports or self._has_room(report):
@@ -104,7 +104,7 @@ class Sender:
             try:
                 self._push(reports)
                 failed = False
-            except Exception as error:  # noqa: BLE001  # whatever it is, the job goes on without a monitor
+            except Exception as error:  # noqa: BLE001  # whatever the error is, the job goes on
                 self._disconnect()
                 self._tell(f"cannot be reached from this worker ({error}); until it is, its page shows nothing of it")
             with self._sent:
@@ -129,7 +129,7 @@ class Sender:
         return taken
 
     def _push(self, reports: list[tuple[dict[str, Any], bytes]]) -> None:
-        """Push *reports*. If the monitor does not take them, push each alone, and drop those that it does not take."""
+        """Push *reports*. If the monitor refuses them, push each separately, and drop what it refuses again."""
         body = b'{"version": 1, "tasks": [%s]}' % b", ".join(encoded for _, encoded in reports)
         status = self._post(body)
         if status in NOT_TAKEN and len(reports) > 1:
@@ -187,6 +187,6 @@ def sender(address: Address) -> Sender:
     with _lock:
         key = (os.getpid(), address)
         if key not in _senders:
-            _senders.clear()  # of another monitor, or of the process that this one was forked from
+            _senders.clear()  # senders to another monitor, or of the process from which this one was forked
             _senders[key] = Sender(address)
         return _senders[key]

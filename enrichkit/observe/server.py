@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MonitorServer"]
 
-STOP_TIMEOUT = 0.5  # seconds that answers under way get at the end
+STOP_TIMEOUT = 0.5  # seconds that unfinished answers get at the end
 BACKLOG = 128  # connections that wait to be accepted
-CONNECTIONS_MAX = 1000  # each worker process keeps one open
+CONNECTIONS_MAX = 1000  # each worker process keeps one connection open
 
 HEADERS = [
     (
@@ -149,7 +149,7 @@ class MonitorServer:
         atexit.register(self.stop)  # so that open pages hear of the end
 
     def stop(self) -> None:
-        """Tell open pages that this is the end, and close all connections; return within a second."""
+        """Tell open pages that the server stops, and close all connections; return within a second."""
         atexit.unregister(self.stop)
         thread, self._thread = self._thread, None
         if thread is not None and self._loop is not None and thread.is_alive():
@@ -176,7 +176,7 @@ class MonitorServer:
         return listener
 
     async def _serve(self, server: Server, listener: socket.socket) -> None:
-        """Serve until `_stopping` is set; then give answers under way a moment, and cancel those that remain."""
+        """Serve until `_stopping` is set; then give unfinished answers a moment to end, and cancel the rest."""
         self._loop = asyncio.get_running_loop()
         self._ready.set()
         quiet = _Quiet(self._stopping)
@@ -191,14 +191,14 @@ class MonitorServer:
             serving.cancel()
             await asyncio.wait({serving})
             for connection in list(server.server_state.connections):
-                connection.transport.abort()  # of a client that does not read
+                connection.transport.abort()  # a client that does not read would keep it open
         finally:
             listener.close()
             logger.removeFilter(quiet)
 
 
 class _Quiet(logging.Filter):
-    """A filter that drops log records of the server's thread but the first error, so a broken monitor says so once."""
+    """A filter that drops all log records of the server's thread except the first error, so it is logged only once."""
 
     def __init__(self, stopping: asyncio.Event) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ __all__ = ["rate_of_tokens", "saved_by", "spending_of", "words"]
 
 
 def saved_by(stats: Stats) -> dict[str, int]:
-    """Return how many rows of *stats* had no call, by what answered them, as far as the counts of keys tell this."""
+    """Return how many rows of *stats* were answered without a call, by stage, estimated from the counts of keys."""
     found = {
         "reuse": stats.rows - stats.null_keys - stats.keys + stats.shared + stats.reused,
         "cache": stats.cached,

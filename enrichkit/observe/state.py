@@ -1,9 +1,9 @@
 """
 All that workers have pushed to a monitor, and its history second by second.
 
-A task is known by the id of its run. A push replaces the previous push of the same task, so a push that comes twice or
-not at all changes no total. Tasks that ended long ago are added up, so that the memory does not grow in a stream of a
-million tasks.
+A task is identified by the id of its run. A push replaces the previous push of the same task, so a push that comes
+twice or not at all changes no total. Tasks that ended long ago are added up, so that the memory does not grow in a
+stream of a million tasks.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ IDS_MAX = 20_000
 @dataclass
 class Task:
     """
-    One run, as its last push tells it.
+    One run, as its last push describes it.
 
     Attributes:
-        facts: What was pushed, without the statistics.
+        facts: The fields of the last push, without the statistics.
         stats: The statistics so far.
         seen: Time of the last push.
         state: `running`, `ok`, `failed`, `stopped` or `lost`.
@@ -84,7 +84,7 @@ class Moment:
 
 @dataclass
 class Away:
-    """A time in which a source was away; *until* is None while it is."""
+    """A time in which a source was away; *until* is None while the source is still away."""
 
     source: str
     since: float
@@ -93,7 +93,7 @@ class Away:
 
 @dataclass
 class _Ended:
-    """The added-up tasks of a source: the facts of one of them, what all did, and what those that failed did."""
+    """The added-up tasks of a source: the facts of one task, and the sums over all tasks and over the failed ones."""
 
     facts: dict[str, Any]
     stats: Stats = field(default_factory=Stats)
@@ -121,8 +121,8 @@ class State:
         added: Number of tasks that were added up.
         first: When the first task began; None: there was none.
         tasks: The tasks that were not added up, by the id of the run, in the order of the first push.
-        history: The moments so far.
-        away: The last times in which a source was away.
+        history: The steps of the history so far, one `Moment` each.
+        away: The latest outages of all sources.
         ended: Function that gets each task when the task ends. The thread that pushes calls it, so it must return at
             once. None: nothing is called.
     """
@@ -194,7 +194,7 @@ class State:
             return list(dict.fromkeys([*self._ended, *(task.facts["source"] for task in self.tasks.values())]))
 
     def total(self, source: str | None = None, *, failed: bool = False) -> Stats:
-        """Return the statistics of all tasks of *source* or of all sources; *failed*: of those that ended badly."""
+        """Return the sum of the statistics of *source*, or of all sources. With *failed*, only failed tasks count."""
         with self._lock:
             parts = [
                 ended.failed if failed else ended.stats for name, ended in self._ended.items() if source in (None, name)
@@ -203,7 +203,7 @@ class State:
             return sum(parts, Stats())
 
     def emitted(self, source: str | None = None) -> tuple[int, int]:
-        """Return the rows that left the tasks of *source* or of all sources, and those of attempts that ended badly."""
+        """Return how many rows left the tasks of *source*, or of all sources, and how many left failed tasks."""
         with self._lock:
             ended, tasks = [one for name, one in self._ended.items() if source in (None, name)], self.of(source)
             every = sum(one.emitted for one in ended) + sum(task.facts["emitted"] for task in tasks)
@@ -216,7 +216,7 @@ class State:
             return [task for task in self.tasks.values() if source in (None, task.facts["source"])]
 
     def facts(self, source: str) -> dict[str, Any]:
-        """Return the facts of one task of *source*, the last one if it was not added up."""
+        """Return the facts of the latest task of *source*, or of some task if all were added up."""
         with self._lock:
             tasks = self.of(source)
             return tasks[-1].facts if tasks else self._ended[source].facts
@@ -228,7 +228,7 @@ class State:
             other.state = "lost" if other.state == "running" else "failed" if other.state == "ok" else other.state
 
     def _note_in_vain(self, task: Task) -> None:
-        """Count earlier attempts that ended well as `ok` again: Spark keeps their rows, because *task* gives none."""
+        """Count earlier attempts that ended well as `ok` again: *task* failed or stopped, so Spark keeps their rows."""
         for other in self._before_it(task):
             if other.repeated:
                 other.state, other.repeated = "ok", False
@@ -256,7 +256,7 @@ class State:
                 del self._added[next(iter(self._added))]
 
     def _note_outages(self, now: float) -> None:
-        """Note which sources are away now, as the running tasks tell."""
+        """Record which sources are away now, according to the running tasks."""
         away: dict[str, float] = {}
         for task in self.tasks.values():
             if task.state == "running" and task.facts["away"] is not None:
@@ -313,7 +313,7 @@ _CHANGES = (
 
 
 def difference(total: Stats, before: Stats) -> Stats:
-    """Return what was done between *before* and *total*, in the fields of which a subtraction can tell this."""
+    """Return the statistics of what happened between *before* and *total*, in the fields that can be subtracted."""
     parts: dict[str, Any] = {}
     for name in _CHANGES:
         parts[name] = max(type(getattr(total, name))(0), getattr(total, name) - getattr(before, name))
@@ -374,7 +374,7 @@ _COUNTED: dict[str, tuple[type, ...]] = {"emitted": (int,), "in_flight": (int,),
 
 
 def _read(task: dict[str, Any], now: float) -> Task:
-    """Return *task*, checked field by field: what comes from the network is not trusted."""
+    """Return *task* as a `Task`, with each field checked, because data from the network is not trusted."""
     facts: dict[str, Any] = {}
     for name, types in _FACTS.items():
         if not isinstance(task.get(name), types):

@@ -48,7 +48,7 @@ class Distribution:
 
     @property
     def total(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return sum(self.counts.values())
 
     @property
@@ -57,7 +57,7 @@ class Distribution:
         return self.sum / self.total if self.counts else None
 
     def quantile(self, share: float) -> float | None:
-        """Return an estimate of the quantile *share* (0..1), by its rank inside its bucket; None without a value."""
+        """Return an estimate of the quantile *share* (0..1), interpolated inside its bucket; None without a value."""
         wanted, seen = share * self.total, 0
         for bucket in sorted(self.counts):
             count = self.counts[bucket]
@@ -68,11 +68,11 @@ class Distribution:
         return None
 
     def bounds(self, bucket: int) -> tuple[float, float]:
-        """Return the lowest value of *bucket* and the lowest one above it."""
+        """Return the lowest value of *bucket* and the lowest value above the bucket."""
         return (self._lowest(bucket) if bucket > 0 else 0.0), self._lowest(max(bucket, 7) + 1)
 
     def bars(self) -> Iterator[tuple[float, float, int]]:
-        """Yield the bounds of each bucket that holds a value, and how many it holds, in order."""
+        """Yield, in order, the bounds of each bucket that holds values, and the number of its values."""
         for bucket in sorted(self.counts):
             yield *self.bounds(bucket), self.counts[bucket]
 
@@ -214,13 +214,13 @@ class Stats:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the statistics as JSON can hold them; `Stats.read` reads them."""
+        """Return the statistics as values that JSON can express; `Stats.read` reads them."""
         return {f.name: _plain(getattr(self, f.name)) for f in _ALL}
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Stats:
         """
-        Read what `as_dict` of this or another version returned; a field that is not known, or absent, is left out.
+        Read what `as_dict` of this or another version returned; unknown and absent fields are left out.
 
         Raises:
             ValueError: A field has a value of a wrong type or out of range.
@@ -233,12 +233,12 @@ class Stats:
 
     @property
     def done(self) -> int:
-        """Keys that have an outcome."""
+        """The number of keys that have an outcome."""
         return self.ok + self.missing + self.without_answer
 
     @property
     def without_answer(self) -> int:
-        """Keys of which it is not known whether the source has them."""
+        """The number of keys for which it is not known whether the source holds them."""
         return self.timeouts + self.errors + self.rejected + self.over_budget
 
 

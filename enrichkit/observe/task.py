@@ -53,7 +53,7 @@ F = TypeVar("F", bound="Callable[..., None]")
 
 
 def _harmless(method: F) -> F:
-    """Let *method* raise nothing, because observing a task must not end it; log the first exception of each task."""
+    """Wrap *method* so that it raises nothing, and so cannot end a task; log the first exception of a task."""
 
     @functools.wraps(method)
     def watched(self: ObservedTask, *args: Any) -> None:
@@ -76,7 +76,7 @@ class ObservedTask:
         info: The Spark task.
 
     Attributes:
-        clock: Where the seconds of the task go; Spark's thread tells it.
+        clock: The clock that measures where the seconds of the task go; Spark's thread tells it the phases.
         broken: Whether a method has raised, so that the statistics are incomplete.
     """
 
@@ -166,7 +166,7 @@ class ObservedTask:
         """
         Report the task, which has ended with *error*, to observers, log and monitor. On Spark's thread.
 
-        Before, close the run or post a mail that closes it, so that its statistics are final.
+        Before this call, close the run, or post a mail that closes the run, so that its statistics are final.
         """
         state = "ok" if error is None else "stopped" if isinstance(error, GeneratorExit | BrokenPipeError) else "failed"
         final = threading.Event()
@@ -274,7 +274,7 @@ def _engine_of(run: Run) -> Engine:
 
 
 def _sampled(rows: int, wanted: int) -> npt.NDArray[np.int64]:
-    """Return *wanted* numbers below *rows*, a random one of each part, because rows may be sorted or in cycles."""
+    """Return *wanted* row numbers below *rows*, a random one of each equal part: rows may be sorted or in cycles."""
     import numpy as np
 
     return np.arange(wanted) * rows // wanted + np.random.default_rng(rows).integers(0, rows // wanted, wanted)

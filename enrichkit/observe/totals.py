@@ -26,9 +26,9 @@ class Observed:
     What `observe` returns.
 
     Attributes:
-        frame: The DataFrame, with the same rows and columns; use it instead of the one that was observed.
+        frame: The DataFrame, with the same rows and columns; use it instead of the observed DataFrame.
         name: Name of the metrics, as a streaming query's progress shows them.
-        columns: The columns with details.
+        columns: Names of the observed columns, all of which have details.
     """
 
     frame: DataFrame
@@ -62,8 +62,8 @@ def observe(df: DataFrame, *columns: str, name: str = "enrichkit") -> Observed:
     """
     Count the rows of *df* by status and origin while Spark runs an action on it.
 
-    The totals are exact from Spark 4.3 on, whatever Spark repeats. Before 4.3, they are exact unless Spark
-    repeats a task that had ended well, because its shuffle files are lost: the rows of such a task count again.
+    From Spark 4.3 on, the totals are exact even if Spark repeats tasks. Before 4.3, they are exact unless Spark repeats
+    a task that had ended well, because its shuffle files are lost: the rows of such a task count again.
 
     Args:
         df: A DataFrame with columns that `enrich(..., details=True)` made. Batch or streaming, classic or Connect.

@@ -1,5 +1,5 @@
 """
-The view of a monitor: what the page, the terminal and the report show, as JSON can hold it.
+The view of a monitor: what the page, the terminal and the report show, as values that JSON can express.
 
 `present.py` makes the view, and nothing that shows the view computes figures of its own. Durations are seconds, times
 are seconds since 1970, sizes are bytes, shares are from 0 to 1; None is a figure that is not known.
@@ -46,7 +46,7 @@ class TimeShare(TypedDict):
 
 
 class Progress(TypedDict):
-    """Rows that have left the engine; `total`, `share` and `eta` are None unless `monitor(rows=...)` told the rows."""
+    """Rows that have left the engine; `total`, `share` and `eta` are None without `monitor(rows=...)`."""
 
     rows: int
     total: int | None
@@ -55,7 +55,7 @@ class Progress(TypedDict):
 
 
 class Totals(TypedDict):
-    """Counters since the start, as `Stats` defines them; `failed_*` are those of attempts that did not end well."""
+    """Counters since the start, as `Stats` defines them; `failed_*` count attempts that did not end well."""
 
     rows: int
     keys: int
@@ -103,7 +103,7 @@ class HeldBack(TypedDict):
 
 
 class Point(TypedDict):
-    """One moment of the history, mostly a second; rates are per second, latencies of the calls that ended in it."""
+    """One step of the history, mostly a second: rates per second, and latencies of the calls that ended in the step."""
 
     at: float
     rows: float
@@ -130,7 +130,7 @@ class Bar(TypedDict):
 
 
 class Outage(TypedDict):
-    """A time during which a source was away; `until` is None while it is."""
+    """A time during which a source was away; `until` is None while the source is still away."""
 
     source: str
     since: float
@@ -163,7 +163,7 @@ class Advice(TypedDict):
 
 
 class TaskView(TypedDict):
-    """One attempt of a Spark task. `state`: `running`, `ok`, `failed`, `stopped` (Spark wanted no more) or `lost`."""
+    """One attempt of a Spark task. `state`: `running`, `ok`, `failed`, `stopped` (by Spark) or `lost`."""
 
     id: str
     source: str
@@ -210,7 +210,7 @@ class Saved(TypedDict):
 
 
 class Spending(TypedDict):
-    """What calls have cost, by unit; the cost of `unknown` calls is not known, or not yet. `saved` is an estimate."""
+    """What calls have cost, by unit, except `unknown` calls, whose cost is not known (yet). `saved` is an estimate."""
 
     spent: dict[str, float]
     per_second: dict[str, float]
@@ -219,7 +219,7 @@ class Spending(TypedDict):
 
 
 class SourceView(TypedDict):
-    """One source with all its tasks; `arithmetic` compares their time with the least that the calls need."""
+    """One source with all its tasks; `arithmetic` compares their time with the least time that the calls need."""
 
     name: str
     connector: str

@@ -2,7 +2,8 @@
 `estimate()`: what a job will cost, from the distinct keys of its DataFrame, a sample of them, and a few calls.
 
 Spark counts the keys and their bytes, exactly unless `approximate=True`. The cost of a key is nearly a linear function
-of its bytes, so a few keys tell the cost of all: `trial.py` fits the line, and puts in the sums of Spark.
+of its bytes, so the cost of a few keys is enough to estimate the cost of all: `trial.py` fits a line to it, and applies
+the line to the sums that Spark has counted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["CostEstimate", "estimate"]
 @dataclass(frozen=True, repr=False)
 class CostEstimate(Report):
     """
-    The result of `estimate`; its `str` is the text.
+    The result of `estimate`; its `str` is the text to print.
 
     Attributes:
         source: Name of the source.
@@ -42,12 +43,14 @@ class CostEstimate(Report):
         asked: Keys that are asked for: each key once per partition that has it, or, with `shuffle`, once per job.
         calls: Calls of the job, without retries.
         batch_size: Keys per call.
-        spent: What these calls cost, by unit: `requests`, `tokens`, `cost` and whatever else the connector counts.
-        seconds: Fewest seconds of the job, by its rate and by how long the calls took. None: neither is known.
-        bound: What the seconds follow from: a unit of the rate, `latency`, or empty.
-        sampled: Keys of the sample.
+        spent: Cost of these calls by unit: `requests`, `tokens`, `cost` and other units that the connector counts.
+        seconds: Fewest seconds that the job can take, computed from its rate and from the seconds that the calls took.
+            None: neither is known.
+        bound: The limit from which *seconds* follows: `the rate of` a unit, or `the latency of a call`; empty if
+            *seconds* is None.
+        sampled: Number of keys in the sample.
         tried: Calls that were made for the estimate and answered.
-        paid: What all calls for the estimate have cost, also the failed ones, by unit.
+        paid: Cost of all calls that were made for the estimate, failed calls included, by unit.
         failed: Calls that were made for the estimate and failed.
     """
 
@@ -117,17 +120,18 @@ def estimate(
 
     Spark counts the distinct keys of *df*, which takes a job with a shuffle of the key columns. A sample of the keys
     comes to the driver. A few keys of the sample are **asked for and paid**, so that the length of answers is known;
-    `calls=0` asks for none, and the connector guesses that length.
+    with `calls=0`, no key is asked for, and the connector guesses that length.
 
     Args:
-        df: The DataFrame that will be enriched, partitioned as it will be then.
+        df: The DataFrame that will be enriched, with the partitions that it will have in the job.
         source: As for `enrich`.
         keys: As for `enrich`.
-        sample: Share of the distinct keys to look at, above 0 and up to 1; the sample has about 50 to 10,000 keys.
+        sample: Share of the distinct keys to take as a sample, above 0 and up to 1; the sample has about 50 to 10,000
+            keys.
         calls: Most calls to make, each with `batch_size` keys; 0 to 1,000.
-        approximate: Whether distinct keys are counted to about 2 %, without a shuffle.
+        approximate: Whether distinct keys are counted with an error of about 2 %, but without a shuffle.
         shuffle: Whether each key is asked for once per job, as `enrich_frame(..., shuffle=True)` does.
-        task_slots: Tasks that run at the same time, for `seconds`. None: one.
+        task_slots: Number of tasks that run at the same time, from which *seconds* is computed. None: one.
         returns: As for `enrich`.
         options: As for `enrich`; of these options, `rate` and `limit` bound the time.
 
@@ -198,7 +202,7 @@ def _check(sample: Any, calls: Any, task_slots: Any) -> None:
 
 
 def _time(plan: Plan, calls: int, spent: Mapping[str, float], took: Sequence[float], slots: int) -> tuple[Any, str]:
-    """Return the fewest seconds of a job of *calls* calls, None if nothing bounds them, and the name of the bound."""
+    """Return the fewest seconds of a job of *calls* calls (None if no bound is known), and the name of the bound."""
     bounds: dict[str, float] = {}
     rate, limit = rate_of(plan.options.rate), plan.options.limit
     if rate is not None:

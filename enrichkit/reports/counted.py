@@ -31,7 +31,9 @@ class Counted(NamedTuple):
 
 
 def keyed_by(df: DataFrame, keys: Sequence[Column | str]) -> DataFrame:
-    """Return the key columns `k0`, `k1`, ..., the partition `p`, whether the row has a key, and the key's bytes."""
+    """
+    Return a DataFrame of the key columns `k0`, `k1`, ..., the partition `p`, `is_key` (no null), and `size` in bytes.
+    """
     from pyspark.sql import functions as F
 
     columns = [F.col(key) if isinstance(key, str) else key for key in keys]
@@ -73,7 +75,7 @@ def counted_in(keyed: DataFrame, parts: int, *, approximate: bool) -> Counted:
 
 
 def sample_of(keyed: DataFrame, parts: int, distinct: int, share: float) -> list[tuple[float, Key]]:
-    """Return a sample of keys, each with its bytes. Keys are chosen by hash, so that frequent keys are no likelier."""
+    """Return a sample of keys, each with its bytes. Keys are chosen by hash, so frequent keys are not preferred."""
     from pyspark.sql import functions as F
 
     names = [f"k{place}" for place in range(parts)]
@@ -89,7 +91,7 @@ def sample_of(keyed: DataFrame, parts: int, distinct: int, share: float) -> list
 
 
 def _key(parts: Sequence[Any]) -> Key:
-    """Return a key as a connector gets it."""
+    """Return the key that consists of *parts*, in the form in which a connector gets it."""
     found = tuple(
         part.astimezone(dt.UTC) if isinstance(part, dt.datetime) and part.tzinfo is not None else part for part in parts
     )

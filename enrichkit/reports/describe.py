@@ -25,13 +25,13 @@ __all__ = ["Description", "describe"]
 @dataclass(frozen=True, repr=False)
 class Description(Report):
     """
-    The result of `describe`; its `str` is the text.
+    The result of `describe`; its `str` is the text to print.
 
     Attributes:
         source: Name of the source.
         connector: Name of its connector.
         value: Spark type of one value.
-        value_from: Origin of that type.
+        value_from: Origin of the type *value*, for example `returns=`.
         key_columns: Number of key columns that the source needs; None: one or more.
         key_types: Names of the Python types that a part of a key may have; empty: all.
         capacity: Default of `capacity`: calls in flight per worker process.
@@ -39,7 +39,8 @@ class Description(Report):
         max_batch_size: Most keys that a call may hold.
         config: The config as text, without its secrets.
         tiers: Calls in flight per worker process of each source that is asked before this one, by its name.
-        connections: Connections that the source takes from all its clients; None: it does not tell, or was not asked.
+        connections: Most connections that the source accepts from all its clients; None: it does not tell, or was not
+            asked.
     """
 
     source: str
@@ -81,9 +82,9 @@ def describe(source: str | ConnectorConfig | Tiers, *, returns: Returns | None =
     Describe *source*: the type of its values, the origin of that type, its keys, and the defaults of its calls.
 
     Print the result to read it. When no type is declared, the source itself is asked for the type, as `enrich` does; no
-    key is looked up. A type in DDL text needs a Spark session. Where the source may be asked for the type, it is also
-    asked how many connections it takes; when the session's task slots make more connections than that, a warning is
-    logged, once.
+    key is looked up. A type in DDL text needs a Spark session. If the source may be asked for the type, it is also
+    asked how many connections it accepts. If the session's task slots make more connections than that, a warning is
+    logged once.
 
     Args:
         source: Name of a source, or its config.
@@ -104,8 +105,8 @@ def describe(source: str | ConnectorConfig | Tiers, *, returns: Returns | None =
 
     _, connector, config = find_source(main_source(source))
     plan, value = make_plan(source, None, returns, {})
-    # If the workers run on other machines, perhaps only they reach the source and its secrets. So the driver does not
-    # ask for the number of connections when a type is declared.
+    # If the workers run on other machines, perhaps only the workers can reach the source and its secrets. So the driver
+    # does not ask for the number of connections when a type is declared.
     may_ask = (returns is None and config.returns is None) or is_local()
     connections = ask_connections(connector, config) if may_ask else known_connections(connector, config)
     warn_of_connections(plan.source, connector, config, plan.capacity)

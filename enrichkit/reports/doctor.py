@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["Diagnosis", "Finding", "doctor"]
 
 HOLD = 0.5
-"""Seconds that a task takes at least, so that the others go to other executors."""
+"""Fewest seconds that a task takes, so that Spark sends the other tasks to other executors."""
 CLOCK = 30.0
-"""Seconds that a clock may be off: tokens and certificates tolerate about as much."""
+"""Seconds by which an executor's clock may differ from the driver's; tokens and certificates tolerate about as much."""
 PROCESS = 100 * 2**20
-"""Bytes of a worker process before its first row; docs/cluster.md says so, too."""
+"""Memory of a worker process before its first row, in bytes; docs/cluster.md names the same number."""
 UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 EVERY = "every"
 
@@ -64,7 +64,7 @@ class Finding:
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Report):
     """
-    The result of `doctor`; its `str` is the text.
+    The result of `doctor`; its `str` is the text to print.
 
     Attributes:
         reached: Number of executors that answered.
@@ -95,19 +95,19 @@ def doctor(
     **options: Unpack[OptionsDict],
 ) -> Diagnosis:
     """
-    Run a small job that looks at every executor: packages, versions, client packages, secrets, certificates, the clock,
+    Run a small job that checks every executor: packages, versions, client packages, secrets, certificates, the clock,
     and the way to each of *sources*.
 
-    Each executor opens each source with one connection and asks it for one key that it need not hold; it only opens a
-    source whose calls cost more than a request, or may not be repeated. The job runs on classic Spark and on Spark
-    Connect, also where the executors lack enrichkit.
+    Each executor opens each source with one connection and asks it for one key, which the source need not hold. If
+    calls of the source cost more than a request, or may not be repeated, the executor opens the source and asks for no
+    key. The job runs on classic Spark and on Spark Connect, even if the executors lack enrichkit.
 
     Args:
         spark: The session.
         sources: Names of sources, or their configs, or tiers of them; none: no source is asked.
         tasks: Number of tasks, 1 to 100,000; None: twice as many as the session has task slots.
-        options: Options of `enrich` that your job has: `timeout` is how many seconds one source may take, and
-            `window_bytes`, `reuse_bytes` and `cache` count as memory.
+        options: Options of `enrich` as in your job: `timeout` limits the seconds of the check of one source, and
+            `window_bytes`, `reuse_bytes` and `cache` count as memory of a worker process.
 
     Raises:
         ConfigError: An argument, an option or the config of a source is wrong. On the driver.
@@ -128,7 +128,7 @@ def doctor(
     began = time.time()
     run = run_everywhere(spark, pickle_module_of(examine), asked, tasks)
     ended = time.time()
-    findings: dict[Finding, None] = {}  # in order and each once, since several tasks on an executor find the same
+    findings: dict[Finding, None] = {}  # in order, each once: several tasks on one executor find the same faults
     reached: set[tuple[str, str]] = set()
     wrong: set[tuple[str, str]] = set()
     for host, executor, text in run.answers:
@@ -162,9 +162,10 @@ def _each(source: str | ConnectorConfig | Tiers) -> Iterable[str | ConnectorConf
 
 def _asked(name: str, connector: Any, config: ConnectorConfig) -> dict[str, Any]:
     """
-    Return what an executor needs to know of a source.
+    Return the facts about a source that an executor needs.
 
-    The names are not in the payload, because an executor may be unable to read the payload.
+    The names of the source and its packages are outside the pickled payload, because an executor may be unable to
+    unpickle it.
     """
     module = connector.__module__.partition(".")[0]
     package = next(iter(packages_distributions().get(module, ())), None) if is_installed(connector) else None
@@ -190,7 +191,9 @@ def _package_of(module: str) -> str | None:
 
 
 def _clock(told: float, began: float, ended: float) -> Iterator[tuple[str, str, str]]:
-    """Yield a finding when *told*, the time of the check by an executor's clock, is well before or after the job."""
+    """
+    Yield a finding if *told*, an executor's time during the job, is more than `CLOCK` seconds before or after the job.
+    """
     off = max(began - told, told - ended)
     if off > CLOCK:
         way = "behind" if told < began else "ahead of"
@@ -210,14 +213,14 @@ def _failure(host: str, executor: str, message: str) -> tuple[str, str, str, str
 
 
 def _memory(spark: SparkSession, options: Options, cores: int | None) -> Iterator[Finding]:
-    """Yield a finding when the memory beside the JVM is less than what the worker processes of an executor may take."""
+    """Yield a finding if an executor has less memory outside the JVM than its worker processes may take."""
 
     def conf(name: str, default: str | None = None) -> str | None:
         value: str | None = spark.conf.get(name, default)
         return value
 
     if str(conf("spark.master", "")).startswith("local["):
-        return  # no executor has a limit there
+        return  # with a local master, no executor has a memory limit
     heap = _bytes(conf("spark.executor.memory", "1g"), "b")
     given = conf("spark.executor.memoryOverhead")
     share = max(384 * 2**20, int(float(conf("spark.executor.memoryOverheadFactor", "0.1") or 0.1) * heap))

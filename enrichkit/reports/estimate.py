@@ -90,9 +90,9 @@ def estimate(
     """
     Estimate the load of a job.
 
-    At best each key is asked for once. At worst it is asked for once per row or, while a cache keeps its answers, once
-    per worker process: a task does not know the keys of other tasks, and with ``reuse=False`` it does not remember keys
-    that have left its window.
+    At best, each key is asked for once. At worst, it is asked for once per row or, while a cache keeps its answers,
+    once per worker process: a task does not know the keys of other tasks, and with ``reuse=False`` it does not remember
+    keys that have left its window.
 
     Args:
         keys: Number of distinct keys.

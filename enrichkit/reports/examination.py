@@ -1,8 +1,8 @@
 """
 The checks that `doctor` makes on an executor.
 
-This module travels by value, so that it works where enrichkit cannot be imported: at its top it imports the standard
-library only, and `examine` returns one text of JSON. Times are those of the executor's clock.
+This module is pickled by value, so that it works where enrichkit cannot be imported. Therefore its top-level imports
+come from the standard library only, and `examine` returns a JSON text. All times are read from the executor's clock.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _findings(asked: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _packages(source: Mapping[str, Any]) -> Iterator[Found]:
-    """Yield what is wrong with the packages of *source*."""
+    """Yield the findings about the packages of *source*."""
     name, install = source["name"], f"pip install {source['package']}=={source['version']}"
     for module in source["requires"]:
         try:
@@ -101,18 +101,20 @@ def _packages(source: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _source(source: Mapping[str, Any], timeout: float) -> Iterator[Found]:
-    """Yield what is wrong with secrets and certificates of *source*; if nothing is, what is wrong with a call to it."""
+    """
+    Yield the findings about secrets and certificates of *source*; if there are none, the findings about a call to it.
+    """
     from enrichkit.errors import ConfigError
     from enrichkit.secrets import secrets_of
 
     name = source["name"]
     try:
         connector, config = pickle.loads(source["payload"])  # noqa: S301  # made by our own driver
-    except Exception as error:  # noqa: BLE001  # whatever the module of a user raises when it is imported
+    except Exception as error:  # noqa: BLE001  # the import of a user's module may raise anything
         what = f"the source {name!r} cannot be read: {type(error).__name__}: {error}"
         yield "package", what, "Ship the module that defines it: enrichkit pack --with PATH"
         return
-    # A client package may repeat its arguments in messages, so the secret ones are removed from each message.
+    # A client package may repeat its arguments in messages, so secret arguments are removed from each message.
     known = [getattr(config, f.name) for f in fields(config) if not f.repr]
     known, faults = [value for value in known if isinstance(value, str)], []
     for secret in secrets_of(config):
@@ -131,7 +133,7 @@ def _source(source: Mapping[str, Any], timeout: float) -> Iterator[Found]:
 
 
 def _call(name: str, connector: Any, config: Any, known: list[str], timeout: float) -> Iterator[Found]:
-    """Open the source and ask it for one key, which it need not hold."""
+    """Open the source, ask it for one key, which it need not hold, and yield a finding if that fails."""
     from enrichkit.errors import FatalError, TransientError
     from enrichkit.secrets import redact
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Run", "run_everywhere"]
 
 _LOST = re.compile(r"\(TID \d+\) \((\S+) executor (\S+)\): (.*)", re.DOTALL)
-"""How Spark names the executor of a task that failed, on the driver and on Spark Connect."""
+"""Matches the words by which Spark names the executor of a failed task, on the driver and on Spark Connect."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,11 @@ class Run:
     The answers and the failures of the tasks of a run.
 
     Attributes:
-        answers: Host and id of an executor, None where Spark does not tell them, and what the function returned there.
-        failures: Host and id of an executor, and what Spark says of a task that failed there.
-        expected: Hosts of the session's executors, by id; None where Spark does not tell, as on Spark Connect.
-        cores: Task slots of each executor; None where Spark does not tell.
+        answers: For each task, host and id of its executor (None if Spark does not tell them) and the result of the
+            function.
+        failures: For each failed task, host and id of its executor, and Spark's message about the failure.
+        expected: Hosts of the session's executors, by id; None if Spark does not tell them, as on Spark Connect.
+        cores: Fewest task slots of an executor; None if Spark does not tell.
     """
 
     answers: list[tuple[str | None, str | None, str]] = field(default_factory=list)
@@ -39,7 +40,8 @@ class Run:
 
 def run_everywhere(spark: SparkSession, function: bytes, asked: Any, tasks: int | None) -> Run:
     """
-    Run a pickled function with *asked* in *tasks* tasks; None: twice as many as there are task slots.
+    Call the pickled *function* with *asked* in each of *tasks* tasks; if *tasks* is None, in twice as many tasks as
+    there are task slots.
 
     The job is a plain Python UDF: it needs neither pandas nor pyarrow on the executors.
     """
@@ -60,14 +62,14 @@ def run_everywhere(spark: SparkSession, function: bytes, asked: Any, tasks: int 
     with _tagged(spark, tag, jvm):
         try:
             rows = frame.collect()
-        except Exception as error:  # noqa: BLE001  # raised below, unless a task is the reason
+        except Exception as error:  # noqa: BLE001  # raised below, unless a failed task explains it
             failed = error
             lost = _LOST.search(str(error)) if jvm is None else None
             if lost is not None:
                 run.failures.append((lost[1], lost[2], lost[3]))
     places = dict(_tasks(jvm, tag, run)) if jvm is not None else {}
     if failed is not None and not run.failures:
-        raise failed  # no task is the reason
+        raise failed  # no failed task explains it
     run.answers.extend((*places.get(row["partition"], (None, None)), row["said"]) for row in rows)
     return run
 
@@ -90,7 +92,7 @@ def _closure(function: bytes, asked: Any) -> Callable[[Any], str]:
 
 
 def _jvm_of(spark: SparkSession) -> Any:
-    """Return Spark's context in the JVM; None on Spark Connect, whose client has none."""
+    """Return Spark's context in the JVM; None on Spark Connect, whose client has no JVM."""
     from pyspark.sql.utils import is_remote
 
     return None if is_remote() else spark.sparkContext._jsc.sc()
@@ -117,7 +119,7 @@ def _tagged(spark: SparkSession, tag: str, jvm: Any) -> Iterator[None]:
 
 
 def _tasks(jvm: Any, tag: str, run: Run) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Yield host and executor of each partition that succeeded, and note the tasks that failed in *run*."""
+    """Yield host and executor of each partition that succeeded, and add the failed tasks to `run.failures`."""
     jvm.listenerBus().waitUntilEmpty()
     store = jvm.statusStore()
     for job in jvm.statusTracker().getJobIdsForTag(tag):
@@ -131,6 +133,6 @@ def _tasks(jvm: Any, tag: str, run: Run) -> Iterator[tuple[int, tuple[str, str]]
 
 
 def _each(sequence: Any) -> Iterator[Any]:
-    """Yield the elements of a sequence of Scala."""
+    """Yield the elements of a Scala sequence."""
     for index in range(sequence.size()):
         yield sequence.apply(index)

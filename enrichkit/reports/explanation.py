@@ -32,7 +32,7 @@ _ARGUMENTS = ("keys", "rows", "task_slots", "expressions", "latency", "returns")
 _OPTIONS = frozenset(field.name for field in fields(Options))
 SHOWN_ATTEMPTS = 8
 SHUFFLE_WORTH = 1.5
-"""How many times as many keys must be asked for without a shuffle, so that the text recommends a shuffle."""
+"""The text recommends a shuffle if without it at least this many times the number of distinct keys are asked for."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Setting:
 @dataclass(frozen=True, repr=False)
 class Explanation(Report):
     """
-    The result of `explain`; its `str` is the text.
+    The result of `explain`; its `str` is the text to print.
 
     Attributes:
         source: Name of the source.
@@ -68,8 +68,8 @@ class Explanation(Report):
         latency: Seconds of one call, as given to `explain`.
         listed: Whether the connector can list the keys of the source, as `preload` needs it.
         units: Units in which the connector reports what a call has cost.
-        connections: Connections that the source takes from all its clients, as it told `describe` or `enrich` in this
-            program; None: it has told neither.
+        connections: Most connections that the source accepts from all its clients, as it told `describe` or `enrich` in
+            this program; None: it has told neither of them.
     """
 
     source: str
@@ -119,9 +119,9 @@ def explain(
     """
     Explain `enrich` with these *options*: keys and calls in flight, the attempts that fit, the number of calls.
 
-    Print the result to read it. `explain` neither runs a job nor asks the source, so it needs no Spark session. When
-    the source told `describe` how many connections it takes, and the task slots make more connections than that, a
-    warning is logged, once.
+    Print the result to read it. `explain` neither runs a job nor asks the source, so it needs no Spark session. If the
+    source has told `describe` how many connections it accepts, and the task slots make more connections than that, a
+    warning is logged once.
 
     Args:
         source: Name of a source, or its config.
@@ -337,7 +337,7 @@ def _calls(facts: Explanation) -> list[str]:
 
 
 def _shuffle(facts: Explanation, job: Estimate) -> list[str]:
-    """Return what `shuffle=True` would save, where that is much."""
+    """Return the lines that say what `shuffle=True` would save; no lines if it would save little."""
     tasks, reuse = facts.task_slots or 1, facts.options.reuse and facts.options.cache is None
     if job.rows is None or tasks == 1 or not reuse:
         return []

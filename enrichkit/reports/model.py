@@ -22,7 +22,7 @@ class Model:
         tasks: Number of tasks that run at the same time.
         latency: Seconds of one call.
         rate: Calls per second of one task; None: no limit.
-        cpu: Seconds that a task computes for a key.
+        cpu: Processor time that a task takes for a key, in seconds.
 
     >>> Model(capacity=100, batch_size=1, latency=0.2).keys_per_second
     500.0
@@ -50,11 +50,11 @@ class Model:
         return self.tasks * min(bounds, default=math.inf)
 
     def rounds(self, keys: int) -> int:
-        """Return the fewest calls that a slot makes one after the other for *keys* lookups, shared evenly."""
+        """Return the fewest calls that a slot makes, one after the other, when slots share *keys* lookups evenly."""
         return math.ceil(math.ceil(keys / self.batch_size) / (self.capacity * self.tasks))
 
     def seconds(self, keys: int) -> float:
-        """Return the fewest seconds that *keys* lookups take, shared evenly by the tasks."""
+        """Return the fewest seconds that *keys* lookups take when the tasks share them evenly."""
         calls = math.ceil(keys / self.batch_size)
         by_rate = calls / (self.rate * self.tasks) if self.rate is not None else 0.0
         return max(self.rounds(keys) * self.latency, by_rate, keys * self.cpu / self.tasks)
@@ -64,9 +64,9 @@ def asked_by_tasks(keys: int, rows: int, tasks: int) -> float:
     """
     Return how many keys all *tasks* together ask for when *keys* distinct keys are spread over *rows* at random.
 
-    Each task asks for all of its own keys, also for those that another task asks for.
+    Each task asks for all of its own keys, even if another task asks for the same keys.
 
-    The expected number of distinct keys in a sample: https://en.wikipedia.org/wiki/Birthday_problem
+    https://en.wikipedia.org/wiki/Birthday_problem derives the expected number of distinct keys in a sample.
 
     >>> round(asked_by_tasks(10_000, 1_000_000, 2)), round(asked_by_tasks(1_000_000, 1_000_000, 2))
     (20000, 786939)
@@ -76,9 +76,11 @@ def asked_by_tasks(keys: int, rows: int, tasks: int) -> float:
 
 def keys_of_equal_cost(asked: int, readers: int) -> int:
     """
-    Return how many keys a source may hold so that *readers* readers of the whole source read at most *asked* keys.
+    Return how many keys a source may hold so that *readers* processes, each of which reads the whole source, read at
+    most *asked* keys together.
 
-    A key costs a source about the same, whether it is listed and looked up in pages or looked up in calls of many keys.
+    A key costs a source about the same, whether a preload lists it and looks it up in pages, or lookups ask for it in
+    calls of many keys.
 
     >>> keys_of_equal_cost(50_000, 16)
     3125
@@ -88,7 +90,8 @@ def keys_of_equal_cost(asked: int, readers: int) -> int:
 
 def distinct_behind(rows: float, seen: float) -> float:
     """
-    Return how many distinct keys there are when *rows* keys, drawn at random, have *seen* different ones among them.
+    Return how many distinct keys there are if *seen* different keys were found in *rows* keys that were drawn at
+    random.
 
     The result is infinite when no key repeats.
 
@@ -97,7 +100,7 @@ def distinct_behind(rows: float, seen: float) -> float:
     """
     if seen >= rows:
         return math.inf
-    low, high = max(1.0, seen), max(2.0, rows * rows)  # by the birthday problem, none of more keys repeats
+    low, high = max(1.0, seen), max(2.0, rows * rows)  # with more keys, no key is expected to repeat
     for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if _different(middle, rows) < seen else (low, middle)

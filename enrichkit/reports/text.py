@@ -44,7 +44,7 @@ def table(rows: Sequence[Sequence[str]], indent: int = GAP) -> list[str]:
 
 
 def paragraph(text: str, indent: int = GAP) -> list[str]:
-    """Return the lines of the wrapped *text*."""
+    """Wrap *text*, and return the lines."""
     space = " " * indent
     return textwrap.wrap(
         text, WIDTH, initial_indent=space, subsequent_indent=space, break_long_words=False, break_on_hyphens=False

@@ -1,4 +1,4 @@
-"""The cost of keys: a few calls that are really made, and a straight line through what they cost."""
+"""The estimate of the cost of keys, which makes a few real calls and fits a straight line to their costs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["Point", "Tried", "extrapolated", "point_of", "spread", "try_calls"]
 
 TOGETHER = 4
-"""Calls at a time."""
+"""Number of calls that are made at the same time."""
 PATIENCE = 600.0
-"""Most seconds of all calls together; otherwise only the timeout of each call bounds them."""
+"""Most seconds that all calls may take together; apart from this limit, each call has only its own timeout."""
 
 
 class Point(NamedTuple):
@@ -54,13 +54,13 @@ class _Meter:
 
 class Tried:
     """
-    The calls that were made.
+    The results of the calls that were made for an estimate.
 
     Attributes:
         points: The calls that were answered.
-        took: Seconds that each of these took.
-        paid: What all calls have cost, by unit, also those that failed.
-        problem: Why the last of the failed calls failed.
+        took: Seconds that each answered call took.
+        paid: Cost of all calls, failed calls included, by unit.
+        problem: The reason why the last failed call failed.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,9 @@ def point_of(group: Sequence[tuple[float, Key]], units: Mapping[str, float]) -> 
 
 
 def try_calls(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]]) -> Tried:
-    """Make a call for each of *groups*, in a new thread, because that of a notebook has an event loop already."""
+    """
+    Make a call for each of *groups*, in a new thread, because the thread of a notebook runs an event loop already.
+    """
     tried = Tried()
     if groups:
         thread = threading.Thread(target=_run, args=(plan, groups, tried), name="enrichkit-estimate", daemon=True)
@@ -88,7 +90,7 @@ def try_calls(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]]) -> Trie
 def _run(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]], tried: Tried) -> None:
     try:
         asyncio.run(_ask(plan, groups, tried))
-    except Exception as error:  # noqa: BLE001  # the thread of the user raises for it
+    except Exception as error:  # noqa: BLE001  # the user's thread raises an error for it
         tried.problem = str(error) if isinstance(error, ConnectorError) else f"{type(error).__name__}: {error}."
 
 
@@ -126,7 +128,7 @@ async def _ask(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]], tried:
 
 
 def extrapolated(points: Sequence[Point], counted: Counted) -> dict[str, float]:
-    """Return what all keys that are asked for cost together, by unit."""
+    """Return the total cost, by unit, of all keys that the job asks for, according to the line through *points*."""
     found = {}
     for unit in dict.fromkeys(unit for point in points for unit in point.units):
         pairs = [(point.bytes, point.units.get(unit, 0.0)) for point in points]

@@ -1,7 +1,8 @@
 """
 The value of a secret that expires.
 
-A worker process has one value of each secret, and renews it before it expires, and once after a refusal.
+A worker process holds one value of each expiring secret. It renews the value shortly before the value expires, and once
+after the source has refused the value.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..errors import ConfigError
 __all__ = ["Held"]
 
 EARLY = 60.0
-"""Seconds before a value expires from which on the value is renewed; a fifth of `ttl` if that is less."""
+"""A value is renewed this number of seconds before it expires, or a fifth of its `ttl` before, if that is less."""
 AGAIN = 5.0
 """
 Seconds after which a failed renewal is tried again while the old value is good. If a value that replaced a refused one
@@ -33,7 +34,7 @@ class Held:
     The value of an expiring secret in this process; no `repr` shows it.
 
     Attributes:
-        ask: Asks the function or command; raises `ConfigError`.
+        ask: Asks the user's function or command for a new value; raises `ConfigError`.
         ttl: Seconds for which a value may be used.
     """
 
@@ -47,13 +48,13 @@ class Held:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def good(self) -> bool:
-        """Return whether there is a value, and no need to ask for the next one."""
+        """Return whether there is a value that need not be renewed yet."""
         now = time.monotonic()
         renews = self._born + self.ttl - min(EARLY, self.ttl / 5)
         return self._text is not None and (now < renews or self._again > now < self._born + self.ttl)
 
     def value(self) -> str:
-        """Return the value. One thread asks for the next one, and the others wait for it."""
+        """Return the value. If it must be renewed, one thread asks for the new value, and other threads wait for it."""
         with self._lock:
             if not self.good():
                 self._renew()
@@ -61,7 +62,7 @@ class Held:
             return self._text
 
     def refuse(self, text: str | None) -> bool:
-        """Note that the source refused *text*; return whether there is another value, or one may be asked for."""
+        """Record that the source refused *text*; return whether another value is held, or may be asked for."""
         with self._lock:
             if self._text == text:
                 if self._after_refusal and time.monotonic() - self._born < AGAIN:

@@ -46,7 +46,7 @@ def of_call(name: str) -> str:
     module, _, function = name.partition(":")
     try:
         value = getattr(importlib.import_module(module), function)()
-    except Exception as error:  # noqa: BLE001  # the user's code; its text and its traceback may hold the secret
+    except Exception as error:  # noqa: BLE001  # the user's code; the secret may be in text or traceback
         raise ConfigError(
             f"Secret.call({name!r}) raised {type(error).__name__} on this machine ({platform.node()}). Try it there: "
             f'python -c "import {module}; {module}.{function}()"'
@@ -80,5 +80,5 @@ def of_command(arguments: tuple[str, ...]) -> str:
 
 
 READERS: dict[str, Callable[[Any], str]] = {"env": of_env, "file": of_file, "call": of_call, "command": of_command}
-"""The function that reads a secret, by kind."""
+"""The functions that read a secret, by the kind of the secret."""
 FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*").fullmatch

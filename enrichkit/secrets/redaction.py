@@ -6,7 +6,8 @@ import re
 
 __all__ = ["redact"]
 
-# Matches up to the last @ of the word: a password that is not percent-encoded may hold an @ or a slash.
+# The pattern matches up to the last @ of a word, because a password that is not percent-encoded may hold an @ or a
+# slash.
 _USERINFO = re.compile(r"(?<=://)(?:[^/\s]+|[^/\s:]*:[^\s]+)(?=@)")
 _PAIR = re.compile(
     r"((?:password|passwd|pwd|secret|token|api[-_]?key|authorization)[\"']?\s*[=:]\s*)"
@@ -17,7 +18,7 @@ _PAIR = re.compile(
 
 def redact(text: str, *known: str | None) -> str:
     """
-    Return *text* with `***` for the passwords of URLs, the values of password-like settings and *known* secrets.
+    Return *text* with `***` in place of passwords of URLs, the values of password-like settings and *known* secrets.
 
     >>> redact("redis://app:pw@cache:6379 refused password=pw and the token 5ecret", "5ecret")
     'redis://***@cache:6379 refused password=*** and the token ***'

@@ -50,11 +50,11 @@ class Secret:
     @classmethod
     def call(cls, function: str, *, ttl: float) -> Secret:
         """
-        Refer to what *function* returns on the worker: a token that expires, for example.
+        Refer to the result of *function* on the worker, for example a token that expires.
 
         Args:
             function: `"package.module:function"`, a function without arguments that returns a text. The worker imports
-                it, so its package has to be there. It is called on a thread of its own.
+                the function, so its package must be installed there. The function is called on a separate thread.
             ttl: Seconds for which a value may be used; 1 to 604,800 (a week). The worker process asks for the next
                 value `EARLY` seconds before a value expires, and once more when the source refuses a value.
         """
@@ -63,11 +63,11 @@ class Secret:
     @classmethod
     def command(cls, arguments: Sequence[str], *, ttl: float) -> Secret:
         """
-        Refer to what a command prints on the worker, without trailing newlines.
+        Refer to the output of a command on the worker, without trailing newlines.
 
         Args:
             arguments: The program and its arguments, such as `("aws", "rds", "generate-db-auth-token", ...)`; no shell
-                reads them. The command has `ASK_TIMEOUT` seconds.
+                reads them. The command may take `ASK_TIMEOUT` seconds.
             ttl: As for `call`.
         """
         return cls("command", arguments if isinstance(arguments, str) else tuple(arguments), ttl)
@@ -105,7 +105,7 @@ class Secret:
 
     def resolve(self) -> str:
         """
-        Return the secret; the value of a function or command comes from memory as long as it is good.
+        Return the secret; the value of a function or command comes from memory until it must be renewed.
 
         Raises:
             ConfigError: On the worker: variable or file is absent, or the function or command failed.
@@ -145,14 +145,14 @@ def reveal(value: str | Secret | None) -> str | None:
 
 
 def fresh(value: str | Secret | None) -> bool:
-    """Return whether `reveal` returns *value* without asking a function or command."""
+    """Return whether `reveal` can return the secret of *value* without asking a function or command."""
     return not isinstance(value, Secret) or value.ttl is None or _held_by(value).good()
 
 
 async def revealed(value: str | Secret | None) -> str | None:
     """
-    Return what `reveal` returns. A function or command that has to be asked is asked on another thread, so that the
-    event loop goes on.
+    Return the same as `reveal`, but call a function or command on another thread, so that it does not block the event
+    loop.
     """
     if isinstance(value, Secret) and not fresh(value):
         import asyncio  # here, because a driver program may not need it
@@ -163,11 +163,11 @@ async def revealed(value: str | Secret | None) -> str | None:
 
 def refuse(value: str | Secret | None, text: str | None) -> bool:
     """
-    Note that the source refused *text*, which *value* had given.
+    Record that the source refused *text*, a secret that `reveal` returned for *value*.
 
     Returns:
-        Whether *value* may give another text: the variable or file has another content now, or the function or command
-        is asked again, once.
+        Whether *value* may give another text now, because the variable or file has changed, or because the function or
+        command may be asked once more.
     """
     if not isinstance(value, Secret):
         return False

@@ -2,8 +2,8 @@
 The packages that the executors of a cluster need and the driver has: packed into one archive, checked, and shipped.
 
 No row of an enrichment passes through this package. `pack` fills a folder (`collect.py`), writes it as an archive
-(`archive.py`), and checks the archive as an executor would use it (`checks.py`); `lines.py` has the lines that submit
-it.
+(`archive.py`), and checks the archive as an executor would use it (`checks.py`); `lines.py` has the command lines that
+submit a job with the archive.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 The archive: a folder `site` of packages, a script `bin/python`, and a manifest with the hash of each file.
 
-The archive holds no interpreter. `bin/python` starts the executor's own Python with `site` before its packages, so the
-archive takes the place of a virtual environment wherever Spark wants one. It lacks the traps of a virtual environment:
-it has no link to the Python of the machine that built it, and none to a home folder.
+The archive holds no interpreter. `bin/python` starts the executor's own Python, which finds the packages in `site`
+before its own, so the archive takes the place of a virtual environment wherever Spark wants one. It avoids two traps of
+a virtual environment: it has no link to the Python of the machine on which it was built, and no link to a home folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["MANIFEST", "SCRIPT", "SITE", "Manifest", "write"]
 
 MANIFEST, SITE, SCRIPT = "manifest.json", "site", "bin/python"
 TIME = 315_532_800
-"""Time of all files, 1980-01-01 UTC: equal packages make equal bytes."""
+"""Modification time of all files in an archive, 1980-01-01 UTC, so that equal packages make archives of equal bytes."""
 FORMAT = 1
 START = """\
 #!/bin/sh
@@ -55,7 +55,7 @@ class Manifest:
         enrichkit: Version of enrichkit.
         python: Python's version.
         platform: Platform of the executors.
-        bare: Whether pyarrow is left out, because the executors have it.
+        bare: Whether pyarrow, pandas and NumPy are left out, because the executors have them.
         plugins: Names of the connectors.
         packages: Versions of the packages, by name.
         files: SHA-256 of the files, by path.
@@ -83,7 +83,7 @@ class Manifest:
             ) from None
 
     def text(self) -> bytes:
-        """Return the manifest as it stands in the archive."""
+        """Return the bytes of the manifest as they are written to the archive."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True).encode()
 
 
@@ -95,7 +95,7 @@ def write(folder: Path, target: Path, manifest: Manifest, executor_python: str |
         folder: Folder with the packages.
         target: Path of the archive, which is replaced.
         manifest: Manifest of the archive, still without the hashes of its files.
-        executor_python: Path of the Python on the executors; None: the one that is found there.
+        executor_python: Path of the Python on the executors; None: `bin/python` looks for one on the executor.
     """
     start = START.format(python=manifest.python, given=f"'{executor_python}'" if executor_python else "")
     contents = {SCRIPT: start.encode()}
@@ -104,7 +104,7 @@ def write(folder: Path, target: Path, manifest: Manifest, executor_python: str |
             contents[f"{SITE}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     contents[MANIFEST] = Manifest(**{**asdict(manifest), "files": hashes}).text()
-    # The manifest comes first, so that a reader of the head of the archive learns what it is.
+    # The manifest comes first, so that a program that reads only the beginning of the archive finds it.
     order = sorted(contents, key=lambda name: (name != MANIFEST, name))
     partial = target.with_name(target.name + ".partial")
     with (

@@ -29,7 +29,7 @@ from .target import PLATFORMS, Target
 __all__ = ["check_archive"]
 
 MACHINES = {"linux-x86_64": 62, "linux-aarch64": 183}
-"""Processors by their numbers in ELF files (`e_machine`)."""
+"""The number of each platform's processor in ELF files (`e_machine`)."""
 TAG = re.compile(r"\.(?:cpython|cp)-?(\d)(\d+)[-.\w]*\.so$")
 LIBRARY = re.compile(r"\.so(\.\d+)*$")
 START_SECONDS = 60.0
@@ -62,7 +62,8 @@ def check_archive(
         start: Whether to start the archive if *target* is the Python and platform of this process.
 
     Raises:
-        ConfigError: The archive is damaged, unsafe, or for something else; the message says what to do.
+        ConfigError: The archive is damaged, unsafe, incomplete, or made for other executors; the message says what to
+            do.
     """
     name = Path(path).name
     target = target or Target.here()
@@ -93,7 +94,7 @@ def _unpack(path: Path, folder: Path) -> Manifest:
                     f"it has no {MANIFEST}, so enrichkit pack has not made it. Make one with: enrichkit pack"
                 )
             tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and newer have it
-            tar.extractall(folder)  # noqa: S202  # `_check_member` has looked at each
+            tar.extractall(folder)  # noqa: S202  # `_check_member` has checked each member
     except FileNotFoundError:
         raise ConfigError("there is no such file. Make one with: enrichkit pack") from None
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
@@ -140,7 +141,7 @@ def _check_said(manifest: Manifest, target: Target, plugins: tuple[str, ...]) ->
 
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
-    """Compare the hash of each file with what the manifest says."""
+    """Check that *folder* holds exactly the files of the manifest, with the same hashes."""
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
     for name, digest in manifest.files.items():
         if name not in found:
@@ -156,7 +157,7 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_native(folder: Path, target: Target) -> None:
-    """Check the processor and the Python for which each library was compiled."""
+    """Check that each library was compiled for the processor and the Python of *target*."""
     for path in filter(lambda path: LIBRARY.search(path.name), (folder / SITE).rglob("*.so*")):
         with path.open("rb") as file:
             head = file.read(20)
@@ -176,7 +177,9 @@ def _check_native(folder: Path, target: Target) -> None:
 
 
 def _check_needs(folder: Path, manifest: Manifest) -> None:
-    """Check that the archive has each package that another package needs."""
+    """
+    Check that each package that a package of the archive needs is in the archive, or comes with Spark or the cluster.
+    """
     there = {name.lower() for name in manifest.packages} | SPARK | (CLUSTER if manifest.bare else set())
     for distribution in importlib.metadata.distributions(path=[str(folder / SITE)]):
         for line in distribution.requires or ():
@@ -192,14 +195,14 @@ def _check_needs(folder: Path, manifest: Manifest) -> None:
 
 
 def _start(folder: Path, manifest: Manifest) -> None:
-    """Start Python as an executor would, with nothing of this environment, and import everything."""
+    """Start Python as an executor would, without this process's environment variables, and import the modules."""
     modules = sorted({"enrichkit", "enrichkit.worker.entry", *_modules(folder / SITE)})
     environment = {"PATH": os.defpath, "ENRICHKIT_PYTHON": _outside(), "PYTHONNOUSERSITE": "1", "HOME": str(folder)}
     if manifest.bare:
         environment["PYTHONPATH"] = os.pathsep.join(_folders_of(CLUSTER))
     command = ["/bin/sh", str(folder / SCRIPT), "-B", "-c", LOOK, str(folder), *modules]
     try:
-        done = subprocess.run(  # noqa: S603  # what was packed here, or what the user is about to run on a cluster
+        done = subprocess.run(  # noqa: S603  # the user has packed this archive, or is about to run it
             command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=START_SECONDS
         )
         failed: Mapping[str, str] = json.loads(done.stdout) if not done.returncode else {"Python": done.stderr.strip()}

@@ -39,7 +39,7 @@ LEFT_OUT = (
 NOT_RUN = ("pyarrow/include", "pyarrow/src", "pyarrow/tests", "pyarrow/*flight*", "bin")
 """Files that no enrichment uses on an executor: Arrow Flight takes 10 MB, and scripts name a path of this machine."""
 ENDS_WITH = 2000
-"""Characters of an installer's output that go into a message."""
+"""Number of characters from the end of an installer's output that a message quotes."""
 
 
 class Collected:
@@ -48,7 +48,7 @@ class Collected:
 
     Attributes:
         plugins: Names of the connectors.
-        packages: Versions by name.
+        packages: Versions of the packages, by name.
     """
 
     def __init__(self, plugins: Iterable[str], packages: dict[str, str]) -> None:
@@ -61,14 +61,15 @@ def collect(names: Sequence[str], extra: Sequence[str], target: Target, site: Pa
     Fill the folder *site* with the packages that executors need, and return what it holds.
 
     Args:
-        names: Names of connectors, such as `redis`; empty: all that the driver has.
-        extra: Further code: a folder of a package, a module, or what uv and pip take, such as a project or `boto3`.
+        names: Names of connectors, such as `redis`; empty: all connectors that the driver has.
+        extra: Further code: a folder of a package, a module, or a requirement that uv and pip accept, such as a project
+            or `boto3`.
         target: Python and platform for which the wheels must be.
         site: An empty folder.
-        bare: Whether to leave out what clusters bring.
+        bare: Whether to leave out the packages that clusters bring.
 
     Raises:
-        ConfigError: A connector is unknown, or something cannot be resolved as a wheel.
+        ConfigError: A connector is unknown, or a package cannot be resolved as a wheel.
     """
     plugins = _plugins(names)
     own = {"enrichkit": importlib.metadata.distribution("enrichkit")}
@@ -92,7 +93,7 @@ def collect(names: Sequence[str], extra: Sequence[str], target: Target, site: Pa
 
 
 def _plugins(names: Sequence[str]) -> dict[str, importlib.metadata.Distribution]:
-    """Return the distributions of the connectors *names*, or of all that are installed."""
+    """Return the distributions of the connectors *names*, or of all installed connectors if *names* is empty."""
     found = {point.name: point.dist for point in importlib.metadata.entry_points(group=GROUP) if point.dist is not None}
     for name in names:
         if name not in found:
@@ -104,7 +105,7 @@ def _plugins(names: Sequence[str]) -> dict[str, importlib.metadata.Distribution]
 
 
 def _is_wanted(requirement: str, own: Iterable[str], *, bare: bool) -> bool:
-    """Return whether to resolve *requirement*, a line of the metadata of a package."""
+    """Return whether uv or pip must resolve *requirement*, a line from the metadata of a package."""
     match = NAME.match(requirement)
     name = normalized(match[0]) if match else ""
     return not (
@@ -113,7 +114,7 @@ def _is_wanted(requirement: str, own: Iterable[str], *, bare: bool) -> bool:
 
 
 def _copy(distribution: importlib.metadata.Distribution, site: Path) -> None:
-    """Copy the files of *distribution* from this environment, where its install may be an editable one."""
+    """Copy the files of *distribution* from this environment, in which it may be installed as editable."""
     folder = Path(str(distribution.locate_file("")))
     info = next(file for file in distribution.files or () if file.name == "METADATA").parent
     shutil.copytree(folder / info, site / info.name, ignore=shutil.ignore_patterns(*LEFT_OUT))
@@ -142,7 +143,7 @@ def _editable_folder(distribution: importlib.metadata.Distribution) -> Path | No
 
 
 def _install(wanted: Sequence[str], target: Target, site: Path) -> None:
-    """Have uv or pip put the wheels for *wanted* into *site*, in the versions of those packages that the driver has."""
+    """Let uv or pip install wheels for *wanted* into *site*; packages that the driver has get the driver's versions."""
     if not wanted:
         return
     pins = site.parent / "constraints.txt"
@@ -157,7 +158,9 @@ def _install(wanted: Sequence[str], target: Target, site: Path) -> None:
 
 
 def _installer(target: Target) -> list[str]:
-    """Return the command of uv, or of pip where there is no uv, that takes a target folder and requirements."""
+    """
+    Return the install command of uv, or of pip if there is no uv; the caller adds the folder and the requirements.
+    """
     uv = shutil.which("uv") or next((str(p) for p in [Path(sys.executable).with_name("uv")] if p.exists()), None)
     if uv is not None:
         quiet = ["--quiet", "--link-mode", "copy", "--only-binary", ":all:", "--python", sys.executable]

@@ -12,7 +12,7 @@ __all__ = ["lines"]
 
 def lines(path: str | Path, version: str, platform: str, *, bare: bool) -> str:
     """
-    Return the lines to write, for a running session and for each kind of cluster.
+    Return the lines by which a user runs a job with the archive, for a running session and for each kind of cluster.
 
     Args:
         path: Path of the archive.

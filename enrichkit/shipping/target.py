@@ -11,10 +11,10 @@ from ..errors import ConfigError, did_you_mean
 __all__ = ["PLATFORMS", "Target"]
 
 PLATFORMS = {"linux-x86_64": "x86_64", "linux-aarch64": "aarch64"}
-"""The platforms of executors, and the name of their processor in wheels."""
+"""The platforms of executors, each with the name of its processor in wheels."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 GLIBC = ("2_28", "2_17")
-"""Versions of glibc that wheels may ask for: that of Debian 10 and RHEL 8, and older ones."""
+"""Versions of glibc that wheels may ask for: the version of Debian 10 and RHEL 8, and an older one."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Target:
     The Python and the platform of the executors.
 
     Attributes:
-        python: Python's version, `3.11` to `3.14`; PySpark wants the same one on the driver.
+        python: Python's version, `3.11` to `3.14`; PySpark requires the same version on the driver.
         platform: `linux-x86_64` or `linux-aarch64`.
 
     Raises:
-        ConfigError: There is no such Python or platform.
+        ConfigError: enrichkit does not support this Python or platform.
     """
 
     python: str

@@ -122,7 +122,7 @@ def source_names() -> list[str]:
 
 
 def _searched_places(source: str, path: Path | None, *variables: str) -> str:
-    """Return a sentence with the places where *source* was searched; *path* is that of the TOML file."""
+    """Return a sentence with the places where *source* was searched; *path* is the path of the TOML file."""
     file = path or "enrichkit.toml (no such file; ENRICHKIT_CONFIG is not set)"
     plural = "s" * (len(variables) > 1)
     return (
@@ -153,7 +153,7 @@ def _read_tables(path: Path) -> dict[str, Any]:
     """Return the tables of the sources in the TOML file, by name."""
     try:
         sources = tomllib.loads(path.read_text(encoding="utf-8")).get("sources", {})
-    except (ValueError, RecursionError) as error:  # also a number of 5,000 digits, or 5,000 open brackets
+    except (ValueError, RecursionError) as error:  # such as for a number of 5,000 digits, or 5,000 open brackets
         raise ConfigError(
             f"{path} is not TOML: {error}. Write tables such as [sources.users] with type = 'redis'."
         ) from error
@@ -219,7 +219,7 @@ def _settings_in_environment(name: str, cls: type[ConnectorConfig]) -> dict[str,
 
 
 def _parse_setting(variable: str, text: str, setting: Field[Any]) -> Any:
-    """Return the value of an environment variable with the *text*, as a type that fits the field *setting*."""
+    """Return the value of an environment variable with the *text*, converted to the type of the field *setting*."""
     kind = _setting_type(setting)
     if kind is bool:
         if text.lower() not in ("true", "false", "1", "0"):
@@ -237,7 +237,7 @@ def _parse_setting(variable: str, text: str, setting: Field[Any]) -> Any:
 
 
 def _setting_type(setting: Field[Any]) -> type | None:
-    """Return the type of the default of *setting*, or else the type that its annotation names; None: a text."""
+    """Return the type of the default of *setting*, or else the type that its annotation names; None for a text."""
     if setting.default is not MISSING and setting.default is not None and not isinstance(setting.default, str):
         return type(setting.default)
     annotation = str(setting.type)
@@ -270,5 +270,5 @@ def is_required(setting: Field[Any]) -> bool:
 
 
 def _missing_setting(cls: type[ConnectorConfig], settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the first required field of *cls* that *settings* do not have; None when they have all."""
+    """Return the name of the first required field of *cls* that *settings* lack; None when they lack none."""
     return next((f.name for f in settings_of(cls) if is_required(f) and f.name not in settings), None)

@@ -109,7 +109,9 @@ class FunctionConfig(ConnectorConfig):
 
     @property
     def fetch(self) -> Callable[..., Any]:
-        """The function that takes keys. For a class its `fetch`, with None as the instance, for inspection only."""
+        """
+        The function that takes keys. For a class, this is its `fetch` with None as the instance, for inspection only.
+        """
         if not _is_class(self.function):
             return self.function
         method: Callable[..., Any] = self.function.fetch
@@ -154,7 +156,7 @@ class FunctionConnector(Connector[FunctionConfig]):
         if self.config.batch_size is not None:
             answers: Mapping[Key, Any] = await self._caller.call(function, list(keys))
             return answers
-        results = [(key, await self._caller.call(function, key)) for key in keys]  # max_batch_size is 1: there is one
+        results = [(key, await self._caller.call(function, key)) for key in keys]  # one key: max_batch_size is 1
         return {key: value for key, value in results if value is not None}
 
     async def close(self) -> None:
@@ -238,7 +240,7 @@ def _first_parameter(function: Callable[..., Any]) -> tuple[str, bool | None]:
     """
     Return the first parameter of *function* as text, and whether it takes several keys.
 
-    The second is True or False when the annotation or the name of the parameter tells, and None otherwise.
+    The second result is True or False when the annotation or the name of the parameter tells, and None otherwise.
     """
     try:
         parameter = next(iter(inspect.signature(function).parameters.values()))

@@ -115,7 +115,8 @@ def _result_or_error(function: Callable[..., Any], *arguments: Any) -> tuple[Any
     """
     Return the result of *function*, or the exception that it raises. Runs in a thread.
 
-    A future does not take every exception: a StopIteration would never reach the coroutine.
+    An exception is returned, not raised, because a future does not accept every exception: a StopIteration would never
+    reach the coroutine.
     """
     try:
         return function(*arguments), None

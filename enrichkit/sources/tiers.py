@@ -18,8 +18,9 @@ class Tiers:
 
     Attributes:
         sources: Names of sources or their configs, in the order in which the sources are asked.
-        write_back: Whether what a later source has found is written to those before it.
-        ttl: Seconds after which these sources forget it; None: each of them decides by itself.
+        write_back: Whether values that a later source has found are written to the sources before it.
+        ttl: Seconds after which the sources forget values that were written to them; None: each source decides by
+            itself.
         timeout: Most seconds that each source but the last may take for a key.
     """
 
@@ -40,9 +41,10 @@ def tiers(
 
     Args:
         sources: Two or more names of sources or their configs, for example a Redis before a service.
-        write_back: Whether what a later source has found is written to those before it, in the background.
-        ttl: Seconds after which these sources forget what was written, 1 to 31,536,000 (a year); None: each of them
-            decides by itself.
+        write_back: Whether values that a later source has found are written to the sources before it, in the
+            background.
+        ttl: Seconds after which the sources forget values that were written to them, 1 to 31,536,000 (a year); None:
+            each source decides by itself.
         timeout: Most seconds that each source but the last may take for a key, 0.001 to 3,600. These seconds count
             towards the option `timeout`.
 

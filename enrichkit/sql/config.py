@@ -24,9 +24,9 @@ class SqlConfig(ConnectorConfig):
             give the field a default.
         key: Name of the key column, or a tuple of names in the order of the key columns in Spark.
         columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
-        max_bytes: Most bytes that the database may return at once, 64 KiB to 1 GiB; a subclass says what counts.
-        expires: Name of the column that holds the time until which a row serves; a row with NULL in this column serves
-            for ever. A row whose time is over counts as absent. None: all rows serve for ever.
+        max_bytes: Most bytes that the database may return at once, 64 KiB to 1 GiB; a subclass says which bytes count.
+        expires: Name of the column that holds the time until which a row is valid; a row with NULL in this column is
+            always valid. A row that is no longer valid counts as absent. None: all rows are always valid.
         writable: Whether `tiers(write_back=True)` may write to the table. False: all sessions are read-only.
 
     Raises:
@@ -82,14 +82,15 @@ class SqlConfig(ConnectorConfig):
 
     def _check_single(self) -> None:
         """
-        Raise a `ConfigError` if `returns` is a struct with the only column as its field.
+        Raise a `ConfigError` if *columns* names one column, and `returns` is a struct with this column as its only
+        field.
 
-        The value of a single column comes without a struct.
+        If there is only one value column, its plain value is the answer, without a struct around it.
         """
         if len(self.columns) != 1 or not isinstance(self.returns, str):
             return
         [column] = self.columns
-        declared = fields_of(self.returns)  # enrich() has made DDL of what the user wrote
+        declared = fields_of(self.returns)  # enrich() has converted the user's type to DDL
         if list(declared) == [column]:
             raise ConfigError(
                 f"{type(self).__name__}.columns names one column, {column!r}, so a value is that of the column and no "
@@ -108,7 +109,7 @@ class SqlConfig(ConnectorConfig):
         return len(self.key_columns)
 
     def check_names(self, field: str) -> None:
-        """Make a tuple of the names of columns in *field*, and check the names; raises `ConfigError`."""
+        """Convert the column names in *field* to a tuple, and check them; raises `ConfigError`."""
         names = getattr(self, field)
         if isinstance(names, str):  # columns=("name") is a str, whose letters are not names of columns
             names = (names,)
@@ -176,7 +177,7 @@ class SqlConfig(ConnectorConfig):
         Args:
             query: One SELECT, or None.
             mark: First character of a parameter, in front of its number, for example `$`.
-            takes: Argument that the query takes for each key column, for example `"one value"`.
+            takes: Words for the argument that the query takes for each key column, for example `"one value"`.
             condition: Template of a condition, to be filled with the name of a key column and its parameter.
             examples: Two configs for the message, one with a table and one with a query.
         """
@@ -220,8 +221,8 @@ class SqlServerConfig(SqlConfig):
     `password` and its URL with `field(repr=False)`, and returns the parsed URL as `address`.
 
     Attributes:
-        password: A literal or, better, a `Secret`. None: the password in the URL.
-        tls_ca: Path, on the worker, of the certificates to trust; None: those of the system.
+        password: A literal or, better, a `Secret`. None: the password in the URL is used.
+        tls_ca: Path, on the worker, of the certificates to trust; None: the certificates of the system.
         tls_cert: Path, on the worker, of a client certificate.
         tls_key: Path, on the worker, of the private key of the client; None: the key is in *tls_cert*.
         insecure: True allows a connection to a server that is not verified.
@@ -235,7 +236,7 @@ class SqlServerConfig(SqlConfig):
 
     @property
     def address(self) -> Address:
-        """Address of the server, from the URL. Its text is for messages; its `password` is the one in the URL."""
+        """Address of the server, from the URL. Its text is for messages; its `password` is the password in the URL."""
         raise NotImplementedError
 
     @property
@@ -248,7 +249,7 @@ class SqlServerConfig(SqlConfig):
         Check `password`, the certificate files and `insecure`; raises `ConfigError`.
 
         Args:
-            url: Name of the field with the URL, which may hold a password too.
+            url: Name of the config field that holds the URL; the URL may hold a password, too.
         """
         cls = type(self).__name__
         if not isinstance(self.insecure, bool):

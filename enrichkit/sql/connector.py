@@ -24,8 +24,8 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
 
     Attributes:
         open_timeout: Seconds that `prepare` may take.
-        page_timeout: Seconds that `scan` may take for a page of keys; without an index a server sorts the table for
-            each page.
+        page_timeout: Seconds that `scan` may take for a page of keys; without an index, a server sorts the whole table
+            for each page.
         write_capacity: Number of sessions that may write, per worker process: the engine writes at most this number of
             groups at a time.
         write_timeout: Seconds that `store_many` may take; the engine waits longer than that.
@@ -46,14 +46,18 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
 
     @property
     def cannot_scan(self) -> str:  # type: ignore[override]  # it depends on the config
-        """Why the keys cannot be listed: a query takes keys, and does not say which keys exist."""
+        """
+        The reason why keys cannot be listed, empty for a table: a query takes keys, but does not tell which keys exist.
+        """
         if self.config.table is not None:
             return ""
         return f"{type(self.config).__name__}.query tells no keys; name a table or a view."
 
     @property
     def cannot_store(self) -> str:  # type: ignore[override]  # it depends on the config
-        """Why nothing can be written: a query has no rows of its own, and a table needs the user's consent."""
+        """
+        The reason why values cannot be written, empty if they can: a query has no rows, and a table must be `writable`.
+        """
         config = type(self.config).__name__
         if self.config.table is None:
             return f"{config}.query takes no values; name a table."
@@ -61,7 +65,7 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
 
     @property
     def stores_ttl(self) -> bool:  # type: ignore[override]  # it depends on the config
-        """Whether a column of the table says until when a row serves."""
+        """Whether a column of the table holds the time until which a row is valid."""
         return self.config.expires is not None
 
     def make_pool(self) -> PoolT:
@@ -90,12 +94,15 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
             raise
 
     async def describe(self) -> str | None:
-        """Return the DDL of one value: the type of the only value column, or a struct of several."""
+        """
+        Return the DDL of one value: the config's `returns`, or the type of the only value column or a struct of
+        several.
+        """
         returns: str | None = self.config.returns
         return returns or str(self.opened()[1].ddl)
 
     async def close(self) -> None:
-        """Close all connections at once; wait for no server."""
+        """Close all connections at once, without waiting for a server."""
         pools = [pool for pool in (self._pool, self._writers) if pool is not None]
         self._pool = self._writers = self._statement = None
         for pool in pools:
@@ -111,7 +118,7 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
 
     def opened_to_write(self, ttl: float | None) -> tuple[PoolT, StatementT]:
         """
-        Return the pool of the sessions that may write, which lookups never use, and the prepared statement.
+        Return the pool of the writing sessions, which lookups never use, and the prepared statement.
 
         Args:
             ttl: Seconds after which the values are to be forgotten; None: never.

@@ -11,7 +11,8 @@ def tls_fault(error: BaseException) -> str | None:
     """
     Return the reason that OpenSSL gives for refusing a TLS connection, or None if *error* is no such refusal.
 
-    When a server hangs up during the handshake, as in a restart, nothing was refused, and the result is None.
+    If the server hangs up during the handshake, for example because it restarts, it has refused nothing, and the result
+    is None.
 
     >>> tls_fault(OSError("reset")) is tls_fault(ssl.SSLEOFError()) is None
     True

@@ -3,8 +3,8 @@ A limit on the size of a reply. The client packages have no such limit, and keep
 
 A meter stands between the transport of a connection and the protocol of the client package, and counts the bytes of
 each read before the client package gets them. This costs one function call per read, and nothing per row. The meter
-also ends a connection on which the client package meets bytes that it cannot read, for example those of a reply that
-nobody has asked for.
+also ends a connection on which the client package meets bytes that it cannot read, for example a reply that nobody has
+asked for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Meter:
         transport.set_protocol(kind(driver, self))
 
     def start(self, limit: int | None) -> None:
-        """Allow the server *limit* bytes from now on; None: any number."""
+        """Allow the server to send *limit* bytes from now on, or any number if *limit* is None."""
         self._left = math.inf if limit is None else limit
 
     def unreadable(self, error: Exception) -> None:
@@ -93,5 +93,5 @@ class _Buffered(_Metered, asyncio.BufferedProtocol):
         if self._meter.takes(nbytes):
             try:
                 self._driver.buffer_updated(nbytes)
-            except Exception as error:  # noqa: BLE001  # as above
+            except Exception as error:  # noqa: BLE001  # the event loop would log tracebacks
                 self._meter.unreadable(error)

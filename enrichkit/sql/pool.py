@@ -1,9 +1,9 @@
 """
 The connections of one connector: at most `capacity`, made when needed, never lent in an unknown state.
 
-The pools of the client packages are not used, because their connect, cancel and close wait without bound for a frozen
-server. The engine makes at most `capacity` calls at a time, so no queue of callers is needed: a list of idle
-connections is enough.
+The pools of the client packages are not used, because they connect, cancel and close without a time limit, and so would
+wait for ever for a frozen server. The engine makes at most `capacity` calls at a time, so no queue of callers is
+needed: a list of idle connections is enough.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Pool(Generic[SessionT]):
     """
     The connections to one server. A plugin implements `connect` and `translate`, and may override `survives`.
 
-    After a failure one caller at a time logs in, until a login works. After a `FatalError` of `connect`, such as a
-    refused login, callers get this error without another attempt for ten seconds, or until the password has changed.
+    After a failure, only one caller at a time logs in, until a login works. After a `FatalError` of `connect`, such as
+    a refused login, callers get this error without another attempt for ten seconds, or until the password has changed.
 
     Args:
         config: Config with the address of the server and the login.
@@ -65,7 +65,7 @@ class Pool(Generic[SessionT]):
         self._ever_logged_in = False
         self._failures = 0  # number of connects that found the server unavailable
         self._full = False  # whether the last of these connects found the server without a free connection
-        self._refused: tuple[str | None, float, str] | None = None  # password, end of the pause, error message
+        self._refused: tuple[str | None, float, str] | None = None  # refused password, end of pause, error message
         self._idle: list[SessionT] = []
         self._busy: set[SessionT] = set()
         self._closed = False
@@ -85,16 +85,16 @@ class Pool(Generic[SessionT]):
 
     async def lend(self, session: SessionT, use: Callable[[Any, float], Awaitable[T]], ends: float) -> T:
         """
-        Call *use* with *session* and the seconds that are left, and return its result.
+        Call *use* with two arguments, *session* and the remaining seconds, and return its result.
 
         Raises:
-            TimeoutError: *use* has not returned at the loop time *ends*.
+            TimeoutError: *use* has not returned by the loop time *ends*.
         """
         async with asyncio.timeout_at(ends):
             return await use(session, self.left(ends))
 
     def survives(self, session: SessionT, error: BaseException) -> bool:
-        """Return whether *session* can be lent again after *error*: no reply is left that the next call would read."""
+        """Return whether *session* can be lent again after *error*: no reply is left for the next call to read."""
         return False
 
     def translate(self, error: Exception) -> ConnectorError:
@@ -120,7 +120,8 @@ class Pool(Generic[SessionT]):
 
     async def run(self, use: Callable[[Any, float], Awaitable[T]], timeout: float, max_bytes: int | None = None) -> T:
         """
-        Call *use* with a session that no other call uses and the seconds that are left, and return its result.
+        Call *use* with two arguments, a session that no other call uses and the remaining seconds, and return its
+        result.
 
         Args:
             use: The call.
@@ -195,7 +196,7 @@ class Pool(Generic[SessionT]):
                     self._permits.release()
                     raise
         except TimeoutError as error:
-            if connecting:  # for example to several hosts, each of which has its own time limit
+            if connecting:  # for example, the client package tried several hosts, each with its own time limit
                 raise UnavailableError(str(self.translate(error)), sent=False) from None
             raise
         self._busy.add(session)
@@ -212,7 +213,9 @@ class Pool(Generic[SessionT]):
         return None
 
     async def _open_session(self, timeout: float) -> SessionT:
-        """Return a new session. One caller at a time logs in until a login works: a wrong password is tried once."""
+        """
+        Return a new session. Until a login works, one caller at a time logs in, so a wrong password is tried once.
+        """
         failures = self._failures
         async with self._connect_permits:
             if not self._logins_work:
@@ -224,25 +227,26 @@ class Pool(Generic[SessionT]):
     async def _log_in(self, timeout: float, failures: int) -> SessionT:
         """Return a new session for a caller that began to wait when `_failures` was *failures*."""
         server = f"{self.product} at {self.address}"
-        if self._failures > failures:  # a failure counts for all callers that waited meanwhile: they would meet it, too
+        if self._failures > failures:  # callers that waited while a connect failed would fail in the same way
             found = "had no free connection" if self._full else "could not be reached"
             raise UnavailableError(f"{server} {found} a moment ago.", sent=False, busy=self._full)
         try:
             session = await self._connected(timeout)
         except FatalError as error:
-            # A password or certificate that worked is being replaced: the keys wait for the new one, as in an outage.
+            # If logins have worked before, the password or certificate is probably being replaced: the keys wait for
+            # the new one, as in an outage.
             renewable = isinstance(self.config.password, Secret) or self.context.has_files
             if self._ever_logged_in and renewable:
                 raise UnavailableError(f"{error} Logins have worked before.", sent=False) from None
             raise
         self._refused, self._logins_work, self._ever_logged_in = None, True, True
-        if self._closed:  # `close` came during the connect, and has not seen this session
+        if self._closed:  # `close` was called during the connect, and has not ended this session
             session.end()
             raise TransientError(f"The connections to {server} were closed.")
         return session
 
     async def _connected(self, timeout: float, *, again: bool = True) -> SessionT:
-        """Return a new session. With *again*, try once more if the password is refused and may have another value."""
+        """Return a new session. With *again*, try once more if the password is refused and may have changed."""
         if not fresh(self.config.password):
             try:
                 await revealed(self.config.password)  # so that `password` finds the value without a wait

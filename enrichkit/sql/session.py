@@ -1,4 +1,4 @@
-"""One connection of a pool: its age, the size of the replies on it, and the keep-alive of the kernel."""
+"""One connection of a pool, with its age, a limit on the size of replies, and the kernel's TCP keep-alive."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Source:
         return keys, [self.find("columns", name, columns) for name in names]
 
     def find(self, field: str, name: str, columns: Mapping[str, ColumnT]) -> ColumnT:
-        """Return the column *name*, which *field* of the config names; raises `FatalError` if it is not there."""
+        """Return the column *name*, which *field* of the config names; raises `FatalError` if *columns* lacks it."""
         if name in columns:
             return columns[name]
         raise FatalError(
@@ -64,7 +64,9 @@ class Source:
         )
 
     def expiry(self, columns: Mapping[str, ColumnT]) -> ColumnT | None:
-        """Return the column of the time until which a row serves, None without one; raises `FatalError`."""
+        """
+        Return the column that holds the expiry times of rows, or None if the config names none; raises `FatalError`.
+        """
         return None if self._expires is None else self.find("expires", self._expires, columns)
 
     def not_a_time(self, type_: str, allowed: str) -> FatalError:
@@ -85,7 +87,7 @@ class Source:
         Return the parts of *key*, one for each key column.
 
         Raises:
-            FatalError: The key has another number of parts.
+            FatalError: The number of parts is not the number of key columns.
         """
         parts = key if isinstance(key, tuple) else (key,)
         if len(parts) != len(self._keys):
@@ -100,7 +102,7 @@ class Source:
         )
 
     def not_unique(self, statement: str) -> FatalError:
-        """Return the error for a writable table without a unique index over the key; *statement* makes the index."""
+        """Return the error for a writable table without a unique index over the key; *statement* creates it."""
         return FatalError(
             f"{self._config}.writable is True, and {self} has no unique index over exactly the columns of "
             f"{self._config}.key, {listed(self._keys)}, by which a write finds the row that it replaces. Make one: "
@@ -168,7 +170,8 @@ def no_table(config: SqlConfig, name: str, where: str, names: Sequence[str], hin
         name: Name of the missing table.
         where: Place where the table was looked for, for example `the schema 'public'`.
         names: Names of the tables and views that exist there.
-        hint: A sentence with advice; empty: a hint at the name in *names* that looks most like *name*.
+        hint: A sentence with advice; if it is empty, the message suggests the name in *names* that is most similar to
+            *name*.
     """
     existing = f"Its tables and views: {listed(names)}." if names else "It has no table that this user can see."
     return FatalError(

@@ -1,9 +1,9 @@
 """
-The helpers with which the plugins write values to a table: the columns of a value, and the check of what the table
-gives back.
+Helpers with which plugins write values to a table: they split a value into columns, and check that the table returns
+what was written.
 
 A tier must give the same values as the source behind it. So a plugin reads back the rows that it has written, in the
-same transaction and by the statement that looks keys up, and commits only if nothing differs.
+same transaction and with the statement that looks keys up, and commits only if nothing differs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def rows_of(values: Mapping[Key, Value], names: Sequence[str], source: Source) -
         source: The table, for messages.
 
     Raises:
-        PermanentError: With several *names*, a value is not such a mapping, or its keys differ from the first one's.
+        PermanentError: With several *names*, a value is not a mapping from some of *names*, or its keys differ from the
+            keys of the first value.
     """
     if len(names) == 1:
         return {key: {names[0]: value} for key, value in values.items()}
@@ -59,7 +60,7 @@ def same_value(written: Any, found: Any) -> bool:
     """
     if isinstance(written, list | tuple) and isinstance(found, list | tuple):
         return len(written) == len(found) and all(map(same_value, written, found))
-    # NaN differs from itself.
+    # NaN is not equal to itself, so two NaNs are compared separately.
     if isinstance(written, float) and isinstance(found, float | Decimal):
         return written == float(found) or (written != written and found != found)
     return bool(written == found)
@@ -77,8 +78,8 @@ def check_stored(
 
     Args:
         source: The table.
-        rows: What was written: for each key the columns and their values.
-        found: What the table answers to these keys.
+        rows: The rows that were written: for each key, the columns and their values.
+        found: The answers of the table to these keys.
         types: The SQL type of each value column, in the order of the columns of *found*.
         same: Takes the name of a column, the value that was written to it and the value that was found, and returns
             whether the two are the same.

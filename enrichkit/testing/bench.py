@@ -122,7 +122,7 @@ class Bench:
 
     def open(self) -> None:
         """Open the connector."""
-        self._opened = True  # set before `open`, because the engine closes a connector also when `open` fails
+        self._opened = True  # set before `open`, because the engine closes a connector even if `open` fails
         self.run(self.connector.open())
         self.is_open = True
 
@@ -216,7 +216,7 @@ class Bench:
                 time.sleep(min(error.retry_after or 0.02, 1.0))
 
     def call(self, *, many: bool = False, timeout: float | None = None) -> Call:
-        """Return the `Call` that a connector gets with the keys of a call."""
+        """Return the `Call` that `fetch_many` gets together with the keys."""
         return Call(timeout=self.patience if timeout is None else timeout, many=many, run="bench")
 
     def tasks(self) -> set[str]:
@@ -255,12 +255,12 @@ def decoded(answer: Any, like: Any, encoding: str) -> Any:
     """
     Return an answer as Python objects, for a comparison with the value that a test expects.
 
-    A column gets its values in another way: from the declared type.
+    A column of a job gets its values in another way: they are decoded as the declared type.
 
     Args:
         answer: The connector's answer for one key.
-        like: The expected value. Texts and numbers in *answer* are converted to its type, as the declared type would
-            convert them.
+        like: The expected value. Texts and numbers in *answer* are converted to the type of *like*, as the declared
+            type would convert them.
         encoding: The connector's `encoding`.
 
     >>> decoded(b'{"tier": 1}', {"tier": 1}, "json"), decoded({"tier": b"1"}, {"tier": 1}, "text")

@@ -125,7 +125,8 @@ def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float =
 
     Raises:
         DeadlockError: *main* cannot end any more, or did not end within *limit* seconds.
-        BaseException: The exception of *main*, or else the first one of a callback or of a task that nobody awaited.
+        BaseException: The exception of *main*; otherwise the first exception of a callback or of a task that nobody
+            awaited.
 
     >>> async def nap() -> float:
     ...     await asyncio.sleep(900.0)
@@ -147,7 +148,7 @@ async def settle() -> None:
 
 
 def _where(task: asyncio.Task[Any]) -> str:
-    """Return the line on which *task* waits, that of the task's innermost coroutine."""
+    """Return the line on which *task* waits: the current line of its innermost coroutine."""
     coroutine: Any = task.get_coro()
     while inspect.iscoroutine(coroutine) and inspect.iscoroutine(coroutine.cr_await):
         coroutine = coroutine.cr_await

@@ -37,8 +37,8 @@ async def check_leases(store: LeaseStore, *, questions: int = 100, seed: int = 1
     """
     Ask *store* random *questions*, and assert that it answers as `enrichkit.plugin.grant` does.
 
-    Leases, recoveries and granted calls are over at once or hold for long, so no answer depends on the moment of a
-    question.
+    Leases, recoveries and granted calls either end at once or last for long, so no answer depends on when a question is
+    asked.
     """
     rng = random.Random(seed)  # noqa: S311  # a test needs no cryptography
     limits = {kind: f"check {kind} {uuid.uuid4().hex}" for kind in ("rate", "limit")}
@@ -57,7 +57,7 @@ async def check_leases(store: LeaseStore, *, questions: int = 100, seed: int = 1
 
 async def check_budgets(store: LeaseStore, *, questions: int = 100, seed: int = 1) -> None:
     """
-    Tell *store* of random calls of four workers, and assert that it answers as `enrichkit.plugin.draw` does.
+    Report random calls of four workers to *store*, and assert that it answers as `enrichkit.plugin.draw` does.
 
     The amounts are whole numbers, so that no answer depends on how a store rounds.
     """

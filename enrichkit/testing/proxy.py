@@ -125,7 +125,7 @@ class FaultProxy:
         self._cut: _Cut | None = None
         self._slices: _Slices | None = None
         self._swaps = 0  # pairs of replies that are still to be exchanged
-        self._held: tuple[_End, bytes] | None = None  # the first of such a pair
+        self._held: tuple[_End, bytes] | None = None  # the first reply of such a pair, and its reader
         self._frozen = False
         self._drops = False
         self._listener: socket.socket | None = None
@@ -217,7 +217,7 @@ class FaultProxy:
 
         Args:
             data: Bytes that no request has asked for, for example a copy of an earlier reply.
-            quiet: Seconds for which a connection has passed nothing on and has nothing to pass on when it is idle.
+            quiet: Seconds without traffic after which a connection with no waiting bytes counts as idle.
         """
         sent = 0
 
@@ -233,8 +233,8 @@ class FaultProxy:
         """
         Exchange the replies of two connections, *times* times.
 
-        The first chunk of the next reply is held back until a reply begins on another connection; then each client
-        gets the chunk of the other one. `heal` passes on to its own client what is held back.
+        The first chunk of the next reply is held back until a reply begins on another connection; then each client gets
+        the chunk that was meant for the other. `heal` passes a chunk that is held back on to its own client.
         """
         self._call(lambda: setattr(self, "_swaps", times))
 
@@ -252,10 +252,10 @@ class FaultProxy:
 
     def route(self, *servers: tuple[str, int]) -> None:
         """
-        Pass new connections on to *servers* in turns, and reset the connections to all others, as a load balancer does.
+        Pass new connections on to *servers* in turns, and reset connections to all other servers, as load balancers do.
 
         Args:
-            servers: Host and port of each; one at least. `heal` does not change them.
+            servers: Host and port of each server, at least one. `heal` does not change the servers.
         """
         if not servers:
             raise ValueError("route() was given no server; name one, as (host, port), or call refuse().")
@@ -293,7 +293,7 @@ class FaultProxy:
         return self._held is not None and self._held[0] is end
 
     def _swap(self, end: _End, data: bytes, delay: float) -> None:
-        """Exchange *data*, which *end* has read, with the chunk that is held back; hold it back when there is none."""
+        """Exchange *data*, which *end* has read, with the chunk that is held back; without one, hold *data* back."""
         other, held = self._held or (end, b"")
         if other is end or other.link not in self._links:
             self._held = end, held + data if other is end else data
@@ -339,7 +339,7 @@ class FaultProxy:
 
     def _accept(self, listener: socket.socket) -> None:
         """
-        Accept the connections that wait.
+        Accept all waiting connections.
 
         asyncio's `create_server` is not used: in Python 3.11 it never closes a connection that it has accepted just
         before its server is closed.
@@ -403,7 +403,7 @@ class _Link:
         self.target = proxy._next_server()
         self.number = 0
         self.last_read = 0.0  # loop time of the last chunk, in either direction
-        self.replying = False  # whether the last chunk was one to the client
+        self.replying = False  # whether the last chunk went to the client
         self.has_lost_bytes = False
         self.client = _End(self, "to server")
         self.server = _End(self, "to client")

@@ -12,7 +12,7 @@ A connector passes when no lookup through a storm gets a wrong value, whatever t
 True
 
 The seed decides the order of the faults, their sizes and durations. It does not decide what is on the wire when a fault
-begins, so two runs with one seed are alike and not the same.
+begins, so two runs with the same seed are similar but not identical.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def storm(
     Args:
         proxy: The network between the connector and its server.
         seed: Seed of the order, the sizes and the durations of the faults.
-        faults: Names out of `FAULTS`.
+        faults: Names of the faults that are played, out of `FAULTS`.
         calm: Mean seconds between the end of a fault and the next one.
         longest: Most seconds of one fault.
 

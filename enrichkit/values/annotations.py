@@ -11,8 +11,8 @@ The Spark types of Python annotations: of a dataclass, `TypedDict` or `NamedTupl
 | `Decimal` | decimal(38,18), as Spark infers it | | `dict[K, V]`, `Mapping[K, V]` | map |
 | `None` | void | | dataclass, `TypedDict`, `NamedTuple` | struct |
 
-`T | None`, `NotRequired[T]`, `Required[T]` and `Final[T]` mean the type of T: every field is nullable. A Spark type, an
-Arrow type or DDL text in `Annotated` is the type of the field: `Annotated[int, "int"]`,
+`T | None`, `NotRequired[T]`, `Required[T]` and `Final[T]` mean the type of T, because every field is nullable anyway. A
+Spark type, an Arrow type or DDL text in `Annotated` is the type of the field: `Annotated[int, "int"]`,
 `Annotated[Decimal, DecimalType(10, 2)]`. Other objects in `Annotated` are ignored: they are meant for other libraries.
 """
 
@@ -65,7 +65,8 @@ def annotated_type(hint: Any, declared: Callable[[Any], DataType | None]) -> Dat
 
     Args:
         hint: A class or another annotation.
-        declared: Returns the type that DDL text, a Spark type or an Arrow type declares; None for any other object.
+        declared: Function that returns the type which DDL text, a Spark type or an Arrow type declares, and None for
+            any other object.
 
     Raises:
         ConfigError: On the driver: a part of *hint* has no Spark type; the message names the field.
@@ -78,7 +79,7 @@ class _Walk:
     """
     A walk through an annotation and its parts.
 
-    The methods take a part, its path in the whole annotation, and the classes that enclose the part.
+    Each method takes a part of the annotation, the path of this part, and the classes that enclose it.
     """
 
     declared: Callable[[Any], DataType | None]
@@ -135,7 +136,7 @@ class _Walk:
                 f"{self._where(path)} is {cls.__qualname__}, whose annotations cannot be read: {error}. Define what "
                 "they name at the top of the module, not in a function, or write the type as DDL."
             ) from error
-        # An annotation of a dataclass may be a ClassVar, which is no field.
+        # The hints of a dataclass may include class variables (ClassVar), which are not fields.
         names = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else list(hints)
         parts = ((name, self.type_of(hints[name], f"{path}.{name}".lstrip("."), (*inside, cls))) for name in names)
         return t.StructType([t.StructField(name, part) for name, part in parts])
@@ -162,8 +163,8 @@ def _unwrap(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
     """
     Return the annotation that *hint* stands for, or *hint* itself.
 
-    This is T for `T | None`, for a wrapper such as `Required[T]` and for a NewType of T; for a Literal whose values
-    have one type, it is this type.
+    For `T | None`, for a wrapper such as `Required[T]` and for a NewType of T, this is T. For a Literal whose values
+    all have the same type, it is the type of the values.
     """
     if getattr(origin, "_name", None) in _WRAPPERS:
         return arguments[0]

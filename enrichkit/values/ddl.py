@@ -1,4 +1,4 @@
-"""Reads the DDL in `returns` of a config without Spark, as a worker has to."""
+"""A parser for the DDL in a config's `returns` that works without Spark, because a worker has no Spark session."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import re
 __all__ = ["fields_of"]
 
 _NAME = re.compile(r"`((?:[^`]|``)*)`:|(\w+):")
-# One step is a name in backticks, which may hold brackets and commas, or any one character.
+# The parser moves on by one step at a time: a whole name in backticks, which may hold brackets and commas, or a single
+# character.
 _STEP = re.compile(r"`(?:[^`]|``)*`|.", re.DOTALL)
 
 
 def fields_of(ddl: str) -> dict[str, str]:
     """
-    Return the types of the fields of a struct from the DDL that `ddl_of` wrote; an empty dict for any other type.
+    Return the types of a struct's fields by name, from DDL that `ddl_of` wrote; an empty dict if it is no struct.
 
     >>> fields_of("struct<tier:bigint,`a,b`:map<string,struct<c:int>>>")
     {'tier': 'bigint', 'a,b': 'map<string,struct<c:int>>'}

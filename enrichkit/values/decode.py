@@ -2,16 +2,17 @@
 Decoding of raw answers into values that `pa.array` takes without loss, for all answers of a call at once.
 
 `rules.py` has the table of the values that each type takes. This module is the fast way to the same results: msgspec
-checks all values of a call in C against a type made from the declared type. Where msgspec is laxer than the rules, that
-type is narrower than the rules: msgspec would take an int above 2**53 for a double, which loses digits, and would round
-a fraction of a second. So each value that msgspec takes is right. Values that msgspec does not take go to the rules,
-which convert a value or say what is wrong with it.
+checks all values of a call in C against a type made from the declared type. In some cases, msgspec is laxer than the
+rules: it would accept an int above 2**53 for a double, which loses digits, and would round a fraction of a second. In
+these cases, the type for msgspec is narrower than the rules, so every value that msgspec accepts is right. The values
+that msgspec refuses go to the rules, which convert a value or say what is wrong with it.
 
-Measured per value, one core of a busy machine, 500 values a call, all of them right: string and bigint 20 ns, struct of
-three plain fields 250 ns from Python and 270 ns from JSON; text to string 75 ns, to bigint 170 ns, to a struct of three
-1.2 us; a decimal or a time inside JSON 1.5 us. A bad value adds 5 to 10 us for itself and for up to 15 neighbours.
+Times per value, measured on one core of a busy machine with 500 correct values a call: a string or bigint 20 ns; a
+struct of three plain fields 250 ns from Python and 270 ns from JSON; text to string 75 ns, to bigint 170 ns, to a
+struct of three fields 1.2 us; a decimal or a time inside JSON 1.5 us. A bad value adds 5 to 10 us for itself and for up
+to 15 other values of its chunk.
 
-The module is longer than others because each kind of type has a few lines here, too.
+The module is longer than others because each kind of type needs a few lines here.
 """
 
 from __future__ import annotations
@@ -52,20 +53,21 @@ def decoder(data_type: pa.DataType, encoding: Encoding) -> Decode:
     """
     Return the function that decodes the answers of one call for a column of the Arrow type *data_type*.
 
-    The function takes n raw answers in *encoding*, None for a null. It returns n Python values, and the errors by
-    index; the value of an answer with an error is None. `pa.array(values, data_type)` takes the values without
+    The function takes n raw answers in *encoding*; None is a null. It returns n Python values, and a dict of the errors
+    by index; an answer with an error has the value None. `pa.array(values, data_type)` takes the values without
     overflow, without a lost time zone, and without rounding, except from a double to a float. A bad answer has no
     effect on other answers, and no error shows a value.
 
-    In JSON, a declared string takes the content of a JSON string, and the unchanged text of any other document, so that
-    `from_json` can read it later. A string inside a struct, an array or a map must be a JSON string.
+    If the declared type is string and the encoding is JSON, a JSON string gives its content, and any other document
+    gives its unchanged text, so that `from_json` can read it later. For a string declared inside a struct, an array or
+    a map, only a JSON string is accepted.
 
     Args:
         data_type: A type that `enrichkit.values.types.arrow_type_of` returns.
         encoding: `"python"`, `"json"` or `"text"`, see `Connector.encoding`.
 
     Raises:
-        ConfigError: There is no such encoding, or a worker does not build the type.
+        ConfigError: *encoding* is unknown, or a worker cannot build the type.
 
     >>> values, errors = decoder(pa.int32(), "json")([b"7", None, b'"7"'])
     >>> values
@@ -135,7 +137,8 @@ def _objects(data_type: pa.DataType) -> _Batch:
     """Return the `_Batch` for Python objects."""
     element = msgspec_type(data_type, "python")
     list_type = list[element | None]  # type: ignore[valid-type]  # made at run time
-    # msgspec accepts lone surrogates. Its encoder finds them in a third of the time that making an Arrow array takes.
+    # The conversion of msgspec accepts lone surrogates. msgspec's encoder finds them, in a third of the time that Arrow
+    # takes to make an array.
     needs_arrow = any(map(_needs_arrow, parts_of(data_type)))
     check: Callable[[Any], Any] = functools.partial(pa.array, type=data_type) if needs_arrow else msgspec.msgpack.encode
     needs_check = needs_arrow or any(map(is_string, parts_of(data_type)))
@@ -197,7 +200,8 @@ def _column_of_texts(convert: _Batch) -> _Batch:
     """
     Return a `_Batch` that applies *convert* to all values except None, and keeps each None in place.
 
-    The values are bytes or str; *convert* takes bytes, and may take str.
+    The values are bytes or str. *convert* must accept bytes; if it raises TypeError for str, it gets the encoded
+    values.
     """
 
     def convert_present(values: Sequence[Any]) -> list[Any]:
@@ -216,7 +220,7 @@ def _column_of_texts(convert: _Batch) -> _Batch:
 
 def _strings(texts: Sequence[Any]) -> list[str]:
     if texts and type(texts[0]) is str and {*map(type, texts)} == {str}:
-        "".join(texts).encode()  # raises for a lone surrogate, for which UTF-8 has no form
+        "".join(texts).encode()  # raises for a lone surrogate, which UTF-8 cannot encode
         return list(texts)
     return list(map(bytes.decode, texts))
 
@@ -231,9 +235,9 @@ def _with_nulls(values: Sequence[Any], converted: list[Any]) -> list[Any]:
 
 def _require_bytes(allowed: bytes, texts: Sequence[bytes]) -> Sequence[bytes]:
     """
-    Return *texts*; raise when they hold other bytes than *allowed*.
+    Return *texts*; raise `ValueError` if they hold a byte that is not in *allowed*.
 
-    `int` and `float` alone would also take spaces, underscores and the digits of all scripts.
+    Without this check, `int` and `float` would also accept spaces, underscores and the digits of all scripts.
     """
     if b",".join(texts).translate(None, allowed):
         raise ValueError
@@ -251,7 +255,7 @@ def _floats(texts: Sequence[bytes]) -> list[float]:
 
 def _text_structs(data_type: Any) -> _Batch:
     """
-    Return the `_Batch` for mappings from the names of fields to texts, such as hashes of Redis.
+    Return the `_Batch` for mappings from the names of fields to texts, such as Redis hashes.
 
     The `_Batch` converts the values field by field, each field as one column.
     """
@@ -297,9 +301,9 @@ def _text_maps(data_type: Any) -> _Batch:
 
 class _HookType(type):
     """
-    The metaclass of a type that converts a value when msgspec's hook calls it.
+    The metaclass of a type whose constructor converts a value; msgspec's `dec_hook` calls the constructor.
 
-    msgspec then checks that the result is an instance of the type; any object passes.
+    After the hook, msgspec checks that the result is an instance of the type. This metaclass lets every object pass.
     """
 
     def __instancecheck__(cls, instance: Any) -> bool:
@@ -310,7 +314,7 @@ def msgspec_type(data_type: Any, encoding: Encoding) -> Any:
     """
     Return the type that msgspec checks a value against.
 
-    If msgspec would read *data_type* too laxly from JSON, the returned type calls the rule.
+    If msgspec would read *data_type* too laxly from JSON, the returned type makes msgspec call the rule.
     """
     if pa.types.is_list(data_type):
         return list[msgspec_type(data_type.value_type, encoding) | None]  # type: ignore[misc]
@@ -360,7 +364,8 @@ def has_text_keys(part: Any) -> bool:
     """
     Return whether *part* is not a map, or is a map whose keys are strings.
 
-    msgspec reads other keys from JSON more laxly than the rules: it takes -0 beside 0.
+    msgspec reads keys of other types more laxly than the rules: for example, it accepts an object with the keys -0 and
+    0.
     """
     return not pa.types.is_map(part) or is_string(part.key_type)
 
@@ -372,10 +377,10 @@ def has_ascii_names(part: Any) -> bool:
 
 def _needs_arrow(part: Any) -> bool:
     """
-    Return whether Arrow must check the values of *part* that msgspec has taken.
+    Return whether Arrow must check values of the type *part* after msgspec has accepted them.
 
-    Decimals, timestamps and durations have a smaller range in Arrow. For a double msgspec would round a Decimal, so the
-    type for msgspec lets the Decimal pass unchanged, and Arrow refuses it.
+    Decimals, timestamps and durations have a smaller range in Arrow. If a double is declared, msgspec would round a
+    Decimal. So the type for msgspec lets the Decimal pass unchanged, and Arrow refuses it.
     """
     is_ = pa.types
     kinds = is_.is_decimal(part), is_.is_timestamp(part), is_.is_duration(part), is_.is_floating(part)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Encode", "encoder"]
 
 Encode: TypeAlias = Callable[[Sequence[Any]], Mapping[int, Any]]
-"""Takes n values; returns the raw values by index, without those that would not be decoded to the same value."""
+"""Takes n values; returns their raw values by index, leaving out each value that decoding would not restore exactly."""
 
 
 @lru_cache(maxsize=256)
@@ -28,7 +28,8 @@ def encoder(data_type: pa.DataType, encoding: Encoding) -> Encode:
     """
     Return the function that encodes decoded values of the Arrow type *data_type* as raw values in *encoding*.
 
-    Each value is decoded again and compared, so nothing is stored that another task would read as something else.
+    Each encoded value is decoded again and compared with the original, so a task never reads another value than was
+    stored.
 
     >>> import pyarrow as pa
     >>> encoder(pa.int32(), "text")([7, 8])
@@ -55,7 +56,7 @@ def encoder(data_type: pa.DataType, encoding: Encoding) -> Encode:
 
 
 def _text(value: Any) -> str | bytes:
-    """Return *value* as the text that `decode.py` reads: a scalar as it is written, and JSON for the rest."""
+    """Return *value* as the text that `decode.py` reads: plain text for a scalar, and JSON for any other value."""
     if isinstance(value, str | bytes):
         return value
     if isinstance(value, bool):

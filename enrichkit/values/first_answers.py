@@ -21,22 +21,23 @@ MOST_LOOKS = 200
 """Number of answers after which the check ends, even if few of them were objects."""
 MOST_NAMES = 20
 VALUE = ("", "")
-"""An entry in the set of fields that were seen: an answer had a value at the path that the config names."""
+"""The entry in the set of seen fields which records that an answer had a value at the path that the config names."""
 
 Tree: TypeAlias = "dict[str, Tree]"
-"""The declared fields by name, each with the declared fields inside it."""
+"""The declared fields by name; the value of a field is the tree of the fields declared inside it."""
 Place: TypeAlias = "tuple[str, ...]"
-"""The names that lead to a field from the top of an answer."""
+"""The path of a field in an answer: the names of the enclosing fields from the top down, and its own name."""
 
 _seen: dict[str, set[Place]] = {}
-"""The fields that at least one answer in this process had, by enrichment: later tasks do not check these fields."""
+"""By enrichment, the fields that an answer in this process has had; later tasks do not check these fields again."""
 
 
 class FirstAnswers:
     """
     Compares the fields of the first answers of a task with the declared ones. It lives on the loop thread.
 
-    A field that no answer has would be null in all rows, without an error: a misspelt name looks like an empty source.
+    Without this check, a declared field that no answer has would be null in all rows, without an error: a misspelt name
+    would look like an empty source.
 
     Attributes:
         done: Whether there is nothing left to check.
@@ -51,8 +52,8 @@ class FirstAnswers:
     def __init__(self, source: str, data_type: pa.DataType, encoding: str, enrichment: str) -> None:
         self._source = source
         self._tree = _tree_of(data_type)
-        # The fields of answers in the encoding `text` are not checked: in a mapping of texts, such as a hash of Redis,
-        # no field of one type tells anything of the others.
+        # The fields of answers in the encoding `text` are not checked: in a mapping of texts, such as a Redis hash, the
+        # fields of one answer say nothing about the fields of other answers.
         self._read: Callable[[Any], Any] | None = None
         if encoding in ("json", "python"):
             self._read = msgspec.json.decode if encoding == "json" else lambda answer: answer
@@ -64,9 +65,11 @@ class FirstAnswers:
         self.done = False
 
     def see(self, answers: Mapping[Any, Any]) -> ConfigError | None:
-        """Look at the *answers* of one call; return what is wrong with the declared fields or the path."""
+        """
+        Inspect the *answers* of one call; return an error if they show that a declared field or the path is wrong.
+        """
         if isinstance(answers, Answers) and isinstance(answers.columns, Mapping):
-            self.done = True  # the connector has asked for each field by its name
+            self.done = True  # the connector asked the source for each field by its name
             return None
         for answer in islice(answers.values(), ENOUGH):
             for match in answer if isinstance(answer, list | tuple) else (answer,):
@@ -77,10 +80,11 @@ class FirstAnswers:
 
     def verdict(self, which: str = "") -> ConfigError | None:
         """
-        Return the error in the declared fields or the path that the answers so far show, or None if they show none.
+        Return an error if the answers so far show that a declared field or the path is wrong, otherwise None.
 
         Args:
-            which: The answers, for the message; empty: all answers of the task.
+            which: Words for the inspected answers, for the message. If empty, the message speaks of all answers of the
+                task.
         """
         for path, (count, names) in self._paths.items():
             if VALUE not in self._found:
@@ -88,7 +92,7 @@ class FirstAnswers:
         objects = self._objects.get((), 0)
         for place, count in self._objects.items():
             if count < objects:
-                continue  # some answers lack the object that the fields are in
+                continue  # some answers lack the whole object at this path, so nothing is known of its fields
             absent = [name for name in _inside(self._tree, place) if (*place, name) not in self._found]
             if absent:
                 return self._field_error(which or _all(objects), place, absent)
@@ -112,7 +116,10 @@ class FirstAnswers:
             return
 
     def _walk(self, value: Any, tree: Tree, place: Place) -> None:
-        """Note which fields of *tree* the *value* at *place* has; values in a list are at the place of the list."""
+        """
+        Record which fields of the declared type *tree* occur in *value*, found at the path *place*. The items of a list
+        share the path of the list.
+        """
         if isinstance(value, list | tuple):
             for element in value:
                 self._walk(element, tree, place)
@@ -149,7 +156,10 @@ def _all(count: int) -> str:
 
 
 def _tree_of(data_type: Any) -> Tree:
-    """Return the fields that are declared in *data_type*, also inside lists; {} for a type without fields."""
+    """
+    Return the tree of the fields declared in *data_type*; for a list, the tree of its items. A type without fields
+    gives {}.
+    """
     if pa.types.is_list(data_type):
         return _tree_of(data_type.value_type)
     if not pa.types.is_struct(data_type) or is_variant(data_type):
@@ -158,7 +168,7 @@ def _tree_of(data_type: Any) -> Tree:
 
 
 def _inside(tree: Tree, place: Place) -> Iterator[str]:
-    """Return the names of the declared fields at *place*."""
+    """Return the names of the fields that are declared directly below the path *place*."""
     for name in place:
         tree = tree[name]
     return iter(tree)

@@ -21,10 +21,11 @@ guesses.
 | variant | None, bool, int, float, Decimal, str, UUID, bytes, date, datetime, lists, mappings | any document | JSON |
 | void | None | null | nothing |
 
-None and JSON null are null. An absent field is null, and a field that is not declared is ignored. Of two JSON fields
-with the same name the last one counts. NaN is a value, never a null; JSON has no NaN. A value of type float is rounded
-to 32 bits; no number overflows. Digits beyond microseconds must be zeros. Scalars and arrays of NumPy are treated as
-the Python objects that their `tolist` returns. In a variant a number without an exponent keeps its digits, at most 38.
+None and JSON null are null. An absent field is null, and a field that is not declared is ignored. If a JSON object has
+two fields of the same name, the last one counts. NaN is a value, never a null; JSON has no NaN. A value of Spark's type
+float is rounded to 32 bits; a number that would overflow is refused. Digits beyond microseconds must be zeros. Scalars
+and arrays of NumPy are treated as the Python objects that their `tolist` returns. In a variant, a number without an
+exponent keeps all its digits; there may be at most 38.
 
 A rule takes one value at a time: it is slow, and easy to read. `enrichkit.values.decode` is fast and gives the same
 results.
@@ -60,7 +61,7 @@ __all__ = ["rule"]
 
 def rule(data_type: pa.DataType, encoding: Encoding) -> Rule:
     """
-    Return the rule for one value; raises `ConfigError` for a type that a worker does not build.
+    Return the rule that converts one value to *data_type*; raises `ConfigError` if a worker cannot build this type.
 
     >>> rule(pa.int8(), "text")(b"+12")
     12
@@ -81,7 +82,9 @@ def rule(data_type: pa.DataType, encoding: Encoding) -> Rule:
 
 
 def _part_rule(data_type: pa.DataType, encoding: Encoding) -> Rule:
-    """Return the rule for a part of a value; a part of a JSON document is parsed already."""
+    """
+    Return the rule for a value or a part of it; with the encoding `json`, the rule takes JSON that is parsed already.
+    """
     if not pa.types.is_nested(data_type):
         return plain_rule(data_type, encoding)
     if is_variant(data_type):
@@ -170,7 +173,7 @@ def _struct_rule(data_type: Any, encoding: Encoding) -> Rule:
 
 
 def _convert_part(convert: Rule, value: Any, path: str) -> Any:
-    """Return the converted *value*, None for None; put *path* before the path of an error."""
+    """Return *value* converted, or None for None. If *convert* raises a `MismatchError`, prepend *path* to its path."""
     try:
         return None if value is None else convert(value)
     except MismatchError as error:
@@ -193,7 +196,7 @@ def _parse(value: Any, name: str) -> tuple[str, Any]:
     Return the text of one JSON document, and the parsed document, whose numbers keep all digits.
 
     A byte that is not UTF-8 becomes a lone surrogate. The rule of the part that holds the surrogate refuses it. In a
-    part that is not declared the byte is ignored, as msgspec ignores it.
+    part that is not declared, the byte is ignored, as msgspec ignores it.
     """
     takes = "one JSON document in UTF-8"
     try:
@@ -222,12 +225,12 @@ def _describe_syntax_error(text: str, error: json.JSONDecodeError) -> str:
         return "it begins with a byte order mark"
     if error.msg == "Extra data":
         return f"it goes on after the end of the document at character {error.pos}"
-    # A message of the parser does not quote the text.
+    # The parser's message can be shown, because it does not quote the text.
     return f"it is not JSON ({error.msg} at character {error.pos})"
 
 
 def _parse_int(digits: str) -> int:
-    return int(digits[:400])  # no declared type holds 400 digits, and the time of `int` is quadratic
+    return int(digits[:400])  # no declared type holds 400 digits, and the time that `int` takes is quadratic
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -47,7 +47,7 @@ _INT = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"nan|[+-]?inf(?:inity)?", re.IGNORECASE)
 _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-# The group matches the digits beyond microseconds: only zeros may be dropped.
+# The group matches the digits beyond microseconds, which are dropped if they are zeros, and refused otherwise.
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6}((?<=\.[0-9]{6})[0-9]+)?)?)?"
 _DAY = re.compile(_DATE)
 _TIME_OF_DAY = re.compile(_CLOCK)
@@ -85,7 +85,7 @@ class MismatchError(Exception):
 
 
 class Number(str):
-    """The text of a JSON number with a fraction or an exponent; a decimal gets all of its digits."""
+    """The text of a JSON number with a fraction or an exponent. The text keeps all digits, which a decimal needs."""
 
     __slots__ = ()
 
@@ -108,9 +108,9 @@ class _Leaf:
     Attributes:
         python: The rule for Python objects.
         text: The rule for text.
-        json: Python types of parsed JSON values that `python` converts.
-        json_text: Python types of parsed JSON values that `text` converts.
-        takes: The values that the type takes, in the words of messages: for python, json and text.
+        json: Python types of parsed JSON values that the rule `python` converts.
+        json_text: Python types of parsed JSON values that the rule `text` converts.
+        takes: Descriptions, for messages, of the values that the type takes in the encodings python, json and text.
     """
 
     python: Rule
@@ -130,12 +130,12 @@ def without_numpy(value: Any) -> Any:
 
 
 def describe_kind(value: Any, encoding: Encoding) -> str:
-    """Return the problem of a *value* of a wrong kind, for a `MismatchError`."""
+    """Return the words that name the wrong kind of *value*, as the problem of a `MismatchError`."""
     return f"it is {_JSON_KINDS[type(value)]}" if encoding == "json" else f"it is of type {type(value).__name__}"
 
 
 def describe_non_unicode(error: UnicodeEncodeError) -> str:
-    """Return the problem of a text that UTF-8 cannot encode, for a `MismatchError`."""
+    """Return the words that say why UTF-8 cannot encode a text, as the problem of a `MismatchError`."""
     # Python's error handler surrogateescape decodes a byte that is not UTF-8 to a surrogate in this range.
     is_byte = "\udc80" <= error.object[error.start] <= "\udcff"
     return "it is not UTF-8" if is_byte else "it holds half of a surrogate pair"
@@ -197,7 +197,9 @@ def _bytes_rule(value: Any) -> bytes:
 
 
 def _with_messages(rule: Rule, name: str, takes: str) -> Rule:
-    """Return a rule that does the same as *rule*, but turns exceptions into a `MismatchError` with a whole message."""
+    """
+    Return a rule that does the same as *rule*, but turns exceptions into a `MismatchError` with a complete message.
+    """
 
     def convert(value: Any) -> Any:
         try:
@@ -294,7 +296,7 @@ def _string(value: Any) -> str:
     if isinstance(value, uuid.UUID):
         return str(value)
     text = str.__str__(_require(str, value))
-    text.encode()  # a lone surrogate has no UTF-8
+    text.encode()  # raises for a lone surrogate, which UTF-8 cannot encode
     return text
 
 
@@ -351,7 +353,7 @@ def _float_text(single: bool, text: str) -> float:
 
 
 def decimal_context(precision: int) -> decimal.Context:
-    """Return a context in which a rescaling that loses a digit raises."""
+    """Return a decimal context in which rescaling a number raises if a digit would be lost."""
     return decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
 
 
@@ -360,7 +362,7 @@ def _decimal(exponent: decimal.Decimal, context: decimal.Context, value: Any) ->
         raise MismatchError("it is of type bool")
     number = value
     if not isinstance(value, decimal.Decimal):
-        if _require(int, value).bit_length() > 256:  # a decimal of 38 digits needs 127
+        if _require(int, value).bit_length() > 256:  # a decimal of 38 digits needs 127 bits
             raise MismatchError(_RANGE)
         number = decimal.Decimal(value)
     if not number.is_finite():
@@ -430,7 +432,7 @@ def _datetime(value: Any) -> dt.datetime:
     """
     Return *value* as a plain datetime, not an instance of a subclass.
 
-    pandas has a subclass with nanoseconds, and `NaT`, which is not a time.
+    pandas has a subclass of datetime with nanoseconds, and the value `NaT`, which is not a time.
     """
     if type(value) is dt.datetime:
         return value
@@ -456,8 +458,8 @@ def _wall_clock(value: Any) -> dt.datetime:
 
 
 def _datetime_text(text: str) -> dt.datetime:
-    # msgspec reads a text of RFC 3339 in UTC in a quarter of the time. It rounds a fraction of more than six digits,
-    # but a text of at most 27 characters has no such fraction.
+    # msgspec reads an RFC 3339 timestamp in UTC in a quarter of the time that the code below takes. It rounds a
+    # fraction of more than six digits, but a text of at most 27 characters has no such fraction.
     if text.endswith("Z") and len(text) <= 27:
         try:
             return msgspec.convert(text, dt.datetime)

@@ -12,9 +12,9 @@ The Spark types that can be declared, and the Arrow types that a worker builds f
 | date | date32 | | variant | struct of two binaries |
 | void | null | | | |
 
-Every field is nullable, whatever the declaration says: a lookup may find nothing, and Spark refuses a null in a
-non-null field, but only afterwards. Char and varchar are refused by name, because a worker cannot give a column their
-semantics.
+Every field is nullable, even if the declaration says otherwise: a lookup may find nothing, and Spark would refuse a
+null in a non-null field, but only after the lookup. Char and varchar are refused by name, because a worker cannot give
+a column their semantics.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def arrow_type_of(returns: Returns) -> tuple[DataType, pa.DataType]:
 
 def ddl_of(data_type: DataType) -> str:
     """
-    Return *data_type* as DDL that Spark can parse; `simpleString` does not quote the names of fields.
+    Return *data_type* as DDL that Spark can parse. Spark's `simpleString` would not do, as it does not quote field
+    names.
 
     >>> from pyspark.sql.types import LongType, StructField, StructType
     >>> ddl_of(StructType([StructField("tier", LongType()), StructField("first name", LongType())]))
@@ -144,7 +145,7 @@ def details_of(value: DataType, units: Sequence[str] = ()) -> StructType:
     Return the Spark type of the column with details for values of the type *value*; see `assemble_details`.
 
     Args:
-        value: The type.
+        value: Spark type of one value.
         units: Units in which the source reports the cost of a call; empty if it reports none.
     """
     from pyspark.sql import types as t
@@ -209,7 +210,8 @@ def _parse(ddl: str) -> DataType:
     try:
         return _parse_datatype_string(ddl)
     except (PySparkException, AssertionError, RuntimeError) as error:
-        # Classic Spark and Connect word the error of an absent session differently; neither says why one is needed.
+        # Classic Spark and Connect word the error of an absent session differently; neither message says why a session
+        # is needed.
         if not isinstance(error, PySparkException) or "SESSION" in str(error).partition("]")[0]:
             raise ConfigError(
                 f"returns is {ddl!r}, and DDL is parsed by Spark, but no Spark session is active. Start one first with "
@@ -235,7 +237,7 @@ def _of_arrow(data_type: pa.DataType) -> DataType:
 
 
 def _spark_and_arrow(data_type: DataType, path: str) -> tuple[DataType, pa.DataType]:
-    """Return *data_type* with all fields nullable, and its Arrow type; *path* is its place in the whole type."""
+    """Return *data_type* with all fields nullable, and its Arrow type; *path* is its path in the whole type."""
     from pyspark.sql import types as t
 
     if isinstance(data_type, t.StructType):

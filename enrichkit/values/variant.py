@@ -1,5 +1,6 @@
 """
-Encoding of values as Spark's variant: two binaries, the value, and the names of the fields of all objects in it.
+Encoding of values as Spark's variant, which is two binaries: one holds the value, and the other the names of the fields
+of all objects in it.
 
 The format is https://github.com/apache/parquet-format/blob/master/VariantEncoding.md. PySpark has an encoder, too, but
 only for JSON text; it accepts NaN, rounds a long whole number to a double, and turns 1e400 into infinity.
@@ -96,7 +97,7 @@ def _object(mapping: Mapping[Any, Any], names: dict[str, int], depth: int) -> by
 
 def _sized(ids: bytes, parts: Sequence[bytes], basic: int, id_size: int) -> bytes:
     """
-    Return an object or array: header, number of parts, ids, offsets, parts.
+    Return the bytes of an object or array: header, number of parts, ids, offsets and parts.
 
     Args:
         ids: Encoded ids of the names of an object's fields; empty for an array.
@@ -109,7 +110,7 @@ def _sized(ids: bytes, parts: Sequence[bytes], basic: int, id_size: int) -> byte
         raise MismatchError(_LONG)
     large = len(parts) > 255
     offset_size = _width(size)
-    # The header of an array has no bits for id_size, so the bit for `large` is two places lower.
+    # The header of an array has no bits for id_size, so the bit for `large` is two positions lower.
     flags = (large << 4 | (id_size - 1) << 2) if basic == _OBJECT else large << 2
     header = _BYTE[(flags | (offset_size - 1)) << 2 | basic] + len(parts).to_bytes(4 if large else 1, "little")
     return header + ids + _numbers(accumulate(map(len, parts), initial=0), offset_size) + b"".join(parts)

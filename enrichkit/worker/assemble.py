@@ -144,7 +144,10 @@ def _details(outcomes: Outcomes, data_type: pa.DataType) -> pa.StructArray:
 
 
 def _piece_ends(values: Any, codes: Any) -> Sequence[int]:
-    """Return the ends of the pieces of a column whose rows have the *values* with the indices *codes*."""
+    """
+    Return the row at which each piece of a column ends; the rows of the column hold the *values* at the indices
+    *codes*.
+    """
     # Each value is on at least one row, and each further row holds at most the widest value.
     if values.nbytes + max(0, len(codes) - len(values)) * _widest(values) <= BYTES:
         return [len(codes)]
@@ -159,7 +162,7 @@ def _piece_ends(values: Any, codes: Any) -> Sequence[int]:
 
 
 def _widest(values: Any) -> int:
-    """Return an upper bound of `_sizes`, in a tenth of its time."""
+    """Return an upper bound of the sizes that `_sizes` returns, in a tenth of the time."""
     kind = values.type
     if pa.types.is_struct(kind):
         return 1 + sum(map(_widest, values.flatten()))
@@ -218,7 +221,7 @@ def _concatenate(parts: list[Any]) -> Any:
 def _take_rows(array: Any, codes: Any) -> Any:
     """Return the elements of *array* at *codes*; *array* itself when *codes* are all of its indices in order."""
     # In a table of users, for example, each row has its own key, and the codes count the rows. The sizes of the cached
-    # arrays are powers of two, so that slices of different lengths share one.
+    # arrays are powers of two, so that slices of different lengths share an array.
     if len(array) == len(codes) and codes.equals(_indices(1 << len(codes).bit_length())[: len(codes)]):
         return array
     try:

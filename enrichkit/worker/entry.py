@@ -1,5 +1,6 @@
 """
-The functions that Spark calls on a worker: batches of keys in, a run on the engine of the plan, batches of values out.
+The functions that Spark calls on a worker. Each takes batches of keys, looks the keys up in a run on the engine of the
+plan, and yields batches of values.
 
 A value gets to its row by the code of the row's key, never by the order in which answers arrive: Spark would not notice
 a wrong order.
@@ -97,4 +98,4 @@ def _enrich(plan: Plan, batches: Iterable[Sequence[pa.Array[Any]]]) -> Iterator[
     for part in bridge.process(slices()):
         outcomes = no_rows if part is NOTHING else part.outcomes
         yield from columns_of(outcomes, outcomes.tag, plan.value_type, plan.units)
-        del part, outcomes  # its values may be many, and the next part may take long to come
+        del part, outcomes  # the part may hold many values, and the next part may take long to come

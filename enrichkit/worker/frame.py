@@ -2,9 +2,9 @@
 The worker's half of `enrich_frame`: record batches in, record batches out.
 
 An ordered run yields whole slices, and the rows of a slice leave at once. An unordered run yields the rows of each call
-on their own. These rows are gathered until they fill a batch, until the oldest of them has waited for `LINGER`, or
-until the next input batch is pulled, because that may take long. The columns of the input pass through unchanged,
-whatever their types.
+separately. These rows are gathered until they fill a batch, until the oldest of them has waited for `LINGER`, or until
+the next input batch is pulled, because that may take long. The columns of the input pass through unchanged, whatever
+their types.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["enrich_batches"]
 
 ROWS = 10_000
-"""Rows at which a batch is full; Spark's own default."""
+"""Number of rows at which an output batch is full; Spark's own default."""
 BYTES = 8 * 2**20
-"""Bytes at which a batch is full: the rows of an unordered run are in memory twice while they are gathered."""
+"""Bytes at which an output batch is full. While the rows of an unordered run are gathered, they are in memory twice."""
 LINGER = 0.02
 """Most seconds that a row with an outcome waits for other rows of its batch."""
 
@@ -67,7 +67,8 @@ def _ordered(
         if part is NOTHING:
             yield None
             continue
-        # A call that outlives its timed-out rows keeps their outcomes; without the tag it does not keep the input.
+        # A call that outlives its timed-out rows keeps their outcomes in memory. Without the tag, the outcomes do not
+        # keep the input batch, too.
         tag, part.outcomes.tag = part.outcomes.tag, None
         yield from _output(task, plan, tag.batch, part.outcomes, tag.codes)
         del part, tag  # the part may hold many values, and the next part may take long to come
@@ -76,7 +77,9 @@ def _ordered(
 def _unordered(
     task: FrameTask, plan: Plan, bridge: Bridge, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch | None]:
-    """Yield the enriched rows in full batches, or when the oldest row has waited; None when no row is ready."""
+    """
+    Yield the enriched rows in full batches, or when the oldest row has waited for `LINGER`; None when no row is ready.
+    """
     ready = _ReadyRows(task, plan)
     for part in bridge.process(unordered_slices(task, plan, bridge, batches)):
         if part is not NOTHING:
@@ -110,7 +113,7 @@ class _ReadyRows:
     def add(self, part: Part) -> None:
         """Add the rows of *part*; a barrier has no rows."""
         if part.rows:
-            # The rows with a null key come as a part without keys; their index is the one behind the last key.
+            # The rows with a null key come as a part without keys. Their index is the number of keys, which no key has.
             self._indices.setdefault(part.outcomes, []).extend(part.indices or (len(part.outcomes.keys),))
             self._rows += part.rows
             self._bytes += part.bytes + part.rows * part.outcomes.tag.row_bytes
@@ -139,12 +142,12 @@ class _ReadyRows:
                 codes = pa.array([None if place == len(indices) else place for place in places], pa.int32())
             selected = select_outcomes(outcomes, indices, len(places))
             for index in indices:
-                outcomes.values[index] = None  # the slice may stay for a slow row, and would keep the value
+                outcomes.values[index] = None  # a slow row may keep the slice, and so the value, in memory
             for output in _output(self._task, self._plan, batch, selected, codes):
                 batches.append(output)
                 rows += output.num_rows
                 size += output.nbytes
-                if rows >= ROWS or size >= BYTES:  # not after the loop, because a row may have very many matches
+                if rows >= ROWS or size >= BYTES:  # inside the loop, because a row may have very many matches
                     yield from _merge_batches(batches)
                     batches, rows, size = [], 0, 0
         yield from _merge_batches(batches)

@@ -25,7 +25,8 @@ class Slice:
     A slice of the rows of one input batch: the tag of the slice's outcomes.
 
     Attributes:
-        batch: The rows that have not left; also the rows that have left, while they are at most half of the batch.
+        batch: The rows that have not left, and also rows that have left, as long as these are at most half of the
+            batch.
         codes: For each row the index of its key; null where the key is null.
         counts: Number of rows of each key; for unordered runs only, None before `sort`.
         row_bytes: Estimated bytes of one row; for unordered runs only.
@@ -53,7 +54,7 @@ class Slice:
         """
         Remove and return the rows of the keys with *indices*, and for each row the position of its key in *indices*.
 
-        The index behind that of the last key stands for the rows with a null key.
+        In *indices*, the number of keys stands for the rows with a null key.
         """
         rows: list[int] = []
         places: list[int] = []
@@ -93,7 +94,7 @@ def unordered_slices(
     task: FrameTask, plan: Plan, bridge: Bridge, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Outcomes | Mark]:
     """Yield the rows of *batches* in slices that the window allows, with the barriers and pauses between them."""
-    last: Any = None  # barrier value of the row before
+    last: Any = None  # barrier value of the previous row
     for batch in batches:
         ends = [batch.num_rows]
         if task.barrier is not None:

@@ -1,4 +1,7 @@
-"""The journal of a task as a stage before the source: what it holds is not asked for, and answers are written to it."""
+"""
+The journal of a task as a stage before the source: keys whose answers it holds are not asked for, and new answers are
+written to it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ __all__ = ["JournalStage", "journal_stage"]
 
 _log = logging.getLogger("enrichkit")
 _told: set[str] = set()
-"""The paths of the journals of which this process has logged that it does not use them any more."""
+"""The paths of the journals that failed and about which this process has logged a warning."""
 
 
 def journal_stage(plan: Plan, key_columns: Sequence[pa.Array[Any]], info: TaskInfo) -> JournalStage | None:
@@ -40,7 +43,7 @@ def journal_stage(plan: Plan, key_columns: Sequence[pa.Array[Any]], info: TaskIn
         info: The Spark task.
 
     Raises:
-        ConfigError: A batch job whose journal has no `run_id` and is not `shared`.
+        ConfigError: The journal of a batch job has no `run_id` and is not `shared`.
         TaskFailedError: The journal cannot be read, and its `on_error` is `"fail"`.
     """
     journal = plan.options.journal
@@ -110,7 +113,10 @@ class JournalStage(Stage):
         return found
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Take answers for the next `flush`. In a journal the first answer counts, so *late* answers replace none."""
+        """
+        Hand answers to the journal's writer. In a journal, the first answer of a key counts, so *late* answers replace
+        none.
+        """
         answers = list(values)
         flags = [value is not MISS for value in answers]
         if not all(flags):
@@ -131,7 +137,9 @@ class JournalStage(Stage):
             self._uploads.shutdown()
 
     def off(self, error: JournalError) -> TaskFailedError | None:
-        """Stop using the journal because of *error*; return the error that fails the task, None: the task goes on."""
+        """
+        Stop using the journal because of *error*; return the error that fails the task, or None if the task goes on.
+        """
         self.active = False
         if self._journal.on_error == "fail":
             return TaskFailedError(

@@ -47,7 +47,7 @@ _PYTHON_KINDS: tuple[tuple[Any, type], ...] = (
     (pa.types.is_timestamp, dt.datetime),
     (pa.types.is_time, dt.time),
     (pa.types.is_duration, dt.timedelta),
-    (lambda data_type: True, bytes),  # of the types that are keys, binary ones are left
+    (lambda data_type: True, bytes),  # all other types of keys are binary
 )
 _PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary(), pa.null(): pa.string()}
 _INVERTS = "inverse_permutation" in pc.list_functions()  # pyarrow 20; 2 ns per element, and sorting takes 40
@@ -108,7 +108,7 @@ def kinds_of(columns: Sequence[pa.Array[Any]]) -> str | None:
     """
     Return a text that is different for types whose keys Python treats as equal: `1`, `1.0`, `1.00` and `True`.
 
-    None when a column has no type: a column of nulls that comes from pandas.
+    Return None if a column has no type. This is the case for a column of nulls that comes from pandas.
 
     >>> kinds_of([pa.array([1]), pa.array([1.0]), pa.array(["a"])]) == kinds_of([pa.array([1])] * 3)
     False
@@ -201,7 +201,8 @@ def _normalize(column: Any) -> Any:
     if pa.types.is_date64(data_type):
         return column.cast(pa.date32())
     if pa.types.is_time(data_type):
-        # Spark and Python have microseconds. The cast raises for a finer time, which would equal another one in Python.
+        # Spark and Python have microseconds. The cast raises for a finer time, because Python could not tell it from
+        # another time.
         return column.cast(pa.time64("us"))
     if pa.types.is_timestamp(data_type) and data_type.unit != "ns":
         return column.cast(pa.timestamp("us", data_type.tz and "UTC"))

@@ -69,7 +69,7 @@ def _not_a_list(value: Any) -> PermanentError:
 
 def select_outcomes(outcomes: Outcomes, indices: Sequence[int], rows: int) -> Outcomes:
     """
-    Return the outcomes of the keys with *indices*, as those of a slice of *rows* rows.
+    Return the outcomes of the keys with *indices*, as the outcomes of a slice of *rows* rows.
 
     *indices* may name a key several times, or not at all.
     """
@@ -98,7 +98,8 @@ def explode_matches(
         codes: For each row the index of its key; null where the key is null.
         size: Most output rows of a piece.
         most_bytes: Most bytes of the output rows in a piece that come from rows with several matches.
-        row_bytes: Returns the bytes of the row with a number; None: *size* alone limits a piece.
+        row_bytes: Function that takes the number of an input row and returns the row's size in bytes; None: *size*
+            alone limits a piece.
 
     Returns:
         The outcomes: one for each match, and one without a value for each key without a match. And an iterator over the
@@ -129,7 +130,10 @@ def _pieces(
     most_bytes: int,
     row_bytes: Callable[[int], int] | None,
 ) -> Iterator[tuple[list[int], list[int | None]]]:
-    """Yield the output rows in pieces; see `explode_matches`. *numbers_of_key*: indices of the outcomes of each key."""
+    """
+    Yield the output rows in pieces; see `explode_matches`. *numbers_of_key* holds the indices of the outcomes of each
+    key.
+    """
     rows: list[int] = []
     numbers: list[int | None] = []
     size_in_bytes = 0

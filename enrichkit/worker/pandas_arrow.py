@@ -16,7 +16,7 @@ from .keys import key_type_error, key_year_error
 __all__ = ["frame_of", "keys_of"]
 
 _NAN = np.float32("nan")
-"""A NaN that pyarrow keeps in objects from pandas, where it would turn the NaN of a Python float into a null."""
+"""A NaN that pyarrow keeps when it converts objects from pandas. A NaN that is a Python float would become a null."""
 
 
 def keys_of(columns: Sequence[pd.Series]) -> list[pa.Array[Any]]:
@@ -40,8 +40,8 @@ def keys_of(columns: Sequence[pd.Series]) -> list[pa.Array[Any]]:
 
 def _key_array(column: pd.Series, texts: pd.Series, instants: pd.Series) -> pa.Array[Any]:
     if texts.notna().any():
-        # As a view, because a text of Spark may hold bytes that are not UTF-8; the connector decides what to do with
-        # such a text.
+        # The conversion is a view, which checks nothing, because a text of Spark may hold bytes that are not UTF-8; the
+        # connector decides what to do with such a text.
         return pa.array(texts, pa.binary(), from_pandas=True).view(pa.string())
     if instants.notna().any():
         return _parse_timestamps(instants)
@@ -107,7 +107,7 @@ def _holds_nan(array: Any) -> bool:
 
 
 def _convert(value: Any, data_type: Any) -> Any:
-    """Return *value* with maps as dicts, variants as PySpark's, and each NaN as `_NAN`, at any depth."""
+    """Return *value* with maps as dicts, variants as PySpark's `VariantVal`, and each NaN as `_NAN`, at any depth."""
     if value is None:
         return None
     if pa.types.is_map(data_type):  # a list of pairs: to_pylist can make dicts only since pyarrow 20

@@ -16,7 +16,7 @@ from typing import Any
 
 __all__ = ["SparkSocket", "spark_socket"]
 
-# POLLRDHUP, which only Linux has, reports a peer that has closed its side. Elsewhere POLLHUP and POLLERR, which are
+# POLLRDHUP, which only Linux has, reports a peer that has closed its side. Elsewhere, POLLHUP and POLLERR, which are
 # always reported, come when the peer has closed the whole socket.
 CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
@@ -46,7 +46,7 @@ class SparkSocket:
 
     def flush(self) -> None:
         """
-        Send the rows that PySpark has written. On Spark's thread only.
+        Send the rows that PySpark has written. This is called on Spark's thread only.
 
         Raises:
             OSError: The JVM has closed the socket.
@@ -54,7 +54,7 @@ class SparkSocket:
         self._stream.flush()
 
     def gone(self) -> bool:
-        """Return whether the JVM has closed the socket. From any thread; it does not wait."""
+        """Return whether the JVM has closed the socket. It may be called on any thread, and does not wait."""
         return bool(self._poll.poll(0))
 
     def took_all(self) -> None:
@@ -67,7 +67,7 @@ def spark_socket(enrichment: str) -> SparkSocket | None:
     Return the socket of the task that runs on this thread; None outside of a Spark worker.
 
     PySpark has no public name for the writer. It is the variable `outfile` of the function of `pyspark.worker` that
-    runs the task: `main` up to PySpark 4.2, `invoke_udf` since.
+    runs the task: `main` up to PySpark 4.2, `invoke_udf` in newer versions.
     """
     frame: Any = sys._getframe()
     while frame is not None:

@@ -47,7 +47,7 @@ __all__ = ["KeySlice", "begin", "key_slices", "keys_of"]
 RunT = TypeVar("RunT", bound=Run)
 
 _row_bytes: dict[str, BytesEach] = {}
-"""How many bytes the values of a row take, as the tasks of this process have found out, by enrichment."""
+"""For each enrichment, how many bytes the values of a row take, as the tasks of this process have measured."""
 
 
 def begin(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool = True) -> Bridge:
@@ -136,14 +136,14 @@ def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) 
         intersects if ordered else None,
         spark_socket(plan.cache_key),
         ObservedTask(plan, info),
-        # Two rounds of small calls, because the size of the answers is not known yet.
+        # While the size of the answers is not known, the window begins with the rows of two rounds of small calls.
         first=2 * plan.capacity * few if few is not None and row_bytes.each is None else start,
         row_bytes=row_bytes,
     )
 
 
 def _cache(plan: Plan, loop: LoopThread, secrets: str, key_columns: Sequence[pa.Array[Any]]) -> AnswerCache | None:
-    """Return the cache of the source for keys of the types of *key_columns*; None without the option."""
+    """Return the cache of the source for keys of the types of *key_columns*; None if the option `cache` is not set."""
     options = plan.options.cache
     if options is None:
         return None
@@ -163,7 +163,7 @@ def _cache(plan: Plan, loop: LoopThread, secrets: str, key_columns: Sequence[pa.
 
 
 def _journal(plan: Plan, key_columns: Sequence[pa.Array[Any]], info: TaskInfo) -> JournalStage | None:
-    """Return the journal of the task; None without the option."""
+    """Return the journal of the task; None if the option `journal` is not set, or the journal cannot be used."""
     if plan.options.journal is None:
         return None
     from .journaled import journal_stage
@@ -199,7 +199,7 @@ def _run_maker(
 
     def make_run(emit: Callable[[Any], None]) -> Run:
         engine = loop.engine(plan.engine_key + secrets, lambda: _engine(plan))
-        with ExitStack() as cleanup:  # closes what was made before, when making a later part raises
+        with ExitStack() as cleanup:  # if making a part raises, it closes the parts that were made before
             fallbacks = []
             for make_fallback in make_fallbacks:
                 fallbacks.append(make_fallback())
@@ -268,7 +268,7 @@ def _side_run(
     task: TaskInfo,
     emit: Callable[[Any], None],
 ) -> RunT:
-    """Return an unordered run beside that of *plan*, which asks the source *of* with *options*."""
+    """Return an unordered run beside the main run of *plan*. It asks the source of the plan *of*, with *options*."""
     return kind(
         engine,
         of.source,
@@ -286,7 +286,7 @@ def _side_run(
 def _table_maker(
     plan: Plan, loop: LoopThread, secrets: str, key_columns: Sequence[pa.Array[Any]], decode: Decode, encoding: Any
 ) -> Callable[[], Table] | None:
-    """Return the function that finds or makes the loaded table on the loop thread; None: the run has no table."""
+    """Return the function that finds or makes the loaded table on the loop thread; None if the run has no table."""
     preload, kinds = plan.options.loads, kinds_of(key_columns)
     if preload is None or kinds is None:  # a column of nulls from pandas: the type of the keys is not known yet
         return None
@@ -377,7 +377,9 @@ def _engine(plan: Plan | SidePlan) -> Engine:
 
 
 def _call_run(content_key: str, run: str, task: TaskInfo) -> str:
-    """Return the fingerprint of a source and the run, which is the same in each replay; empty: nobody needs it."""
+    """
+    Return the fingerprint of a source and the run, which is the same in each replay; empty if no connector needs it.
+    """
     if not (content_key and run):
         return ""
     name = f"run={run}" if task.query_id is None else f"query={task.query_id},batch={task.batch_id}"
@@ -388,7 +390,7 @@ def _secrets_digest(plan: Plan | SidePlan) -> str:
     """
     Return a digest of the resolved secrets, so that users whose secrets differ share no engine and no cache.
 
-    Of a secret that expires only the reference counts: a new token does not mean another user, and all tasks of the
+    A secret that expires counts by its reference only: a new token does not mean another user, and all tasks of the
     process use the same one.
     """
     digest = hashlib.sha256()

@@ -1,8 +1,8 @@
 """
 The page of a monitor: hand-written HTML, CSS and JavaScript without a build step, and the same page as one file.
 
-The page gets a `View` (`../view.py`), from the server or from an element in the file, and shows it. All that it shows
-may come from elsewhere, such as names and messages of errors, and becomes text, never HTML.
+The page gets a `View` (`../view.py`), from the server or from an element in the file, and shows it. Names, error
+messages and all else that the page shows may be untrusted data, so it is inserted as text, never as HTML.
 """
 
 from __future__ import annotations

@@ -108,7 +108,11 @@ class AnswerChecks(Fixtures):
         )
 
     def test_keys_in_columns_get_the_same_answers(self, source: Source) -> None:
-        """Look at how `Keys.columns` are read: they may be slices of longer arrays. Without `key_columns`: tuples."""
+        """
+        Look at how `Keys.columns` are read: the columns may be slices of longer arrays.
+
+        A connector without `key_columns` gets a tuple of keys instead.
+        """
         keep = source.keys[::-1][: source.connector.max_batch_size - 1]
         for key in (None, source.missing, *source.hostile_keys()):
             keys = source.as_the_engine_passes(source.group[::-1] if key is None else [*keep, key])
@@ -170,7 +174,7 @@ class AnswerChecks(Fixtures):
         self._assert_right_or_refused(source, keys)
 
     def test_a_key_that_comes_twice_is_answered_or_refused(self, source: Source) -> None:
-        """Look for answers that are assigned by position: the engine never repeats a key in a call, others may."""
+        """Look for answers that are assigned by position: the engine never repeats a key, other callers may."""
         for key in source.keys:
             self._assert_right_or_refused(source, [key, source.keys[0], key])
 
@@ -199,7 +203,7 @@ class AnswerChecks(Fixtures):
         )
 
     def _assert_right_or_refused(self, source: Source, keys: list[Key]) -> None:
-        """Assert that `fetch_many` answers all of *keys*, a group that the engine never makes, or raises our error."""
+        """Assert that `fetch_many` answers all of *keys*, a group that the engine never makes, or refuses them."""
         try:
             answers = source.fetch(keys)
         except ConnectorError:

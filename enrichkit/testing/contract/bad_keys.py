@@ -78,7 +78,7 @@ def _searched(source: Source, keys: list[Key]) -> dict[Key, Any]:
 
 
 def _is_error(source: Source, answer: Any) -> bool:
-    """Return whether *answer* is an error for the engine, which decodes it if it is JSON or text."""
+    """Return whether *answer* is a permanent failure, or a value that the engine cannot decode as JSON or text."""
     if isinstance(answer, Failure):
         return isinstance(answer.error, PermanentError)
     try:

@@ -110,7 +110,7 @@ class Fixtures:
         proxy: FaultProxy | None,
     ) -> Iterator[Network | None]:
         """
-        The connector with the fault proxy before its server, not open yet; None if the source is not a server.
+        The unopened connector, with the fault proxy between it and its server; None if the source is not a server.
 
         Without an address the fixture asserts that the connector opens no connections.
         """

@@ -231,7 +231,7 @@ class CallChecks(Fixtures):
 
 
 def _end_of(task: asyncio.Task[Any]) -> str:
-    """Return how *task* ended, as the end of a sentence "the call"."""
+    """Return how *task* ended, as words that complete a sentence that begins with "the call"."""
     if not task.done():
         return "did not end"
     if task.cancelled():

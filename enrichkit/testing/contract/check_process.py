@@ -1,7 +1,8 @@
 """
-The code of the fork server and of its forks. A fork is the process of a check: it calls a job, and sends its exception.
+The code of the fork server and of its forks. Each fork is the process of one check: it calls a job, and sends the
+exception of the job to pytest.
 
-`fork_server` is the code on the side of pytest.
+The module `fork_server` has the code that runs in pytest.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class RemoteProxy:
-    """The fault proxy as the process of a check has it: each use of a method or an attribute is a message to pytest."""
+    """A stand-in for the fault proxy in a check's process: each use of a method or attribute is a message to pytest."""
 
     def __init__(self, channel: Connection) -> None:
         self._channel = channel
@@ -54,7 +55,7 @@ class RemoteProxy:
 
 
 class _Method:
-    """The type of the answer that says that an attribute is a method."""
+    """The type of the answer "this attribute is a method"."""
 
     def __reduce__(self) -> str:
         return "METHOD"  # the name of the only instance
@@ -89,7 +90,7 @@ def serve(requests: socket.socket, parent: int) -> None:
             os.close(fd)
         requests.sendall(NUMBER.pack(pid))
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        with contextlib.suppress(ProcessLookupError):  # it has left no process of its own
+        with contextlib.suppress(ProcessLookupError):  # the job has left no process behind
             os.killpg(pid, signal.SIGKILL)
         requests.sendall(NUMBER.pack(code))
 
@@ -107,7 +108,7 @@ def _work(channel_fd: int, output: int) -> NoReturn:
         channel = Connection(channel_fd)
         failure, text = None, ""
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")  # pytest has the filters
+            warnings.simplefilter("always")  # pytest filters the warnings later
             try:
                 job, environment, folder = channel.recv()
                 os.environ.update(environment)
@@ -125,10 +126,10 @@ def _work(channel_fd: int, output: int) -> NoReturn:
 
 
 def _portable(error: BaseException) -> BaseException:
-    """Return *error*, or an `AssertionError` that says the same if pickle cannot send it."""
+    """Return *error*; if pickle cannot copy it, return an `AssertionError` with the same message."""
     try:
         copy: BaseException = pickle.loads(pickle.dumps(error))  # noqa: S301  # the data is our own
-    except Exception:  # noqa: BLE001  # whatever the class of the exception does
+    except Exception:  # noqa: BLE001  # the exception's class may raise anything
         return AssertionError(f"{type(error).__name__}: {error}")
     return copy
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["FaultChecks"]
 
-CLOSING = 0.5  # seconds within which the proxy has heard of the end of a connection
+CLOSING = 0.5  # seconds within which the proxy notices that a connection has ended
 CUTS = (0, 1, 2, 5, 9, 17, 33, 65)  # bytes that pass before a connection ends; the largest may be the whole answer
 
 
 class FaultChecks(Fixtures):
     """
-    The engine retries only a `TransientError`, so an error that may be over in a moment must be one.
+    The engine retries only a `TransientError`, so each error that may pass by itself must be a `TransientError`.
 
     As the engine does, the checks repeat a call after a transient error until the source answers.
     """
@@ -117,7 +117,7 @@ class FaultChecks(Fixtures):
 
     @needs_network
     def test_an_idle_connection_that_was_lost_is_replaced(self, network: Network) -> None:
-        """Look at an idle connection in the pool that the server has closed."""
+        """Look at how the pool treats an idle connection that the server has closed."""
         network.open()
         for _ in range(3):
             network.look_up(network.group)

@@ -1,10 +1,10 @@
 """
-A process for each check that plays with faults, so that a client package that crashes fails one check only.
+A process for each check that injects faults, so that a client package that crashes fails only one check.
 
 The processes are forks of a fork server: a fork of pytest that was made before the first test, and so has neither
 threads nor connections nor Spark. A later fork of pytest itself would inherit locks that threads of pytest hold, but
-not the threads that release these locks. All that a fixture has made stays in the process of pytest: the servers, and
-the fault proxy, which a check uses through a stand-in. The code that runs in the forks is in `check_process`.
+not the threads that release these locks. Everything that a fixture creates stays in the process of pytest: the servers,
+and the fault proxy, which a check uses through a stand-in. The code that runs in the forks is in `check_process`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _FRAMES_OF_PYTEST = re.compile(r'  File "[^"\n]*check_process\.py".*?(?=\n\n|\Z)
 
 class ForkServer:
     """
-    A process that forks a process for each job, and tells how the fork ended. It ends with pytest, however pytest ends.
+    A process that forks a child for each job, and reports how the child ended. It ends with pytest, however pytest
+    ends.
     """
 
     running: ForkServer | None = None
@@ -72,7 +73,8 @@ class ForkServer:
 
     def run(self, name: str, job: bytes, proxy: Any, modules: Iterable[str] = ()) -> None:
         """
-        Call *job* in a process of its own, with a stand-in for *proxy*, and raise what it raises.
+        Call *job* in a process of its own, with a stand-in for *proxy*, and raise the exception that *job* raises, if
+        any.
 
         The output of the process and its warnings become output and warnings of this process.
 
@@ -80,7 +82,8 @@ class ForkServer:
             name: The name of the check, for messages.
             job: A pickled function with one argument, the stand-in.
             proxy: The object whose methods and attributes the stand-in has; it stays in this process.
-            modules: Names of modules that the fork server imports first, so that not every process has to.
+            modules: Names of modules that the fork server imports first, so that the process of each check need not
+                import them.
 
         Raises:
             AssertionError: The process ended before *job* did.
@@ -133,7 +136,7 @@ class _ProcessTraceback(Exception):
 
 
 def _attend(channel: Connection, data: bytes, proxy: Any) -> Any:
-    """Send the job, do what it asks of *proxy*, and return its result; None if the process ended without a result."""
+    """Send the job, make its calls of *proxy*, and return its result; None if the process ended without a result."""
     try:
         channel.send_bytes(data)
         while isinstance(request := channel.recv(), tuple):
@@ -148,7 +151,7 @@ def _attend(channel: Connection, data: bytes, proxy: Any) -> Any:
 
 
 def _obituary(name: str, code: int, printed: str) -> str:
-    """Return what is wrong with a connector whose process ended with the exit code *code*."""
+    """Return the message of the check *name*, whose process ended early, with the exit code *code*."""
     how = signal.Signals(-code).name if code < 0 else f"the exit code {code}"
     stacks = _STACKS.search(printed.partition("\n\nExtension modules:")[0])
     return (

@@ -85,7 +85,8 @@ class LifecycleChecks(Fixtures):
 
     def test_a_forked_process_makes_its_own(self, source: Source) -> None:
         """
-        Look for connections, threads and caches of the module: Spark forks its workers, and both processes go on.
+        Look for connections, threads and caches of the module: Spark forks its workers, and parent and child both go
+        on.
 
         If the client package cannot be used in both processes, the connector must raise a `FatalError` in the child.
         The child must not hang.
@@ -170,7 +171,7 @@ class LifecycleChecks(Fixtures):
 
     @needs_network
     def test_close_ends_its_connections(self, network: Network) -> None:
-        """Look at `close`: it must close every connection to the server, also those of failed and cancelled calls."""
+        """Look at `close`: it must close every connection to the server, even after failed and cancelled calls."""
         network.open()
         network.look_up(network.keys)
         with network.frozen():
@@ -244,7 +245,7 @@ def failure_in_a_fork(function: Callable[[], str], seconds: float) -> str | None
                 os.waitpid(pid, 0)
                 return f"did not end within {seconds:g} s"
             time.sleep(0.002)
-        os.set_blocking(ours, False)  # a process that the child has left behind may still hold the other end
+        os.set_blocking(ours, False)  # a process that the child has left behind may still hold the pipe's other end
         text = (pipe.read() or b"").decode()
     code = os.waitstatus_to_exitcode(result[1])
     return text or (f"ended with the exit code {code}" if code else None)

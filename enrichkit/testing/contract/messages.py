@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["raised", "short", "told"]
 
-_CHARACTERS = 300  # of a value
+_CHARACTERS = 300  # most characters of a value that a message shows
 _MISTAKES = 3  # most mistakes of one call that a message names
 
 

@@ -25,7 +25,7 @@ Check = TypeVar("Check", bound=Callable[..., None])
 
 def needs_network(check: Check) -> Check:
     """
-    Decorate a check that needs the fixture `network`; without one the check passes.
+    Decorate a check that needs the fixture `network`; without a network the check passes.
 
     A source that is not a server has no network. In its place the fixture `network` asserts that the connector opens no
     connection that could fail.
@@ -44,8 +44,8 @@ def cancels(check: Check) -> Check:
     """
     Decorate a check that needs the fixture `source` and cancels calls.
 
-    A source that is no server may be a part of this process, such as a double of a client package; the check of such a
-    source runs here.
+    A source that is no server may be a part of this process, such as a double of a client package. The check of such a
+    source therefore runs in this process.
     """
 
     @functools.wraps(check)
@@ -95,8 +95,8 @@ def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
     try:
         ForkServer.start().run(check.__name__, job, proxy, kind.requires)
     except Exception:
-        # pytest shows the code of a failed check, and so its docstring, only for a check in its own process. It shows
-        # what was written to stderr in any case.
+        # pytest shows the code of a failed check, and so its docstring, only if the check ran in the process of pytest.
+        # pytest always shows what was written to stderr.
         sys.stderr.write(f"{check.__name__}: {inspect.cleandoc(check.__doc__ or '')}\n")
         raise
     return True

@@ -57,7 +57,7 @@ class SecretChecks(Fixtures):
 
 
 def _secret_fields(config: ConnectorConfig) -> list[dataclasses.Field[Any]]:
-    """Return the fields that may hold a secret: hidden fields, those with a name for secrets, and those with a URL."""
+    """Return the fields that may hold a secret: fields without repr, with a name for secrets, or with a URL."""
     return [
         field
         for field in own_fields(config)

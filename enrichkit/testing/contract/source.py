@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Network", "Source", "keys_of_other_types", "parts_of", "with_address"]
 
 # Most of these keys try to be read as something other than a key: as SQL or one of its patterns, a template, a path or
-# query, or a command in the protocols of Redis and HTTP. The other ones cannot be encoded, or end a C string.
+# query, or a command in the protocols of Redis and HTTP. The other keys cannot be encoded, or end a C string.
 _HOSTILE_TEXTS = (
     "",
     " ",
@@ -106,7 +106,7 @@ class Source(Bench):
         }
 
     def unknown_keys(self, count: int) -> list[Key]:
-        """Return *count* unknown keys, variants of the missing key; fewer if its type has not so many values."""
+        """Return *count* unknown keys, variants of the missing key; fewer if its type has too few values."""
         keys = dict.fromkeys(
             (self.missing, *(_next_to(self.missing, n) for n in range(1, count + len(self.known) + 1)))
         )
@@ -172,7 +172,7 @@ class Network(Source):
 
 def with_address(connector: Connector[Any], address: tuple[str, int], to: tuple[str, int]) -> Connector[Any]:
     """
-    Return a connector like *connector* whose config has the address *to* wherever it had *address*.
+    Return a connector like *connector* in whose config the address *to* replaces *address*.
 
     Raises:
         AssertionError: The config does not hold *address*.
@@ -231,7 +231,7 @@ def _in_columns(keys: Sequence[Key]) -> Keys:
 
 
 def _next_to(key: Key, n: int) -> Key:
-    """Return the *n*-th variant of *key*: the key itself changes, or its first part that is not a bool."""
+    """Return the *n*-th variant of *key*; of a tuple, only the first part that is not a bool is varied."""
     if isinstance(key, tuple):
         at = next((i for i, part in enumerate(key) if not isinstance(part, bool)), 0)
         return (*key[:at], _next_to(key[at], n), *key[at + 1 :])

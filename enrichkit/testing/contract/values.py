@@ -48,7 +48,7 @@ class ValueChecks(Fixtures):
             )
 
     def test_the_values_are_in_the_declared_encoding(self, source: Source) -> None:
-        """Look at `encoding`: with `"json"` a value is bytes, with `"text"` bytes or str, or a mapping of those."""
+        """Look at `encoding`: with `"json"` a value is bytes, with `"text"` bytes, str, or a mapping of such values."""
         plain: tuple[type, ...] = {"json": (bytes,), "text": (bytes, str)}.get(source.connector.encoding, (object,))
         for answer in source.look_up(source.keys).values():
             parts = answer.values() if isinstance(answer, Mapping) and source.connector.encoding == "text" else [answer]
@@ -75,7 +75,7 @@ class ValueChecks(Fixtures):
         )
 
     def test_what_is_stored_ends_with_its_time(self, source: Source) -> None:
-        """Look at the unit of *ttl*, which is seconds, also fractions; None means that the value never expires."""
+        """Look at the unit of *ttl*: seconds, which may be fractions; None means that the value never expires."""
         if not self._stores(source) or not source.connector.stores_ttl:
             return
         value = source.fetch(source.keys[:1])[source.keys[0]]
@@ -109,7 +109,7 @@ class ValueChecks(Fixtures):
         )
 
     def test_nothing_is_listed_twice(self, source: Source) -> None:
-        """Look at `scan`: it must yield each key once, also where two pages have it."""
+        """Look at `scan`: it must yield each key once, even if two pages have it."""
         keys = self._listed(source) or []
         twins = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
         assert not twins, (

@@ -23,8 +23,9 @@ def named_address(base: str, reference: Any, secrets: Collection[str] = ()) -> s
     """
     Return the address that a response to a request to *base* names, or the reason why that address is not asked.
 
-    The client's own parser joins and compares the addresses, because two parsers may find two hosts in one text. The
-    error is returned and not raised, because the frame of this function holds what the service has sent.
+    The client's own parser joins and compares the addresses, because two parsers may find different hosts in the same
+    text. The error is returned and not raised, because a traceback may show the variables of this frame, which hold
+    what the service has sent.
 
     Args:
         base: Address of the request.

@@ -1,4 +1,4 @@
-"""One request, as the steps before the client pass it on: those of pages, redirects, tokens and secrets."""
+"""One request, as the steps for pages, redirects, tokens and secrets pass it on to the client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Asking", "Headers", "Send"]
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
-"""The headers of one request besides those of the client, which all requests have."""
+"""The headers of one request, without the headers that the client adds to all requests."""
 
 
 class Asking(NamedTuple):
@@ -28,8 +28,8 @@ class Asking(NamedTuple):
         timeout: Seconds until the request ends.
         headers: Headers of this request.
         limit: Most bytes of the response; None: `max_bytes`.
-        token: Token to send along.
-        method: Method; None: that of the config.
+        token: Token to send with the request; None: no token.
+        method: Method; None: the method of the config.
     """
 
     client: Client | None

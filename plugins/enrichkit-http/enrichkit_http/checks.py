@@ -32,13 +32,13 @@ __all__ = [
     "statuses",
 ]
 
-# RFC 3986 without the fragment. The client's URL parser would rewrite any other character.
+# Finds a character that RFC 3986 does not allow outside a fragment. The client's URL parser would rewrite it.
 _NOT_IN_URL = re.compile(r"[^A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%{}-]|%(?![0-9A-Fa-f]{2})").search
 _HOST_NAME = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?)*"
 ).fullmatch
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)").fullmatch
-# msgspec, which finds the fields, takes no quote, backslash or control character in a name.
+# msgspec, which finds the fields, accepts no quote, backslash or control character in the name of a field.
 _PATH = re.compile(r"[^.\[\]\"\\\x00-\x1f]+(?:\.[^.\[\]\"\\\x00-\x1f]+)*").fullmatch
 # Matches names of query parameters and form fields that look like credentials; `sort_key` does not.
 _IN_QUERY = re.compile(
@@ -129,7 +129,7 @@ def is_local(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host.lower() == "localhost"
-    # Python itself looks at the IPv4 address inside an IPv6 address only from 3.13 on.
+    # `is_loopback` itself inspects the IPv4 address inside an IPv6 address only from Python 3.13 on.
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 

@@ -1,8 +1,8 @@
 """
 The HTTP client, and the reading of its responses.
 
-pyreqwest (Rust: reqwest, hyper, rustls) speaks the protocol and reads responses on a thread of its own. The behaviours
-that it has by default are switched off: proxies of the environment, redirects, cookies, the Referer header,
+pyreqwest (Rust: reqwest, hyper, rustls) speaks the protocol and reads responses on a thread of its own. These
+defaults of pyreqwest are switched off: proxies from environment variables, redirects, cookies, the Referer header,
 decompression.
 """
 
@@ -43,31 +43,31 @@ __all__ = [
 ]
 
 SECOND = timedelta(seconds=1)
-# Less than the 15 s after which common servers and load balancers close an idle connection, perhaps during a request.
+# Less than 15 s: common servers and load balancers then close an idle connection, perhaps while a request is sent.
 IDLE_TIMEOUT = 10 * SECOND
 LAST_WORDS = 0.1
 """
 Seconds for which the exit of a program waits for the thread of the client, which frees Python objects after a request.
 
-Python aborts the process if the thread frees them while the interpreter shuts down. Without the wait, this happened to
-7 of 40 programs that looked up one key.
+Python aborts the process if the client's thread frees Python objects while the interpreter shuts down. Without the
+wait, this happened to 7 of 40 programs that looked up one key.
 """
 USER_AGENT = f"enrichkit/{enrichkit.__version__}"
 
 _process_id: int | None = None
-"""Id of the process that made the first client, and with it the one thread that all clients of a process share."""
+"""Id of the process that made the first client, or None. All clients share a thread, which does not survive a fork."""
 
 _CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 
 
 class AmbiguousLengthError(PermanentError):
-    """Two parsers would disagree about the end of the response; its connection must not be used again."""
+    """Two parsers could find different ends of the response; its connection must not be used again."""
 
 
 Reply: TypeAlias = tuple[bytes, str | None, bool]
 """
-A successful response: its body, decompressed; its charset; and whether its length was announced, so that the body is
-known to be whole.
+A successful response: the decompressed body, the charset, and whether the protocol marks the end of the body (by a
+length, chunks or HTTP/2), so that the body is known to be whole.
 """
 
 
@@ -131,7 +131,7 @@ def _built(builder: ClientBuilder, config: HttpConfig, secure: bool) -> Client:
         return builder.build()
     try:
         return _with_tls(builder, config).build()
-    except ValueError:  # the text of the error may quote the file
+    except ValueError:  # the text of this error is not shown, because it may quote the file
         raise FatalError(
             "The certificate and the key of HttpConfig.tls_cert and tls_key are damaged or no pair, or tls_ca is "
             "damaged; each must be a PEM file, a key without a passphrase. Look at them with: openssl x509 -noout "
@@ -140,7 +140,7 @@ def _built(builder: ClientBuilder, config: HttpConfig, secure: bool) -> Client:
 
 
 def own_headers(config: HttpConfig) -> dict[str, str]:
-    """Return the headers that each request has by default; headers of the config with the same names replace them."""
+    """Return the default headers of all requests. Headers of the config replace default headers of the same names."""
     headers = {"user-agent": USER_AGENT}
     if str(config.returns).strip().lower() != "string" and not config.raw:
         headers["accept"] = "application/json"
@@ -185,7 +185,7 @@ def _pem(field: str, path: str, mark: bytes) -> bytes:
         raise FatalError(
             f"HttpConfig.{field} {path!r} cannot be read on this worker: {error.strerror}. Ship the file there."
         ) from None
-    if mark not in content:  # the client accepts a file without a certificate, and then adds none
+    if mark not in content:  # the client would accept a file without a certificate, and add none
         raise FatalError(
             f"HttpConfig.{field} {path!r} holds no {mark.decode()!r}; it must be a PEM file. Convert it with openssl."
         )
@@ -198,12 +198,13 @@ async def receive(response: Response, limit: int, *, text: bool) -> Reply:
 
     Args:
         response: The response, of which only the head was read.
-        limit: Most bytes of the body, both as sent and decompressed.
-        text: True to return the body in its own charset, and the charset; False to return the body, JSON, in UTF-8.
+        limit: The most bytes that the body may have, before and after decompression.
+        text: True if the body is text: it is returned in its own charset, with the name of the charset. False if the
+            body is JSON: it is returned in UTF-8.
 
     Raises:
         PermanentError: The body is too large, or has a compression that is not supported.
-        AmbiguousLengthError: The response has more than one length.
+        AmbiguousLengthError: The response has more than one length, or a Transfer-Encoding other than `chunked`.
     """
     length, transfer = header(response, "content-length"), header(response, "transfer-encoding")
     if transfer is not None and (length is not None or transfer.strip().lower() != "chunked"):
@@ -232,7 +233,7 @@ async def receive(response: Response, limit: int, *, text: bool) -> Reply:
     framed = length is not None or transfer is not None or not response.version.startswith("HTTP/1")
     if text:
         return body, _charset_in(header(response, "content-type") or ""), framed
-    if not body.isascii() or b"\0" in body[:4]:  # UTF-16 has zeros where ASCII has none
+    if not body.isascii() or b"\0" in body[:4]:  # zero bytes: UTF-16 or UTF-32; ASCII text has none
         body = as_utf8(body, _charset_in(header(response, "content-type") or ""))
     return body, None, framed
 

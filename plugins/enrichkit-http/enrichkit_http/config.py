@@ -322,7 +322,7 @@ class HttpConfig(ConnectorConfig):
                 )
 
     def _defaults(self) -> dict[str, Any]:
-        """Return the values that None stands for. With `bulk` a response is larger, and a status concerns all keys."""
+        """Return the defaults of None fields. With `bulk`, responses are larger and a status is about all keys."""
         return {"missing": () if self.bulk or self.raw else (404,), "max_bytes": 2**23 if self.bulk else 2**20}
 
     def _check_plain_http(self, host: str, query: str) -> None:
@@ -351,12 +351,12 @@ class HttpConfig(ConnectorConfig):
 
     @property
     def pairs(self) -> tuple[Named, ...]:
-        """The headers as pairs, also when the user wrote a mapping."""
+        """The headers as pairs, even if the user wrote a mapping."""
         return cast("tuple[Named, ...]", self.headers)
 
     @property
     def param_pairs(self) -> tuple[Named, ...]:
-        """The parameters of `params` as pairs, also when the user wrote a mapping."""
+        """The parameters of `params` as pairs, even if the user wrote a mapping."""
         return cast("tuple[Named, ...]", self.params)
 
     @property
@@ -370,7 +370,7 @@ class HttpConfig(ConnectorConfig):
 
     @property
     def form_pairs(self) -> tuple[Named, ...]:
-        """The fields of the form as pairs, also when the user wrote a mapping."""
+        """The fields of the form as pairs, even if the user wrote a mapping."""
         return cast("tuple[Named, ...]", self.form)
 
     @property

@@ -3,8 +3,8 @@ The credentials of a source, which may expire and be replaced while a job runs.
 
 A client holds the secrets that it was made with. When one of these secrets is due, another thread reads it again, and
 then a new client replaces the old one; until then requests use the old client. After a 401 the secrets are read once
-more. If they have changed, the request is repeated. If not, the keys wait, provided that the service has accepted the
-secrets before.
+more. If they have changed, the request is repeated. If they have not changed, the keys wait, provided that the service
+has accepted the secrets before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Credentials:
     The secrets with which the client of a source was made. No `repr` shows them.
 
     Attributes:
-        secrets: The references to the secrets.
+        secrets: The references to the secrets, without their values.
     """
 
     def __init__(self, config: HttpConfig) -> None:
@@ -64,23 +64,23 @@ class Credentials:
             raise FatalError(str(error)) from None
 
     def note(self) -> None:
-        """Note the present values of the secrets, with which a client is being made. Raises `FatalError`."""
+        """Record the present values of the secrets when a client is made with them. Raises `FatalError`."""
         try:
             self._used = {secret: secret.resolve() for secret in self.secrets}
         except ConfigError as error:
             raise FatalError(str(error)) from None
 
     def refuse(self) -> bool:
-        """Note that the service refused the secrets; return whether one of them may have another value now."""
-        return any(list(itertools.starmap(refuse, self._used.items())))  # a list, so that each secret is told
+        """Record that the service refused the secrets, and return whether one of them may have a new value now."""
+        return any(list(itertools.starmap(refuse, self._used.items())))  # a list: the call must be made for each secret
 
 
 class Renewed:
     """
-    The requests of a source with secrets.
+    A sender of requests to a source with secrets, which are read again after a 401.
 
     Args:
-        send: Sends one request; raises `UnauthorizedError` for a 401.
+        send: Function that sends one request, and raises `UnauthorizedError` for a 401.
         sender: The sender, which holds the client and makes a new one.
     """
 
@@ -111,7 +111,7 @@ class Renewed:
         raise refused
 
     async def _renewed(self, client: Client | None, deadline: float) -> bool:
-        with contextlib.suppress(TimeoutError):  # a function or command that takes longer has given no secret
+        with contextlib.suppress(TimeoutError):  # a secret's function or command that takes longer gives no new value
             async with asyncio.timeout(max(deadline - monotonic(), 0.0)):
                 return await self._sender.renewed_after_refusal(client)
         return False

@@ -1,4 +1,4 @@
-"""Documents as bytes: decompression, and the JSON text of one field."""
+"""Functions on documents as bytes: decompression, conversion to UTF-8, and the JSON text of one field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from enrichkit.plugin import Absent
 __all__ = ["ABSENT", "TOO_LARGE", "Path", "as_utf8", "decompressed", "encoding_of", "too_large"]
 
 TOO_LARGE = "The answer is too large"
-"""The beginning of the error for a response with more bytes than it may have."""
+"""The beginning of the error message for a response with more bytes than allowed."""
 
 ABSENT: Any = UNSET
 """Marker for a value that a response does not hold. None stands for a null in the response."""
@@ -23,11 +23,11 @@ ABSENT: Any = UNSET
 
 _MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
           codecs.BOM_UTF16_BE: "utf-16"}  # fmt: skip
-"""Byte order marks of encodings other than UTF-8. Those of UTF-32 come first: one of them begins as that of UTF-16."""
+"""Encodings by byte order mark, without UTF-8. UTF-32 is first, because one of its marks begins with a UTF-16 mark."""
 
 
 def encoding_of(body: bytes, charset: str | None) -> str:
-    """Return the encoding of the text *body*: the *charset* that is declared, that of a byte order mark, or UTF-8."""
+    """Return the encoding of the text *body*: the declared *charset*, the one of its byte order mark, or UTF-8."""
     if charset is not None or body[:1] not in (b"\xff", b"\xfe", b"\0"):
         return charset or "utf-8"
     return next((name for mark, name in _MARKS.items() if body.startswith(mark)), "utf-8")
@@ -37,7 +37,7 @@ def as_utf8(body: bytes, charset: str | None) -> bytes:
     """
     Return the JSON text *body* in UTF-8, without a byte order mark.
 
-    RFC 8259 requires UTF-8 (section 8.1); nevertheless a *charset* that the service declares is believed.
+    RFC 8259 requires UTF-8 (section 8.1). Nevertheless, if the service declares another *charset*, it is used.
 
     Raises:
         PermanentError: The body is not text in its encoding, or Python does not know the charset.
@@ -58,8 +58,8 @@ def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
     """
     Return *body* without its Content-Encoding: `gzip`, `deflate` or none.
 
-    The connector does this itself, because HTTP clients were seen to accept half a gzip stream, and to decompress any
-    number of bytes.
+    The connector does this itself, because HTTP clients were seen to accept a truncated gzip stream, and to
+    decompress any number of bytes.
 
     Raises:
         PermanentError: The encoding is not supported, the stream is not whole, or it holds more than *limit* bytes.
@@ -79,7 +79,7 @@ def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
                 "undone. Leave Accept-Encoding out of HttpConfig.headers, or make it 'gzip'."
             )
     if window == zlib.MAX_WBITS and not _begins_as_zlib(body):
-        window = -zlib.MAX_WBITS  # some services leave the header of "deflate" out (RFC 9110, 8.4.1.2)
+        window = -zlib.MAX_WBITS  # some services send "deflate" without the zlib header (RFC 9110, 8.4.1.2)
     members: list[bytes] = []
     rest, room = body, limit + 1
     while rest or not members:
@@ -110,7 +110,7 @@ def _begins_as_zlib(body: bytes) -> bool:
 
 
 def too_large(limit: int, *, pages: bool = False) -> PermanentError:
-    """Return the error for a response of more than *limit* bytes; *pages*: for the pages of an answer together."""
+    """Return the error for a response, or with *pages* all pages of an answer, of more than *limit* bytes."""
     together = "its pages have together" if pages else "it has"
     return PermanentError(f"{TOO_LARGE}: {together} more than {limit:,} bytes. Raise HttpConfig.max_bytes if it may.")
 

@@ -26,9 +26,9 @@ __all__ = ["BYTES", "beginning_of"]
 
 BYTES = 300
 READ = 4096
-"""Bytes that are read: more than `BYTES`, so that a secret at the end of the shown part is complete and redacted."""
+"""Number of bytes read: more than `BYTES`, so that a secret across the end of the shown bytes is whole and redacted."""
 WAIT = 0.5
-"""Seconds in which the body must come. Most services send it with the head."""
+"""Seconds within which the body must arrive. Most services send the body together with the headers."""
 
 
 async def beginning_of(response: Response, config: HttpConfig, token: Token | None) -> str:
@@ -38,7 +38,7 @@ async def beginning_of(response: Response, config: HttpConfig, token: Token | No
     The text is empty when there is no body, when none comes within `WAIT` seconds, or when a secret cannot be read.
     """
     body = b""
-    with contextlib.suppress(Exception):  # the caller raises the error of the status, not one of this reading
+    with contextlib.suppress(Exception):  # the caller raises the error for the status, not an error of this reading
         async with asyncio.timeout(WAIT):
             while len(body) < READ and (chunk := await response.body_reader.read_chunk()) is not None:
                 body += chunk.to_bytes()
@@ -68,7 +68,7 @@ def _secrets(config: HttpConfig, token: Token | None) -> Iterator[str | None]:
                 raise ConfigError("the secret that the request held is no longer known")
             secret = reveal(pair[1])
             yield secret
-            yield (secret or "").partition(" ")[2]  # the part after the scheme, such as `Bearer`
+            yield (secret or "").partition(" ")[2]  # the credential after a scheme such as `Bearer`
     if config.bearer is not None:
         if not fresh(config.bearer):
             raise ConfigError("the secret that the request held is no longer known")

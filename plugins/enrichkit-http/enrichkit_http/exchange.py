@@ -1,5 +1,5 @@
 """
-The way of a request to its reply, with all protections of this package. Other plugins use it, too.
+The class `Exchange` sends requests with all protections of this package. Other plugins use it, too.
 
 A plugin for a service that speaks HTTP makes an `HttpConfig`, and sends its requests by an `Exchange`.
 """
@@ -28,15 +28,16 @@ __all__ = ["Exchange"]
 
 class Exchange:
     """
-    The requests of one source, between `open` and `close`.
+    A sender of requests to one source, which can be used between `open` and `close`.
 
-    It applies what the config says of size limits, TLS, proxy, secrets and their renewal, redirects and statuses, and
-    translates failures into the errors of `fetch_many`. The placeholders of the config are left to the caller.
+    It follows the config's settings for size limits, TLS, proxy, secrets and their renewal, redirects and statuses, and
+    translates failures into the errors of `fetch_many`. It does not fill the placeholders of the config: the caller
+    does.
 
     Args:
-        config: Where requests go, and how.
-        text: True when a value is text, so that the charset of a response counts.
-        limited: True to raise a `LimitedError` for a 429; False: an `UnavailableError`.
+        config: The address to which requests go, and the settings for them.
+        text: True when a value is text, so that the charset of a response matters.
+        limited: True to raise a `LimitedError` for a 429, False to raise an `UnavailableError`.
 
     Attributes:
         repeatable: True when a request may be sent again after the service may have carried it out.
@@ -61,7 +62,7 @@ class Exchange:
 
     async def open(self, capacity: int) -> None:
         """
-        Make the client for *capacity* requests at a time, without a connection.
+        Make the client for *capacity* requests at a time, not connected yet.
 
         Raises `FatalError` for a secret or a file that cannot be read.
         """
@@ -76,9 +77,9 @@ class Exchange:
         await self.sender.close()
 
     def listen(self, call: Call) -> None:
-        """Report to *call* what responses say of the limits, if the config has `follow_rate_headers`."""
+        """Report the limits in response headers to *call* from now on, if the config has `follow_rate_headers`."""
         if self._follows:
-            self.sender.allows = call.allows  # that of any call will do: all of them tell the same engine
+            self.sender.allows = call.allows  # any call will do: all calls report to the same engine
 
     async def body(
         self,
@@ -96,11 +97,11 @@ class Exchange:
         Without a body the request is a GET, whatever the method of the config.
 
         Args:
-            url: Address; the config's, or another of the same origin.
+            url: Address of the config, or another address of the same origin.
             body: Body of the request, or None.
             call: The call that the request is made for.
             timeout: Seconds until the request ends; None: `Call.timeout`.
-            headers: Headers of this request, in place of those of the config with the same names.
+            headers: Headers of this request. They replace headers of the config with the same names.
             limit: Most bytes of the response; None: `max_bytes` of the config.
 
         Raises:

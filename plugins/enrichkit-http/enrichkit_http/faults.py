@@ -2,8 +2,8 @@
 The translation of failed requests into transient, permanent and fatal errors.
 
 The errors of the client are distinguished by their causes and not by their class, because the client raises a
-`ConnectTimeoutError` also for a slow response on an open connection. Their text never leaves this module, because it
-holds the address with key and query.
+`ConnectTimeoutError` also for a slow response on an open connection. The text of the client's errors never
+leaves this module, because it holds the address with key and query.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ __all__ = [
 CONNECT_TIMEOUT = 2.0
 SUCCESS = (200, 201, 203)
 
-# Retried like each 5xx: the server gave up waiting for the request, or has had too many requests (RFC 9110, section
-# 15.5.9; RFC 6585, section 4).
+# These statuses are retried like each 5xx: the server gave up waiting for the request, or has had too many requests
+# (RFC 9110, section 15.5.9; RFC 6585, section 4).
 _RETRIED = (408, 429)
-# The service, or a gateway before it, takes no request now, whatever the key is (RFC 9110, sections 15.6.3 to 15.6.5;
-# RFC 6585, section 4).
+# Statuses of a service, or of a gateway in front of it, that accepts no request at present, whatever its key (RFC 9110,
+# sections 15.6.3 to 15.6.5; RFC 6585, section 4).
 UNAVAILABLE = (429, 502, 503, 504)
-# Those of `UNAVAILABLE` that say that the service has as many requests as it can take.
+# The statuses in `UNAVAILABLE` by which a service says that it gets more requests than it accepts.
 _BUSY = (429, 503)
-# The server does not support this kind of request (RFC 9110, sections 15.6.2 and 15.6.6).
+# 5xx that are not retried: the server does not support this kind of request (RFC 9110, sections 15.6.2 and 15.6.6).
 _NOT_RETRIED = (501, 505)
 _MILLISECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?").fullmatch
 _LONGEST_WAIT = 86_400.0  # the engine clamps the wait to 60 s
 
 _PROXY_REFUSES = re.compile(r"proxy authorization required|proxy authentication required", re.IGNORECASE)
-# Causes in the words of the client's libraries (hyper, rustls). They are matched, and never shown.
+# Texts by which the client's libraries (hyper, rustls) name the cause of an error. They are matched, and never shown.
 _NEVER_SENT = "client error (Connect)"
 _UNTRUSTED = re.compile(
     r"invalid peer certificate|received fatal alert: \w*(?:certificate|unknown_?ca|access_?denied)", re.IGNORECASE
@@ -82,7 +82,7 @@ REFUSES = (
 
 
 def status_error(status: int, response: Response, limited: type[UnavailableError] = UnavailableError) -> ConnectorError:
-    """Return the error for a response whose *status* is neither a success nor a miss; *limited*: its class for 429."""
+    """Return the error for a *status* that is neither a success nor a miss; *limited* is the error class for a 429."""
     if status == 407:
         return FatalError(
             "A proxy on the way to the service answered 407: it refuses the credentials, or misses some, so no key can "
@@ -109,7 +109,7 @@ def status_error(status: int, response: Response, limited: type[UnavailableError
 
 
 def asked_wait(response: Response) -> float | None:
-    """Return the seconds for which *response* asks its client to wait; None: it does not."""
+    """Return the seconds that *response* asks the client to wait, or None if it does not ask for a wait."""
     try:
         values = response.get_header_all("retry-after")
     except ValueError:  # not ASCII, hence malformed
@@ -122,7 +122,7 @@ def header(response: Response, name: str) -> str | None:
     """
     Return the value of a header, or None.
 
-    The client refuses to show a value that is not ASCII; the result is then a text that no caller accepts.
+    The client refuses to return a value that is not ASCII. The result is then a text that no caller accepts.
     """
     try:
         return response.get_header(name)
@@ -134,7 +134,8 @@ def retry_after(values: list[str], date: str | None) -> float | None:
     """
     Return the longest wait in seconds among the *values* of Retry-After, or None; malformed values do not count.
 
-    A wait until a moment in time begins at the *date* of the response: the clock of this machine does not count.
+    A wait until a given date starts at the *date* of the response, so that the clock of this machine does not matter.
+    The wait starts now only if the response has no valid *date*.
 
     >>> retry_after(["1", " 5 ", "-1", "nan", "1e9"], None)
     5.0
@@ -153,7 +154,7 @@ def retry_after(values: list[str], date: str | None) -> float | None:
 
 def milliseconds(text: str | None) -> float | None:
     """
-    Return the seconds of `Retry-After-Ms`, which services of models send beside Retry-After; None: none or malformed.
+    Return the seconds in `Retry-After-Ms`, which model services send beside Retry-After; None if absent or malformed.
 
     >>> milliseconds("250"), milliseconds("soon")
     (0.25, None)
@@ -162,7 +163,7 @@ def milliseconds(text: str | None) -> float | None:
 
 
 def moment(text: str) -> datetime | None:
-    """Return the moment that *text* names as HTTP writes it, or None."""
+    """Return the moment in *text*, a date in the format of HTTP headers, or None if it is malformed."""
     try:
         found = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):  # the parser of the standard library raises all four
@@ -177,7 +178,7 @@ def client_error(error: PyreqwestError, origin: str, timeout: float) -> tuple[Co
     Args:
         error: The exception.
         origin: Scheme, host and port, for the message.
-        timeout: Seconds that the request had.
+        timeout: Timeout of the request in seconds, for the message.
     """
     details = getattr(error, "details", None) or {}
     causes = [cause["message"] for cause in details.get("causes") or () if "://" not in cause["message"]]
@@ -195,18 +196,18 @@ def client_error(error: PyreqwestError, origin: str, timeout: float) -> tuple[Co
     if unsent:
         reasons = (reason for pattern, reason in _NO_CONNECTION.items() if any(map(pattern.search, causes)))
         message = f"No connection to {origin}: {next(reasons, 'it failed')}."
-        if any(map(_UNKNOWN_NAME.search, causes)):  # the name may be misspelt, and then no wait helps
+        if any(map(_UNKNOWN_NAME.search, causes)):  # the name may be misspelt, and then waiting does not help
             return TransientError(message), True
         return UnavailableError(message, sent=False), True
     if isinstance(error, TimeoutError):
         return TransientError(f"No complete answer from {origin} within {timeout:.3g} s."), False
-    # The class `DecodeError` can be trusted: hyper could not parse the response, or the response was cut off.
+    # The class `DecodeError` is reliable: hyper could not parse the response, or the response was cut off.
     cut_off = bool(causes) and _CUT_OFF.search(causes[-1]) is not None
     if any(cls.__name__ == "DecodeError" for cls in type(error).__mro__) and not cut_off:
         return PermanentError(
             f"The answer from {origin} is not valid HTTP: its head, length or chunks are malformed or too long."
         ), False
-    # If this connector has closed the client, the service is not away.
+    # If this connector itself has closed the client, the error does not mean that the service is away.
     closed = any(cls.__name__ == "ClientClosedError" for cls in type(error).__mro__)
     kind = TransientError if closed else UnavailableError
     return kind(f"The connection to {origin} broke before the answer was complete."), False

@@ -38,8 +38,8 @@ def named_values(field: str, values: Any) -> tuple[Named, ...]:
     Return *values*, a mapping or pairs, as a tuple of checked pairs.
 
     Raises:
-        ConfigError: A name is no text, empty, doubled, or holds a placeholder; a value is neither text nor a `Secret`,
-            holds other braces than placeholders, or has two parts of the key.
+        ConfigError: A name is not text, is empty, occurs twice, or holds a placeholder; a value is neither text nor a
+            `Secret`, holds other braces than placeholders, or has two parts of the key.
     """
     pairs = pairs_of(field, values, "{'id': '{0}'}")
     seen = set()
@@ -90,7 +90,7 @@ def _encodable(text: str) -> bool:
 
 def with_params(url: str, pairs: Sequence[Named]) -> str:
     """
-    Return the template *url* with the parameters *pairs* in its query, without those that are secrets.
+    Return the template *url* with the parameters *pairs* in its query, without the parameters that are secrets.
 
     >>> with_params("https://api.example/{}?v=2", [("id", "user:{1}"), ("a b", "x&y")])
     'https://api.example/{0}?v=2&id=user%3A{1}&a%20b=x%26y'
@@ -107,7 +107,7 @@ def with_params(url: str, pairs: Sequence[Named]) -> str:
 
 
 def _numbered(pieces: Sequence[Piece], *, quoted: bool = False) -> str:
-    """Return the template of *pieces*, with a number in all braces."""
+    """Return *pieces* joined to one template text, in which all braces hold a number."""
     return "".join(
         [f"{{{piece}}}" if isinstance(piece, int) else quote(piece, safe="") if quoted else piece for piece in pieces]
     )

@@ -1,4 +1,4 @@
-"""The headers of a request: their checks, and those that hold a part of the key."""
+"""The headers of a request: the checks of headers, and the templates of headers that hold a part of the key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+").fullmatch
 _VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?").fullmatch
 _CREDENTIAL = re.compile(r"auth|cookie|token|secret|password|key|signature|session", re.IGNORECASE).search
 
-# The client sets the headers of framing itself; a contradiction between two of them makes request smuggling possible.
+# The client itself sets the headers that delimit requests: contradictory ones would make request smuggling possible.
 FRAMING = ("connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
 
 
@@ -86,15 +86,15 @@ def _has_part(value: str | Secret) -> bool:
 
 
 def fixed(pairs: Iterable[Named]) -> list[Named]:
-    """Return those of *pairs* that hold no part of the key."""
+    """Return the headers in *pairs* whose values hold no part of the key."""
     return [(name, value) for name, value in pairs if not _has_part(value)]
 
 
 def check_header_value(name: str, value: str) -> None:
     """
-    Raise `ConfigError` for a value that would not arrive unchanged.
+    Raise `ConfigError` for a *value* that the service would not receive unchanged.
 
-    A worker calls this again for a secret that it has resolved.
+    A worker calls this function again for each secret that it has resolved.
     """
     if not _VALUE(value):
         raise ConfigError(
@@ -105,7 +105,7 @@ def check_header_value(name: str, value: str) -> None:
 
 
 def check_bearer(config: HttpConfig) -> None:
-    """Raise `ConfigError` for a `bearer` that is no secret, or that comes beside another header Authorization."""
+    """Raise `ConfigError` if `bearer` is not a `Secret`, or if another field sets the header Authorization, too."""
     if config.bearer is None:
         return
     if not isinstance(config.bearer, Secret):
@@ -123,7 +123,7 @@ def check_bearer(config: HttpConfig) -> None:
 
 
 def is_header(name: Any, value: Any) -> bool:
-    """Return whether *name* and *value* would arrive unchanged as a header."""
+    """Return whether the service would receive *name* and *value* unchanged as a header."""
     return isinstance(name, str) and isinstance(value, str) and bool(_TOKEN(name) and _VALUE(value))
 
 

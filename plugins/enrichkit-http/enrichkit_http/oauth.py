@@ -1,4 +1,4 @@
-"""OAuth client credentials, which are checked on the driver; the request for a token, and how its answer is read."""
+"""OAuth client credentials: their check on the driver, the request for a token, and the reading of its answer."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["OAuth", "check_oauth", "oauth_of", "refusal", "token_in", "token_request"]
 
 LONGEST_LIFE = 86_400.0
-LIFE = 300.0  # for a token whose answer does not say how long it is good
+LIFE = 300.0  # seconds; for a token whose answer does not say how long it is valid
 
-# RFC 6749, sections 4.1.2.1 and 5.2. Any other text of an endpoint could repeat the secret.
+# Error codes of RFC 6749, sections 4.1.2.1 and 5.2, which are shown. Any other text of an endpoint could repeat the
+# secret.
 _ERRORS = (
     "invalid_request",
     "invalid_client",
@@ -52,7 +53,7 @@ class OAuth:
             `HttpConfig`.
         client_id: Name of the client, as text.
         client_secret: `Secret` of the client; a worker reads it again for each token.
-        scope: Scopes of the token, separated by blanks. None: those that the endpoint grants by default.
+        scope: Scopes of the token, separated by blanks. None: the scopes that the endpoint grants by default.
         in_body: True to send name and secret as fields of the form; False, as the standard prefers, in the header
             `Authorization: Basic`.
 
@@ -98,7 +99,7 @@ scope=None, in_body=False)
 
 
 def oauth_of(value: Any) -> OAuth | None:
-    """Return *value* as an `OAuth` or None; it is an `OAuth`, a mapping of its fields as in a TOML file, or None."""
+    """Return *value*, an `OAuth`, a mapping of its fields as in a TOML file, or None, as an `OAuth` or None."""
     known = [field.name for field in fields(OAuth)]
     if isinstance(value, Mapping) and set(known[:3]) <= set(value) <= set(known):
         return OAuth(**value)
@@ -112,7 +113,7 @@ def oauth_of(value: Any) -> OAuth | None:
 
 
 def check_oauth(config: HttpConfig, oauth: OAuth) -> None:
-    """Raise `ConfigError` for credentials that others could read, and for fields that contradict *oauth*."""
+    """Raise `ConfigError` if others could read the credentials on the way, or if other fields contradict *oauth*."""
     address = split_url(oauth.token_url)
     local = is_local(address.hostname or "") and (not config.proxy or is_local(split_url(config.proxy).hostname or ""))
     if address.scheme == "http" and not config.insecure and not local:
@@ -132,7 +133,10 @@ def check_oauth(config: HttpConfig, oauth: OAuth) -> None:
 
 def token_request(client: Client, oauth: OAuth, timeout: float) -> StreamRequest:
     """
-    Return the request for a token. Only this function's frame holds the secret, and it ends before a request can fail.
+    Return the request for a token.
+
+    Only the frame of this function holds the secret as a variable, and no traceback of a failed request shows this
+    frame, because the function returns before the request is sent.
 
     Raises:
         FatalError: The secret is absent on this worker.
@@ -155,7 +159,7 @@ def token_request(client: Client, oauth: OAuth, timeout: float) -> StreamRequest
 
 
 def token_in(body: bytes) -> tuple[str, float] | None:
-    """Return the token in the *body* of an answer, and for how many seconds it is good; None when it holds none."""
+    """Return the token in *body* and its lifetime in seconds, or None if *body* holds no token."""
     answer = _object(body)
     token, kind = answer.get("access_token"), answer.get("token_type", "bearer")
     if not isinstance(token, str) or not _TOKEN(token) or not isinstance(kind, str) or kind.lower() != "bearer":
@@ -168,7 +172,7 @@ def token_in(body: bytes) -> tuple[str, float] | None:
 
 
 def refusal(status: int, body: bytes) -> FatalError:
-    """Return the error for an answer whose *status* is not 200; of the body it shows only a code of the standard."""
+    """Return the error for a *status* other than 200. Its text shows nothing of *body* but a standard error code."""
     code = _object(body).get("error")
     said = f" with the error {code!r}" if code in _ERRORS else ""
     return FatalError(

@@ -29,7 +29,7 @@ _list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def check_paging(config: HttpConfig, query: str) -> None:
-    """Raise `ConfigError` for paging fields that are wrong or do not fit the other fields; *query* is that of `url`."""
+    """Raise `ConfigError` for paging fields that are wrong or contradict others; *query* is the query of `url`."""
     check_path("next_page", config.next_page, brackets=False)
     if type(config.max_pages) is not int or not 1 <= config.max_pages <= 10_000:
         raise ConfigError(
@@ -74,7 +74,7 @@ def _check_page_param(config: HttpConfig, query: str) -> None:
 
 class Pages:
     """
-    The pages of the answers of a source.
+    A sender of requests that asks for all pages of an answer and joins them.
 
     Args:
         send: Sends one request.
@@ -93,7 +93,7 @@ class Pages:
 
     async def send(self, asking: Asking) -> Reply | None:
         """
-        Ask for all pages and return their lists as one JSON list, None for a miss; see `Sender.request`.
+        Ask for all pages and return their lists as one JSON list, or None for a miss; see `Sender.request`.
 
         All pages share one timeout and `max_bytes`.
         """
@@ -122,7 +122,7 @@ class Pages:
         return b"[" + b",".join(map(bytes, elements)) + b"]", None, True
 
     def _parts_of(self, reply: Reply | None, number: int) -> tuple[Any, Any]:
-        """Return the JSON text of the list in a page, or `ABSENT`, and what the page says of the next page, or None."""
+        """Return the JSON text of the list in a page, or `ABSENT`, and its reference to the next page, or None."""
         if reply is None:
             raise PermanentError(
                 f"The service does not hold page {number} of the answer, which the page before names; the other pages "
@@ -140,7 +140,7 @@ class Pages:
             raise not_json(document) from None
 
     def _page_after(self, first: str, page: str, reference: Any, asked: set[str]) -> str | None:
-        """Return the address of the page after *page*, None after the last one."""
+        """Return the address of the page after *page*, or None after the last page."""
         if reference is None or reference is False or reference == "":
             return None
         name = self._config.page_param

@@ -12,12 +12,12 @@ class Permits:
     The permits of one open client, one for each request in flight.
 
     The engine never makes more calls at a time than `capacity`, so `acquire` only counts. The requests of cancelled
-    calls still run for a while. Up to `capacity` of them get an additional permit, because the engine has cancelled
-    their calls to ask for other keys. Callers wait for a permit only while more such requests run.
+    calls still run for a while. Up to `capacity` of these requests add a permit each, so that the next
+    calls of the engine need not wait for them. A caller waits for a permit only while more such requests run.
 
     Attributes:
-        capacity: Number of calls at a time.
-        limit: Number of permits now.
+        capacity: The most calls that the engine makes at a time.
+        limit: Present number of permits.
         busy: Number of permits that are acquired.
     """
 
@@ -46,14 +46,14 @@ class Permits:
         return True
 
     def acquire(self) -> None:
-        """Acquire a permit. The caller has seen that one is free, or holds one that it is about to release."""
+        """Acquire a permit without waiting: the caller has checked before that a permit is free."""
         self.busy += 1
 
     def release(self) -> None:
         """Release a permit."""
         self.busy -= 1
-        # All waiters wake, and all but one wait again. Waiting is rare, and a single wake-up could be lost to a waiter
-        # that was cancelled.
+        # All waiters wake, and all but one wait again, which is cheap enough because waiting is rare. If only one were
+        # woken and its call was cancelled, the others would not learn of the free permit.
         for waiter in self._waiters:
             waiter.set_result(None)
         self._waiters.clear()

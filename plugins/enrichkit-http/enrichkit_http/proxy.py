@@ -1,4 +1,4 @@
-"""The proxy of a source: its check on the driver, and its form for the client."""
+"""The proxy of a source: the check of its settings on the driver, and their translation for the HTTP client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_proxy", "with_proxy"]
 
 
 def check_proxy(proxy: Any, auth: Any) -> None:
-    """Raise `ConfigError` for a *proxy* that is no scheme, host and port, or an *auth* that is no secret."""
+    """Raise `ConfigError` if *proxy* is not a scheme, host and port, or if *auth* is not a secret."""
     if proxy is None and auth is None:
         return
     if proxy is None:
@@ -28,7 +28,7 @@ def check_proxy(proxy: Any, auth: Any) -> None:
     try:
         parts = split_url(proxy)
         right = parts.port is not None and parts.path in ("", "/") and "?" not in proxy
-    except ConfigError:  # the text of the error is about templates
+    except ConfigError:  # its text is about URL templates, so the error below replaces it
         right = False
     if not right:
         raise ConfigError(
@@ -44,7 +44,7 @@ def check_proxy(proxy: Any, auth: Any) -> None:
 
 def with_proxy(builder: ClientBuilder, proxy: str, auth: Secret | None) -> ClientBuilder:
     """
-    Return *builder* with *proxy* as its only proxy, whatever environment variables say.
+    Return *builder* with *proxy* as its only proxy. Environment variables that name a proxy are ignored.
 
     Raises:
         FatalError: The secret *auth* is absent on this worker, or holds no colon.

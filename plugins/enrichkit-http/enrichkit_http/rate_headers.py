@@ -1,11 +1,11 @@
 """
-What a service still allows, as its headers say: those of the IETF draft, old and new, and the common `X-` headers.
+The limits that a service announces in headers: the old and new headers of the IETF draft, and the common `X-` headers.
 
 A service sends one of these forms: `RateLimit: "default";r=50;t=30`
 (https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/), its predecessors `RateLimit: limit=100,
-remaining=50, reset=30` and `RateLimit-Remaining: 50`, and `X-RateLimit-Remaining: 50`, also separately for requests
-and tokens (`x-ratelimit-remaining-requests`). A header that cannot be read is ignored, because it must not fail a
-lookup.
+remaining=50, reset=30` and `RateLimit-Remaining: 50`, and `X-RateLimit-Remaining: 50`. The last two forms may come
+separately for requests and tokens (`x-ratelimit-remaining-requests`). A header that cannot be parsed is ignored,
+because it must not fail a lookup.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Allowed", "allowed", "report_allowed"]
 
 UNITS = ("requests", "tokens")
 EPOCH = 1e9
-"""A reset above this number is a moment in seconds since 1970; above a thousand times the number, in milliseconds."""
+"""A reset above this number is a moment in seconds since 1970, and above a thousand times it, in milliseconds."""
 _LONGEST = 86_400.0
 _PARAMETER = re.compile(r";\s*([a-z]+)\s*=\s*\"?([^;,\"]*)\"?")
 _PAIR = re.compile(r"\b(limit|remaining|reset)\s*=\s*([0-9.]+)")
@@ -38,12 +38,12 @@ _SCALES = (86_400.0, 3600.0, 60.0, 1.0, 0.001)
 
 class Allowed(NamedTuple):
     """
-    What a service still allows.
+    The number of requests or tokens that a service still allows before its limit starts again.
 
     Attributes:
         remaining: Number of requests or tokens that are left.
         seconds: Seconds until the limit starts again.
-        limit: Number of requests or tokens from one start of the limit to the next; None: the service does not say.
+        limit: Number of requests or tokens per period of the limit; None if the service does not announce it.
         unit: `"requests"` or `"tokens"`.
     """
 
@@ -54,7 +54,7 @@ class Allowed(NamedTuple):
 
 
 def report_allowed(response: Response, report: Callable[..., None] | None) -> None:
-    """Call *report*, unless it is None, for each unit of which the headers of *response* say what is still allowed."""
+    """Call *report*, unless it is None, for each unit (requests, tokens) that the headers of *response* limit."""
     if report is None:
         return
 
@@ -86,7 +86,7 @@ def allowed(get: Callable[[str], str | None], unit: str = "requests") -> Allowed
 
 def limit_of(response: Response) -> float | None:
     """
-    Return the seconds to wait after a 403 that a rate limit has caused, as GitHub and others answer; None: another 403.
+    Return the seconds to wait if a rate limit caused *response*, a 403, as with GitHub; None for any other 403.
 
     https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
     """
@@ -98,7 +98,7 @@ def limit_of(response: Response) -> float | None:
 
 
 def _structured(get: Callable[[str], str | None]) -> Iterator[Allowed]:
-    """Yield what `RateLimit` says, in the form of the draft's last or of an earlier version."""
+    """Yield the limits in the header `RateLimit`, in the form of the draft's latest version or of an earlier one."""
     text = get("ratelimit")
     if text is None:
         return
@@ -118,14 +118,14 @@ def _structured(get: Callable[[str], str | None]) -> Iterator[Allowed]:
 
 
 def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the name and the parameters of each item of a list; its values hold no commas."""
+    """Yield the name and the parameters of each item of a comma-separated list. Values must hold no commas."""
     for item in text.split(","):
         name = item.partition(";")[0].strip().strip('"')
         yield name, dict(_PARAMETER.findall(item))
 
 
 def _named(get: Callable[[str], str | None]) -> Iterator[Allowed]:
-    """Yield what is said by the headers that hold one number each."""
+    """Yield the limits in headers that hold one number each, such as `X-RateLimit-Remaining`."""
     for prefix in ("ratelimit", "x-ratelimit", "x-rate-limit"):
         for unit in ("", "-requests", "-tokens"):
             remaining = _number(get(f"{prefix}-remaining{unit}"))
@@ -157,7 +157,7 @@ def _seconds(text: str, date: str | None) -> float | None:
     number = _number(text)
     if number is not None:
         if number > EPOCH:
-            now = moment(date or "") or datetime.now(UTC)  # by the clock of the service, if the response has a date
+            now = moment(date or "") or datetime.now(UTC)  # the service's clock, if the response has a date
             number = (number / 1000 if number > 1000 * EPOCH else number) - now.timestamp()
         return min(max(number, 0.0), _LONGEST)
     match = _DURATION.fullmatch(text.strip())
@@ -165,6 +165,6 @@ def _seconds(text: str, date: str | None) -> float | None:
         return None
     try:
         parts = [float(part or 0.0) * scale for part, scale in zip(match.groups(), _SCALES, strict=True)]
-    except ValueError:  # as for 1.2.3s
+    except ValueError:  # such as 1.2.3s
         return None
     return min(sum(parts), _LONGEST)

@@ -1,4 +1,4 @@
-"""Responses as data: status, body and headers of whatever the service answers, for `raw=True`."""
+"""Responses as values, for `raw=True`: the value of a key is the status, body and headers of its response."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["RAW_RETURNS", "RAW_STATUSES", "RawReceiver", "check_raw_returns"]
 RAW_RETURNS = "status int, body string"
 RAW_STATUSES = frozenset(range(200, 1000)) - frozenset(UNAVAILABLE)
 
-# As users write the type, and as the planner does: struct<status:int,body:string>.
+# Matches the type as users write it, and as the planner writes it: struct<status:int,body:string>.
 _RAW_TYPE = re.compile(
     r"(struct<)?status(?::| )int,body(?::| )string(,headers(?::| )map<string,string>)?(?(1)>)", re.IGNORECASE
 ).fullmatch
-# Responses with these statuses end with the head (RFC 9112, section 6.3).
+# Responses with these statuses have no body: they end after the headers (RFC 9112, section 6.3).
 _WITHOUT_BODY = (204, 304)
 
 
 def check_raw_returns(returns: Any) -> None:
-    """Raise `ConfigError` for a DDL text that is not the type of a response; other forms become DDL on the driver."""
+    """Raise `ConfigError` for DDL that is not the type of a whole response. Types that are not text pass unchecked."""
     if isinstance(returns, str) and not _RAW_TYPE(_compact(returns)):
         raise ConfigError(
             f"HttpConfig.returns is {returns!r} with raw; it must be '{RAW_RETURNS}' or "
@@ -67,7 +67,7 @@ class RawReceiver:
 
 
 def _headers(response: Response) -> dict[str, str]:
-    """Return the headers by their names in lower case, without cookies, which are credentials and cannot be joined."""
+    """Return the headers by lower-case name. Cookies are left out: they are credentials, and cannot be joined."""
     found: dict[str, str] = {}
     try:
         for name, value in response.headers.items():

@@ -45,10 +45,10 @@ def check_redirects(redirects: Any, method: str) -> None:
 
 class Redirects:
     """
-    The redirects of the requests of a source.
+    A sender of requests that follows redirects.
 
     Args:
-        send: Sends one request; raises `RedirectError` for a redirect.
+        send: Function that sends one request, and raises `RedirectError` for a redirect.
         limit: Most redirects of one request.
     """
 

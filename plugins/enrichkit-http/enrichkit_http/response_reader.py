@@ -1,8 +1,8 @@
 """
-The values in a response: where they are in the document, and which key of a bulk response they belong to.
+The reading of responses: find the values in a document, and the keys to which the values of a bulk response belong.
 
-The parts of a document that are values are cut out as JSON text (`msgspec.Raw`) and not decoded, because the engine
-decodes each once, against the declared type. This module only checks that the JSON is whole.
+Values are cut out of a document as JSON text (`msgspec.Raw`) and not decoded, because the engine decodes each value
+once, against the declared type. This module only checks that the JSON is whole.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EchoMismatchError(Exception):
 
 class ResponseReader:
     """
-    The rules by which a source's responses are read. It holds no state of a call.
+    A reader of the responses of a source. It holds no state of a call.
 
     Attributes:
         is_text: True when a value is text; False when it is JSON.
@@ -47,14 +47,14 @@ class ResponseReader:
 
     def __init__(self, config: HttpConfig) -> None:
         self.is_text = str(config.returns).strip().lower() == "string"
-        # The pages of an answer are joined to the list at `value` before this class sees them.
+        # If answers have pages, `Pages` has joined the lists at `value`, and this class gets the joined list.
         value = None if config.next_page else config.value
         envelope, brackets, inner = (value or "").partition("[]")
         if not brackets:
             envelope, inner = "", envelope
         self._envelope = Path(envelope) if envelope else None
         self._value = Path(inner.removeprefix(".")) if inner else None
-        # Joined pages are read as JSON even where a value is text, so that a null in place of their list stays a null.
+        # Joined pages are read as JSON even if a value is text, so that a null in place of the list stays a null.
         self._whole = self.is_text and self._value is None and config.next_page is None
         self._key_field = config.key_field
         self._verdict = Verdict(config)
@@ -104,7 +104,7 @@ class ResponseReader:
 
         Raises:
             ContractError: The document is neither a list nor an object, or does not fit the keys.
-            EchoMismatchError: An element repeats another key than the name under which it stands.
+            EchoMismatchError: An element of an object repeats another key than its own name in the object.
             PermanentError: The body is not JSON, has another shape, or may be cut off.
         """
         try:
@@ -180,7 +180,7 @@ class ResponseReader:
         }
 
     def _element(self, document: bytes, many: bool) -> Any:
-        """Return the value of one key of a bulk response, `ABSENT`, or a `Failure` of this key alone."""
+        """Return the value of one key of a bulk response, `ABSENT`, or a `Failure`, which fails only this key."""
         try:
             if self._looks and self._envelope is None:
                 self._verdict.check(document)
@@ -229,7 +229,7 @@ class ResponseReader:
 def checked(body: bytes, framed: bool) -> bytes:
     """Return the JSON document in *body* without the blanks around it."""
     document = bytes(_document.decode(body))
-    # The end of an object, list or string is visible in the text; but half of the number 12 is a number too.
+    # An object, list or string marks its own end; but a number that was cut off, such as 1 of 12, is still a number.
     if not framed and document[:1] not in (b"{", b"[", b'"'):
         raise not_framed()
     return document
@@ -241,7 +241,7 @@ def _first_failure(matches: Sequence[Any]) -> Failure | None:
 
 
 def not_framed() -> PermanentError:
-    """Return the error for a body of which nobody can tell whether it is whole."""
+    """Return the error for a body that may be cut off: neither the protocol nor the body itself marks its end."""
     return PermanentError(
         "The answer has neither a Content-Length nor chunks, and is no JSON object, list or string, so a whole one "
         "looks like one that was cut off. Let the service send a Content-Length."
@@ -249,7 +249,7 @@ def not_framed() -> PermanentError:
 
 
 def not_json(body: bytes, *, of_one: bool = False) -> PermanentError:
-    """Return the error for a body that is no JSON document; *of_one*: it is the answer to one key."""
+    """Return the error for a body that is not a JSON document. *of_one* says that it is the answer to one key."""
     if of_one and not body.strip():
         return PermanentError(
             "The answer is empty, and no JSON document. If that says that the service does not hold the key, set "

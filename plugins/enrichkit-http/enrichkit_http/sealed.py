@@ -1,8 +1,8 @@
 """
 The secrets in the query and in the form of a request.
 
-A traceback may show the variables of all its frames, so no variable there may hold a secret: on a worker an object of
-this module resolves the secrets, keeps them, and writes them into the requests.
+A traceback may show the variables of all its frames, so secrets must not be in variables. On a worker, a `Sealed`
+object resolves the secrets, keeps them, and writes them into the requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Sealed", "sealed"]
 
 class Sealed:
     """
-    The resolved secrets of a config, except those of its headers, which the client holds.
+    The resolved secrets of a config, except the secrets in its headers, which the client holds.
 
     Raises:
         FatalError: A secret is absent on this worker.
@@ -63,6 +63,6 @@ def _resolved(pairs: Iterable[Named]) -> list[tuple[str, str]]:
 
 
 def sealed(config: HttpConfig) -> Sealed | None:
-    """Return the secrets of *config*, None when it has none outside its headers."""
+    """Return the secrets of *config*, or None if *config* has no secrets outside its headers."""
     pairs = (*config.param_pairs, *config.form_pairs)
     return Sealed(config) if any(isinstance(value, Secret) for _, value in pairs) else None

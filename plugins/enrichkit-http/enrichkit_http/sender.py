@@ -1,4 +1,4 @@
-"""The sending of one request: the client and its renewal, the permits, and what a failed request means."""
+"""The sending of one request: the client and its renewal, the permits, and the errors of failed requests."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ __all__ = ["Sender"]
 
 # Seconds that an abandoned request may take, after its own time limit, to release its connection.
 LINGER = 0.05
-# Seconds, +/- 20 %, after which new connections are made: they follow a host name that moved to another server.
+# Seconds, +/- 20 %, after which new connections replace the old ones: the host name may point to another server now.
 LIFETIME = 300.0
-# More consecutive responses with the status 403 than this say that the service refuses all keys, and not single ones.
+# If more consecutive responses than this have the status 403, the service refuses all keys, and not single keys.
 FORBIDDEN_MAX = 20
 # Seconds after which a renewal of the client is tried again, when a file or secret of the config could not be read.
 RENEW_AGAIN = 5.0
@@ -52,7 +52,7 @@ LOOK = 1.0
 
 class Sender:
     """
-    The client of a connector, which is open between `open` and `close`.
+    The sender of a connector's requests. It has an HTTP client between `open` and `close`.
 
     The cancellation of a call does not end the client's request; only the time limit of the request does. So the time
     limit of each request is the time that its call has left, and the request of a cancelled call keeps a permit until
@@ -60,12 +60,12 @@ class Sender:
 
     Args:
         config: Config of the source.
-        text: True when a value is text, so that the charset of a response counts.
+        text: True when a value is text, so that the charset of a response matters.
 
     Attributes:
         repeatable: True when a request may be sent again after the service may have carried it out.
-        limited: Class of the error of a 429.
-        allows: Function that is called with what the service still allows; None: the headers of responses do not count.
+        limited: Class of the error for a 429.
+        allows: Function that is called with the limits in response headers; None: these headers are ignored.
         credentials: The secrets of the config.
     """
 
@@ -108,7 +108,7 @@ class Sender:
         self._forbidden = 0  # responses with the status 403 since the last answer
 
     async def open(self, capacity: int) -> None:
-        """Make the client, without a connection. Raises `FatalError` for a secret or file that cannot be read."""
+        """Make the client, not connected yet. Raises `FatalError` for a secret or file that cannot be read."""
         from pyreqwest.exceptions import PyreqwestError
 
         self._client_error: type[PyreqwestError] = PyreqwestError
@@ -129,9 +129,11 @@ class Sender:
 
     def current_client(self) -> Client | None:
         """
-        Return the client, replaced if its time is over; the connections of the old client end with its last request.
+        Return the client, after its replacement if it has reached its `LIFETIME` or if one of its files has changed.
 
-        The client is replaced because it closes only idle connections itself, and would use a busy one for ever.
+        If a secret is due, start a renewal in the background and return the old client. Clients have a lifetime because
+        a client closes only idle connections itself, and would use a busy connection for ever. The connections of a
+        replaced client end with its last request.
         """
         if self._client is not None:
             if self.credentials.due():
@@ -169,7 +171,7 @@ class Sender:
             self._renewing = None
 
     async def renewed_after_refusal(self, client: Client | None) -> bool:
-        """Renew *client* after a 401, if its secrets may have changed; return whether another client has its place."""
+        """Renew *client* after a 401 if its secrets may have changed; return whether a new client has replaced it."""
         async with self._after_refusal:  # one caller renews the client for all
             if self._client is client and self.credentials.refuse():
                 await self.credentials.read()
@@ -177,7 +179,7 @@ class Sender:
             return self._client is not client
 
     async def request(self, asking: Asking) -> Reply | None:
-        """Send one request and return the reply, None for a miss; raises the errors of `fetch_many`."""
+        """Send one request and return the reply, or None for a miss; raises the errors of `fetch_many`."""
         client, timeout = asking.client, asking.timeout
         if client is None:
             raise ContractError(
@@ -236,11 +238,11 @@ class Sender:
         self, error: PyreqwestError, asking: Asking, timeout: float, deadline: float
     ) -> tuple[StreamRequest, Response]:
         """
-        Send a request again on a new connection, if *error* may be the end of a used one; otherwise raise *error*.
+        Send a request again on a new connection if *error* may mean that a reused one was closed; else raise *error*.
 
         A connection that was used before may end before the response begins, because the service closes idle
-        connections (RFC 9112, section 9.3.1). That is nobody's failure, and costs no attempt. If the last answer is
-        older than the time for which the client keeps idle connections, none is left that was used before.
+        connections (RFC 9112, section 9.3.1). This is not a failure of the service, and costs no attempt. If the
+        last answer is older than `IDLE_TIMEOUT`, the client has closed all connections that were used before.
         """
         translated, unsent = client_error(error, self._origin, timeout)
         used = self._last_answer and monotonic() - self._last_answer < IDLE_TIMEOUT.total_seconds()
@@ -282,12 +284,12 @@ class Sender:
 
     async def _check_forbidden(self, response: Response, deadline: float) -> None:
         """
-        Raise the error of a rate limit, or that of a single key if the service answers other keys.
+        Raise the error for a rate limit, or the error for a single key if the service answers other keys.
 
         Do nothing if a 403 means a miss, or if the service refuses all keys.
 
-        Before the first answer, wait while other requests are in flight that no 403 has ended: one of them may be
-        answered.
+        Before the first answer, wait while other requests are in flight that have not ended with a 403: if one of them
+        is answered, the service does not refuse all keys.
         """
         if 403 in self._missing:
             return

@@ -30,14 +30,14 @@ EXAMPLE = "Write 'shop.signing:sign', for example."
 @dataclass(frozen=True, slots=True)
 class UnsignedRequest:
     """
-    A request as the function of `HttpConfig.sign` sees it.
+    A request, in the form in which the function of `HttpConfig.sign` gets it.
 
     Attributes:
         method: `"GET"`, `"POST"` or `"PUT"`.
         url: The address as it is sent, percent-encoded, with its query.
-        headers: The headers that are no credentials, with names in lower case; without those that the client adds on
-            the way, such as `host` and `content-length`.
-        body: The body; empty without one.
+        headers: The headers, with names in lower case, without credentials, and without the headers that the client
+            adds later, such as `host` and `content-length`.
+        body: The body; empty if the request has none.
     """
 
     method: str
@@ -47,7 +47,7 @@ class UnsignedRequest:
 
 
 def check_sign(config: HttpConfig) -> None:
-    """Raise `ConfigError` for a `sign` that is no name, and where a signature would leave out a part of the request."""
+    """Raise `ConfigError` if `sign` is not a name, or if a signature would leave out a part of the request."""
     name = config.sign
     if name is None:
         return
@@ -72,7 +72,7 @@ class Signer:
 
     Args:
         config: Config of the source.
-        common: Headers that all its requests have and that are no secrets.
+        common: Headers that all requests of the source have, without secrets.
     """
 
     def __init__(self, config: HttpConfig, common: Mapping[str, str]) -> None:
@@ -112,13 +112,14 @@ class Signer:
 
         Args:
             request: The request as it is sent.
-            headers: The headers of this request besides those that all requests have.
+            headers: The headers of this request alone, without the headers that all requests have.
             body: Body of the request; None: no body.
             timeout: Seconds that the function has, if it is asynchronous.
 
         Raises:
-            PermanentError: The function raised another error, or returned no headers that can be sent.
-            ConnectorError: The function raised one, whose text is left out, or took longer than *timeout*.
+            PermanentError: The function raised an error other than `ConnectorError`, or returned headers that cannot be
+                sent.
+            ConnectorError: The function raised a `ConnectorError`, whose text is left out, or exceeded *timeout*.
         """
         own = {name: value for name, value in headers if name in self._shown}
         unsigned = UnsignedRequest(self._method, str(request.url), self._common | own, body or b"")
@@ -129,7 +130,11 @@ class Signer:
             request.headers[name] = value
 
     async def _signature(self, unsigned: UnsignedRequest, timeout: float) -> list[tuple[str, str]] | ConnectorError:
-        """Return the headers, or the error; no call's traceback has this frame, whose variables may hold a secret."""
+        """
+        Return the headers, or the error.
+
+        The error is not raised, so that no traceback shows the variables of this frame, which may hold a secret.
+        """
         assert self._sign is not None
         try:
             signature = self._sign(unsigned)
@@ -146,7 +151,7 @@ class Signer:
         return self._checked(signature)
 
     def _checked(self, signature: Any) -> list[tuple[str, str]] | ConnectorError:
-        """Return the headers that the function returned, if they can be sent and take no other header's place."""
+        """Return the function's headers, or an error if they cannot be sent or would replace other headers."""
         pairs = list(signature.items()) if isinstance(signature, Mapping) else None
         if pairs is None or not all(is_header(name, value) for name, value in pairs):
             found = "a header that cannot be sent" if pairs is not None else f"a {type(signature).__name__}"

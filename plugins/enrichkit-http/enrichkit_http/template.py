@@ -2,7 +2,7 @@
 The templates of a request: the address and the JSON body, in which a key is always data and never syntax.
 
 A key enters an address as percent-encoded text (RFC 3986, section 2: all characters but letters, digits and `-._~` are
-encoded). One trap remains: the segments `.` and `..` are not encoded, and a URL parser resolves them, also when they
+encoded). One trap remains: the segments `.` and `..` are not encoded, and a URL parser resolves them, even if they
 are written `%2e%2e` (WHATWG URL, "double-dot path segment"). So this module refuses a filled segment that is empty, `.`
 or `..`, before the client sees the address. A JSON encoder writes a key into a body.
 """
@@ -44,7 +44,8 @@ MAX_KEY_BYTES = 4096
 _BRACES = re.compile(r"\{[^{}]*\}|[{}]")
 _PLACEHOLDER = re.compile(r"\{([0-9]{0,2})\}")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
-# These characters separate no parts, because a filled placeholder may hold them; a query has %27 for a quote, too.
+# These characters separate no parts, because a filled placeholder may hold them. It may hold %27, and the client sends
+# a quote in a query as %27.
 _SEPARATES_NOTHING = re.compile(r"[A-Za-z0-9_.~%'-]*").fullmatch
 _NO_SEGMENT = ("", ".", "..")
 
@@ -55,7 +56,7 @@ class RejectedKeyError(ValueError):
 
 def text_of(part: Any) -> str:
     """
-    Return a key part as text, the same in an address, a body and the name of a field in a response.
+    Return a key part as text. Addresses, bodies and the field names of a response use the same text.
 
     Raises:
         RejectedKeyError: The part has no text that can be sent, or its text is too long.
@@ -91,7 +92,7 @@ def _formatted(part: Any) -> str:
 
 def pieces_of(text: str, field: str) -> list[Piece]:
     """
-    Return the literals and the numbers of key parts of a template; *field* is its name in a message.
+    Return the literal texts and the numbers of key parts in the template *text*; *field* is its name for messages.
 
     >>> pieces_of("/a/{}/b-{}", "HttpConfig.url")
     ['/a/', 0, '/b-', 1]
@@ -123,7 +124,7 @@ def _numbered(pieces: Sequence[Any], field: str) -> list[Any]:
 
 
 def check_separated(url: str) -> None:
-    """Raise `ConfigError` for two parts of a key between which nothing tells where the first one ends."""
+    """Raise `ConfigError` if *url* holds two parts of a key and no character that marks the end of the first part."""
     previous: int | None = None
     between = ""
     for piece in pieces_of(url, "HttpConfig.url"):
@@ -160,7 +161,8 @@ class Url:
                 segments += [[other] for other in others]
         # Only a filled path segment can change the meaning of the address; a query cannot.
         self._segments = [segment for segment in segments if any(isinstance(piece, int) for piece in segment)]
-        # A fast path for nearly all templates: one placeholder. Filling takes a tenth of the Python time of a lookup.
+        # Filling takes a tenth of the Python time of a lookup. So templates with one placeholder, which are nearly all
+        # templates, have a fast path.
         before, _, after = _PLACEHOLDER.sub("\0", template).partition("\0")
         self._around = None if "\0" in after or self.numbers != {0} else (before, after)
 
@@ -219,12 +221,12 @@ class Body:
 
 
 def _as_json(part: Any) -> Any:
-    """Return a key part as it is in a body: a str or an int as it is, a part of another type as its text."""
+    """Return a key part for a body: a str or an int unchanged, a part of another type as text."""
     return part if type(part) is str or type(part) is int else text_of(part)
 
 
 def _pieces_of_json(node: Any) -> Iterator[bytes | int | None]:
-    """Yield *node* as JSON text, with a number, or None for `{}`, in the place of each part of the key."""
+    """Yield the JSON text of *node* in pieces. For each part of the key, yield its number, or None for `{}`."""
     if isinstance(node, dict):
         yield from _pieces_of_object(node)
     elif isinstance(node, list):

@@ -1,4 +1,4 @@
-"""The tokens of an open connector: all calls share one, which is replaced before it ends and once after a 401."""
+"""The tokens of an open connector: all calls share one, replaced before it expires and once after a 401."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Authorized", "Token", "Tokens", "UnauthorizedError"]
 
-# Seconds that the endpoint has to answer.
+# Seconds within which the token endpoint must answer.
 TIMEOUT = 10.0
-# A token is renewed these seconds before it ends, or a fifth of its life if that is less.
+# A token is renewed this many seconds before it expires, or a fifth of its lifetime before, if that is less.
 EARLY = 30.0
-# Seconds after which a failed renewal is tried again, while the token is still good. A token that has replaced a
-# refused one is itself not replaced if it is refused within these seconds: another new token would be refused, too.
+# Seconds after which a failed renewal is tried again, while the old token is still valid. If the service has refused a
+# token, and refuses the next token within these seconds, too, no third token is fetched: it would be refused as well.
 AGAIN = 5.0
 MAX_BYTES = 2**16
 
@@ -47,13 +47,13 @@ class UnauthorizedError(Exception):
 
 class Token:
     """
-    A bearer token. No `repr` shows it, so that no frame of a traceback does.
+    A bearer token. Its `repr` hides the text, because a traceback may show the variables of its frames.
 
     Attributes:
-        renews: Moment at which another token is fetched, while this one is used.
-        expires: Moment from which the token is not used.
-        born: Moment at which it was asked for.
-        after_refusal: True when it took the place of a token that the service refused.
+        renews: Moment from which a new token is fetched, while calls still use this token.
+        expires: Moment from which the token is no longer used.
+        born: Moment at which the token was requested.
+        after_refusal: Whether the token replaced a token that the service had refused.
     """
 
     __slots__ = ("_text", "after_refusal", "born", "expires", "renews")
@@ -74,7 +74,7 @@ class Token:
 
 
 class Tokens:
-    """The tokens of a source; all calls share one, and at most one request for a token is under way."""
+    """The tokens of a source. All calls share one token, and at most one request for a token is in flight."""
 
     def __init__(self, config: HttpConfig, oauth: OAuth) -> None:
         self._config = config
@@ -88,7 +88,7 @@ class Tokens:
         self._task: asyncio.Task[Token | ConnectorError] | None = None
 
     async def open(self) -> None:
-        """Make the client of the endpoint, without a connection. Raises `FatalError` for a file that cannot be read."""
+        """Make the client for the token endpoint, not connected yet. Raises `FatalError` for an unreadable file."""
         self._client = make_token_client(self._config, self._oauth.token_url)
 
     async def close(self) -> None:
@@ -101,24 +101,24 @@ class Tokens:
             await client.close()
 
     async def current(self, timeout: float) -> Token:
-        """Return a token that is good, within *timeout* seconds; raises a `ConnectorError`."""
+        """Return a valid token within *timeout* seconds. Raises a `ConnectorError` if there is none."""
         token, now = self._token, monotonic()
         if token is not None and now < token.expires:
             if now >= max(token.renews, self._again):
                 self._fetching()
             return token
         task = self._fetching()
-        # The task is not awaited itself: a cancelled call must not cancel the fetch that other calls wait for.
+        # The task is not awaited directly: a cancelled call must not cancel the fetch that other calls wait for.
         await asyncio.wait((task,), timeout=timeout)
         if not task.done() or task.cancelled():
             raise TransientError(f"No token from {self._origin} within {timeout:.3g} s.")
         found = task.result()
         if isinstance(found, ConnectorError):
-            raise copy.copy(found)  # each call raises its own, with its own traceback
+            raise copy.copy(found)  # each call raises its own copy, with its own traceback
         return found
 
     def refuse(self, token: Token) -> bool:
-        """Note that the service refused *token*; return whether another token may be tried."""
+        """Record that the service refused *token*, and return whether another token may be tried."""
         if self._token is token:
             if token.after_refusal and monotonic() - token.born < AGAIN:
                 return False
@@ -138,7 +138,11 @@ class Tokens:
             self._token, self._refused = found, False
 
     async def _fetch(self) -> Token | ConnectorError:
-        """Return a new token, or the error; no call's traceback has this frame, which holds the token as text."""
+        """
+        Return a new token, or the error.
+
+        The error is not raised, so that no traceback shows the variables of this frame, which hold the token as text.
+        """
         from pyreqwest.exceptions import PyreqwestError
 
         born = monotonic()
@@ -172,7 +176,9 @@ class Tokens:
 
 
 def _no_token(error: ConnectorError) -> ConnectorError:
-    """Return the error of a key for *error*, that of a request for a token: the key's own request was not sent."""
+    """
+    Return the error to report for a key whose request was not sent, because the token request failed with *error*.
+    """
     text = f"The token endpoint gave no token: {error}"
     if isinstance(error, UnavailableError):
         return UnavailableError(text, retry_after=error.retry_after, sent=False)
@@ -183,10 +189,10 @@ def _no_token(error: ConnectorError) -> ConnectorError:
 
 class Authorized:
     """
-    The requests of a source that wants a token.
+    A sender of requests to a service that requires a token.
 
     Args:
-        send: Sends one request; raises `UnauthorizedError` for a 401.
+        send: Function that sends one request, and raises `UnauthorizedError` for a 401.
         tokens: Tokens of the source.
     """
 

@@ -1,4 +1,4 @@
-"""Whether a response with the status of a success says in its document that it is an error."""
+"""The check whether a response with a success status says in its document that it is an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Verdict:
     The check of responses by the fields `errors` and `success` of a config.
 
     Attributes:
-        asked: True when the config has one of these fields, so that each document has to be checked.
+        asked: Whether the config has one of these fields, so that each document must be checked.
     """
 
     def __init__(self, config: HttpConfig) -> None:

@@ -1,4 +1,4 @@
-"""The batch form of a model, by `/files` and `/batches` of the API: files of requests, answered within a day."""
+"""The batch form of a model: the API's `/files` and `/batches` take files of requests, answered within a day."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ModelBatches"]
 
 _ENDED = ("completed", "failed", "expired", "cancelled")
 CALL = Call(timeout=600.0)
-"""The call of each request. Its timeout is long: a file of requests has up to 200 MB, one of answers maybe more."""
+"""The call of each request. Its timeout is long: a file of requests has up to 200 MB, a file of answers maybe more."""
 FREE = Spent(CALL, None)
 """The account of requests that cost nothing, such as those for a file or for the state of a batch."""
 
@@ -43,17 +43,17 @@ class ModelBatches:
         self.close = self._service.close
 
     async def open(self) -> None:
-        """Make the client, without a connection. Raises `FatalError` for a secret or file that cannot be read."""
+        """Make the client, not connected yet. Raises `FatalError` for a secret or file that cannot be read."""
         await self._service.open(1)
 
     def request(self, name: str, key: Key) -> bytes:
-        """Return the line of *key*; raises `PermanentError` for a key that cannot be sent."""
+        """Return the line for *key* in a file of requests; raises `PermanentError` for a key that cannot be sent."""
         body = msgspec.Raw(self._service.encoded(self._model.request_of(key)))
         line = {"custom_id": name, "method": "POST", "url": self._address, "body": body}
         return msgspec.json.encode(line) + b"\n"
 
     async def submit(self, name: str, requests: Sequence[bytes], *, again: bool) -> str:
-        """Upload the file of a batch and make the batch, unless the service has them; see `BatchForm.submit`."""
+        """Upload the file of a batch and create the batch, unless the service has them; see `BatchForm.submit`."""
         file = None
         if again:
             batch = await self._find("/batches?", lambda each: (each.get("metadata") or {}).get("enrichkit") == name)
@@ -67,7 +67,7 @@ class ModelBatches:
         return await self._make("/batches", msgspec.json.encode(made | {"metadata": {"enrichkit": name}}))
 
     async def status(self, batch: str) -> BatchStatus:
-        """Return how far the service is with *batch*."""
+        """Return the state and the progress of *batch*."""
         found = object_of(await self._read(f"/batches/{batch}"))
         word, counts = str(found.get("status")), found.get("request_counts") or {}
         reason = _code(*(found.get("errors") or {}).get("data") or [None]) if word == "failed" else ""
@@ -75,7 +75,7 @@ class ModelBatches:
 
     async def answers(self, batch: str, call: Call) -> Iterable[tuple[str, Value | Failure | None]]:
         """Return the answers in both files of *batch*: the file of answers and the file of errors."""
-        # Without the price of the config, because a batch has another price.
+        # No price is passed, because a batch has another price than the calls for which the config names one.
         found, spent = object_of(await self._read(f"/batches/{batch}")), Spent(call, None)
         files = [found[name] for name in ("error_file_id", "output_file_id") if found.get(name)]
         lines = [line for file in files for line in (await self._read(f"/files/{file}/content")).splitlines()]
@@ -95,7 +95,7 @@ class ModelBatches:
             return name, Failure(error)
 
     async def _find(self, path: str, fits: Callable[[dict[str, Any]], bool]) -> str | None:
-        """Return the id of what *fits* in a list of the service, which comes in pages; None: nothing does."""
+        """Return the id of the first item that *fits* in a paged list of the service, or None if no item fits."""
         after = ""
         while True:
             page = object_of(await self._read(f"{path}limit=100{after}"))
@@ -118,7 +118,7 @@ class ModelBatches:
 
 
 def _form(name: str, requests: Sequence[bytes]) -> bytes:
-    """Return the form that uploads a file. The *name* of the batch, which no request holds, separates its parts."""
+    """Return the form that uploads a file. The batch's *name*, which no request holds, separates its parts."""
     start = f'--{name}\r\nContent-Disposition: form-data; name="'
     head = f'{start}purpose"\r\n\r\nbatch\r\n{start}file"; filename="{name}.jsonl"\r\n\r\n'
     return b"".join([head.encode(), *requests, f"\r\n--{name}--\r\n".encode()])

@@ -28,7 +28,7 @@ OUTPUT_TOKENS = 50
 """Estimated tokens of an answer, if the config has no `max_tokens`."""
 REPEAT = "Your answer does not fit the schema: {} Answer again, with the JSON document and nothing else."
 REPEAT_TOKENS = 500
-"""More than the tokens that a request for a repeat adds to the first request and the first answer."""
+"""An upper bound for the tokens that a repeat sends besides the first request and the first answer."""
 _FENCED = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL).fullmatch
 
 
@@ -49,7 +49,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         self._schema: dict[str, Any] | None = None
         if ddl.strip().lower() != "string" or "" in choices:
             self._schema = schema_of(ddl, choices, config.optional)
-        # The top of a strict schema must be an object, so any other value is put into a field of an object.
+        # The top of a strict schema must be an object, so any other value is wrapped in an object with one field.
         self._wrapped = self._schema is not None and "properties" not in self._schema
         if self._schema is not None and self._wrapped:
             inner = {"type": "object", "properties": {"value": self._schema}, "required": ["value"]}
@@ -58,7 +58,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         self._constant_tokens = tokens_of(f"{config.system or ''}{self._schema or ''}")
 
     def cost(self, keys: Sequence[Key]) -> Mapping[str, float]:
-        """Return one request, and the tokens of the prompts and of answers, as an estimate."""
+        """Return the number of requests, and an estimate of the tokens of the prompts and of the answers."""
         read = 0
         for key in keys:
             parts = key if isinstance(key, tuple) else (key,)
@@ -67,7 +67,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return {"requests": float(len(keys)), **priced(read, written, self.config.price)}
 
     def most(self, keys: Sequence[Key]) -> Mapping[str, float]:
-        """Return the most that requests for *keys* may take, their repeats included; see `Connector.most`."""
+        """Return the most units that requests for *keys* may take, repeats included; see `Connector.most`."""
         config = self.config
         if config.max_tokens is None or config.images:
             wrong = "images is set" if config.images else "max_tokens is None"
@@ -81,7 +81,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
                 once = self._service.most_tokens(self.request_of(key))
             except PermanentError:
                 continue  # such a key is refused without a request
-            # A repeat reads the request again, the first answer, and what was wrong with it.
+            # For a repeat, the model reads the request again, the first answer, and what was wrong with the answer.
             read += once + config.repeats * (once + config.max_tokens + REPEAT_TOKENS)
             written += (1 + config.repeats) * config.max_tokens
         return priced(read, written, config.price)
@@ -103,7 +103,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return {} if answer is None else {key: [answer] if call.many else answer}
 
     async def _answer(self, document: dict[str, Any], call: Call, spent: Spent) -> Any:
-        """Return the answer to a request, after one repeat if the first does not fit; None: the model gave none."""
+        """Return the answer to a request, repeated if the first answer does not fit, or None if the model gave none."""
         end = monotonic() + call.timeout
         body = await self._service.ask(document, call, call.timeout, spent)
         for _ in range(self.config.repeats):
@@ -120,7 +120,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return self._document(self._prompt.text(parts), self._prompt.images(parts))
 
     def answer_of(self, body: bytes, spent: Spent) -> Any:
-        """Return the value in an answer, None when the model gave none; raises `PermanentError` if it does not fit."""
+        """Return the value in an answer, or None if the model gave none; raises `PermanentError` if it does not fit."""
         value, problem = self._read(body, spent)
         if problem is None:
             return value
@@ -129,17 +129,17 @@ class ChatConnector(ModelConnector[ChatConfig]):
         raise wrong
 
     def _read(self, body: bytes, spent: Spent) -> tuple[Any, str | None]:
-        """Return the value in an answer and None, or the text of the model and why it does not fit."""
+        """Return the value in an answer and None, or the model's text and the reason why the text does not fit."""
         content, cut_off = self._content(body, spent)
         value, problem = (content, None) if content is None or self._schema is None else self._checked(content)
         if problem is None and (self._schema is not None or not cut_off):
             return value, None
-        if cut_off:  # a whole document was returned above: models may add blanks behind it
+        if cut_off:  # a document that is whole was returned above, even if blanks after it were cut off
             raise PermanentError("The answer was cut off: it has as many tokens as are allowed. Raise max_tokens.")
         return content, problem
 
     def _checked(self, content: str) -> tuple[Any, str | None]:
-        """Return the value in *content* in the encoding of the connector, or what is wrong with it."""
+        """Return the encoded value in *content* and None, or None and what is wrong with *content*."""
         assert self._schema is not None
         fenced = _FENCED(content)
         try:
@@ -153,7 +153,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return value if self.encoding == "text" or value is None else msgspec.json.encode(value), None
 
     def _content(self, body: bytes, spent: Spent) -> tuple[str | None, bool]:
-        """Return the text of the model in an answer, None when it gave none, and whether it was cut off."""
+        """Return the model's text in an answer, or None if it gave none, and whether the text was cut off."""
         try:
             document = object_of(body)
         except TransientError:
@@ -162,7 +162,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         spent.add(document.get("usage"))
         content: Any = ...
         refused = reason = None
-        with suppress(LookupError, TypeError, AttributeError):  # then the first message below is raised
+        with suppress(LookupError, TypeError, AttributeError):  # then the error of the first check below is raised
             content, refused, reason = self._said(document)
         if not isinstance(content, str | None):
             raise PermanentError("The answer has not the form of the API: it holds no text of a model. Check base_url.")
@@ -173,7 +173,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return content, reason in ("length", "max_output_tokens")
 
     def _said(self, document: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """Return the text of the model, whether it refused, and why it ended; raises an error for another form."""
+        """Return the model's text, whether the model refused, and why it stopped; raises an error for another form."""
         choice = document["choices"][0]
         return choice["message"].get("content"), choice["message"].get("refusal"), choice.get("finish_reason")
 

@@ -79,7 +79,7 @@ class ModelConfig(ConnectorConfig):
         object.__setattr__(self, "headers", self.http("").headers)
 
     def _checked_extra(self) -> str:
-        """Return the further fields as JSON text, which has a hash."""
+        """Return the further fields as JSON text, which is hashable, unlike a mapping."""
         try:
             given = json.loads(self.extra) if isinstance(self.extra, str) else dict(self.extra)
             text = json.dumps(given, allow_nan=False)
@@ -99,7 +99,7 @@ class ModelConfig(ConnectorConfig):
         return text
 
     def http(self, path: str) -> HttpConfig:
-        """Return how requests to *path* are sent; raises `ConfigError` in the words of this config."""
+        """Return the `HttpConfig` for requests to *path*; raises `ConfigError` with the field names of this config."""
         problem = ""
         try:
             return HttpConfig(
@@ -186,7 +186,7 @@ class ChatConfig(ModelConfig):
         object.__setattr__(self, "optional", optional)
 
     def _several(self, name: str, kinds: tuple[type, ...], example: str) -> tuple[Any, ...]:
-        """Return the field *name* as a tuple, also where the user wrote one value or a list."""
+        """Return the field *name* as a tuple, even if the user wrote a single value or a list."""
         given = getattr(self, name)
         several = (given,) if isinstance(given, kinds) else given
         if isinstance(several, list | tuple) and all(isinstance(each, kinds) for each in several):
@@ -197,7 +197,7 @@ class ChatConfig(ModelConfig):
         )
 
     def _parts(self) -> tuple[Any, tuple[str, ...]]:
-        """Return the choices and the optional fields: those of the class in `returns`, or else those that are given."""
+        """Return the choices and optional fields, from the class in `returns` or else from `choices` and `optional`."""
         if not isinstance(self.returns, str | None):
             choices, optional = named_parts(self.returns)
             if choices or optional:
@@ -208,7 +208,7 @@ class ChatConfig(ModelConfig):
             if all(values and not isinstance(values, str) for _, values in found) and {*map(len, found)} <= {2}:
                 return found, self.optional
         except (TypeError, ValueError):
-            pass  # the message below
+            pass  # the error below is raised
         raise ConfigError(
             f"{type(self).__name__}.choices must be a mapping of names of fields to their values, for example "
             "choices={'sentiment': ('good', 'bad')}."

@@ -42,8 +42,8 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
     """
     A model behind `/embeddings`.
 
-    Vectors are asked for in base64. The bytes of their 32-bit floats become an Arrow column without a conversion, so no
-    number is ever a Python object. Lists of numbers, which some services send nevertheless, are read, too.
+    Requests ask for vectors in base64. The bytes of the 32-bit floats become an Arrow column without a conversion, so
+    no number is ever a Python object. Lists of numbers, which some services send nevertheless, are read, too.
     """
 
     name = "llm-embedding"
@@ -55,11 +55,11 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
     path: ClassVar[str] = "/embeddings"
 
     def cost(self, keys: Sequence[Key]) -> Mapping[str, float]:
-        """Return one request, and the tokens of the texts, as an estimate."""
+        """Return one request, and an estimate of the tokens of the texts."""
         return {"requests": 1.0, **priced(sum(tokens_of(str(key)) for key in keys), 0, self.config.price)}
 
     def most(self, keys: Sequence[Key]) -> Mapping[str, float]:
-        """Return the most that the texts may take: a token for each byte."""
+        """Return the most units that the texts may take, with one token for each byte."""
         return priced(self._service.most_tokens({"input": [str(key) for key in keys]}), 0, self.config.price)
 
     def request_of(self, key: Key) -> dict[str, Any]:
@@ -118,13 +118,13 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
 
 
 def _column(items: Sequence[_Item], dimensions: int | None) -> pa.Array[Any]:
-    """Return the vectors of *items* as an Arrow list of floats; raises `PermanentError` for one without a vector."""
+    """Return the vectors of *items* as an Arrow list of floats; raises `PermanentError` for an item without vector."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if any(isinstance(item.embedding, list) for item in items):
         vectors = pa.array([item.embedding for item in items], pa.list_(pa.float32()))
-        if pc.any(pc.is_inf(vectors.flatten())).as_py():  # JSON has no infinity: pyarrow made it of a larger number
+        if pc.any(pc.is_inf(vectors.flatten())).as_py():  # pyarrow turns a number that is too large into infinity
             raise PermanentError("An embedding has a number that a float of 32 bits cannot hold.")
         lengths = {len(item.embedding) for item in items}
     else:

@@ -34,7 +34,7 @@ class ModelConnector(Connector[ConfigT]):
         self.units = units_of(config.price)
 
     async def open(self) -> None:
-        """Make the client, without a connection. Raises `FatalError` for a secret or file that cannot be read."""
+        """Make the client, not connected yet. Raises `FatalError` for a secret or file that cannot be read."""
         await self._service.open(self.capacity)
 
     async def close(self) -> None:
@@ -42,7 +42,7 @@ class ModelConnector(Connector[ConfigT]):
         await self._service.close()
 
     def batches(self) -> BatchForm:
-        """Return the batch form, by `/files` and `/batches`, with one key in a request."""
+        """Return the batch form, which uses `/files` and `/batches` of the API, with one key in each request."""
         return ModelBatches(self)
 
     @abstractmethod
@@ -51,4 +51,4 @@ class ModelConnector(Connector[ConfigT]):
 
     @abstractmethod
     def answer_of(self, body: bytes, spent: Spent) -> Any:
-        """Return the value in the answer to one key, None when the model gave none; raises `PermanentError`."""
+        """Return the value in the answer to one key, or None if the model gave no value; raises `PermanentError`."""

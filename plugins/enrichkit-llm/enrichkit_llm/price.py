@@ -1,4 +1,4 @@
-"""What a call costs: the prices that the user names, and the tokens that the service counts."""
+"""The cost of calls, from the prices that the user names and the tokens that the service counts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Price:
 
     Attributes:
         input: Price of the tokens that the model reads; 0 or more.
-        output: Price of the tokens that it writes; 0 or more. Embeddings have none.
-        cached: Price of the tokens read from the service's own cache of prompts, 0 to `input`; None: that of `input`.
+        output: Price of the tokens that the model writes; 0 or more. Embeddings have none.
+        cached: Price of the tokens read from the service's own cache of prompts, 0 to `input`; None: `input`.
 
     Raises:
         ConfigError: A price is no number from 0 on. Raised on the driver.
@@ -40,7 +40,7 @@ class Price:
     cached: float | None = None
 
     def __post_init__(self) -> None:
-        # `cached` is at most `input`, so that the price of `input` bounds what a call may take.
+        # `cached` is at most `input`, so that `input` is an upper bound for the price of a token that the model reads.
         for name, most in (("input", MOST), ("output", MOST), ("cached", self.input)):
             price = getattr(self, name)
             if (price is not None or name != "cached") and not (type(price) in (int, float) and 0 <= price <= most):
@@ -50,7 +50,7 @@ class Price:
                 )
 
     def of(self, read: int, written: int, cached: int = 0) -> float:
-        """Return the price of the tokens *read*, of which the service had *cached* some, and of those *written*."""
+        """Return the price of *read* tokens, *cached* of them from the service's cache, and of *written* tokens."""
         saved = 0.0 if self.cached is None else min(cached, read) * (self.input - self.cached)
         return (read * self.input - saved + written * self.output) / 1e6
 
@@ -68,7 +68,7 @@ def price_of(value: Any, config: str) -> Price | None:
 
 
 def priced(read: int, written: int, price: Price | None) -> dict[str, float]:
-    """Return tokens that are *read* and *written* in the units of limits: `tokens`, and `cost` with a *price*."""
+    """Return the *read* and *written* tokens in units of cost: as `tokens`, and with a *price* also as `cost`."""
     units = {"tokens": float(read + written)}
     return units if price is None else units | {"cost": price.of(read, written)}
 
@@ -92,7 +92,7 @@ class Spent:
         self._units = dict.fromkeys(units_of(price), 0.0)
 
     def add(self, usage: Any) -> None:
-        """Report an answer with the tokens in its field *usage*, which either API names in its own words."""
+        """Report an answer with the tokens in its field *usage*, in which the two APIs name the counts differently."""
         if isinstance(usage, dict):
             read = _count(usage, "prompt_tokens", "input_tokens")
             written = _count(usage, "completion_tokens", "output_tokens")
@@ -104,7 +104,7 @@ class Spent:
         self.report(known=isinstance(usage, dict))
 
     def report(self, requests: int = 1, *, known: bool = True) -> None:
-        """Report the cost so far, with *requests* further requests; *known*: False if nobody knows what they cost."""
+        """Report the cost so far, with *requests* further requests; *known* is False if their cost is unknown."""
         self._units["requests"] += requests
         self._call.spent(**self._units)
         if not known:

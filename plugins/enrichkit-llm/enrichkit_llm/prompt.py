@@ -1,4 +1,4 @@
-"""The text of a request: a template over the key columns, and the images beside it."""
+"""The prompt of a request: a text made from a template over the key columns, and the images sent with the text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Prompt:
 
     Attributes:
         parts: Number of parts of the key.
-        names: The names in the template and the images, in the order of their first use; empty: it has numbers.
+        names: The names in the template and the images, in the order of their first use; empty if they have numbers.
 
     Raises:
         ConfigError: The template has wrong braces, mixes numbers and names, or leaves a part out.
@@ -59,11 +59,11 @@ class Prompt:
         ]
 
     def text(self, parts: Sequence[Any]) -> str:
-        """Return the text for the *parts* of a key; raises `PermanentError` for bytes where a text is due."""
+        """Return the text for the *parts* of a key; raises `PermanentError` for bytes in a part that must be text."""
         return "".join([text + ("" if place is None else text_of(parts[place])) for text, place in self._pieces])
 
     def images(self, parts: Sequence[Any]) -> list[str]:
-        """Return the addresses of the images: those that the key names, or `data:` with the bytes."""
+        """Return the addresses of the images: the address in the key, or a `data:` address with the key's bytes."""
         return [_address(parts[place]) for place in self._images]
 
 
@@ -71,8 +71,8 @@ def numbered(template: str, images: Sequence[int | str], columns: Sequence[str |
     """
     Return the fields `prompt` and `images` with the number of its key column in place of each name.
 
-    A name stands for the column of this name; case counts only where it must, as in Spark. Columns without a name take
-    the names that are left, in the order of their first use.
+    A name stands for the column of the same name, or else for a column whose name differs only in case. Columns without
+    a name take the names that are left, in the order of their first use.
 
     Raises:
         ConfigError: A column has a name that neither the template nor *images* has.
@@ -102,7 +102,7 @@ def numbered(template: str, images: Sequence[int | str], columns: Sequence[str |
 
 
 def _pieces(template: Any, owner: str) -> list[tuple[str, str | None]]:
-    """Return the texts of the template, each with the name of the placeholder behind it."""
+    """Return the texts of the template, each with the name of the placeholder that follows it, or None."""
     problem = f"is a {type(template).__name__}"
     if isinstance(template, str):
         problem = "has a brace that is no placeholder"
@@ -134,7 +134,7 @@ def text_of(part: Any) -> str:
 
 
 def is_sendable(text: str) -> bool:
-    """Return whether *text* is text that UTF-8 can carry."""
+    """Return whether UTF-8 can encode *text*."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 

@@ -20,7 +20,7 @@ _KINDS |= {"integer": (int,), "number": (int, float)}
 
 def named_parts(hint: Any, path: str = "") -> tuple[dict[str, tuple[Any, ...]], list[str]]:
     """
-    Return what the annotations of a class say of its fields, as far as a Spark type cannot say it.
+    Return what the annotations of a class tell about its fields and a Spark type cannot express.
 
     Returns:
         The values of each `Literal` by the path of the field, and the paths of the fields that may be None.
@@ -44,7 +44,7 @@ def named_parts(hint: Any, path: str = "") -> tuple[dict[str, tuple[Any, ...]], 
     try:
         hints = typing.get_type_hints(hint, include_extras=True)
     except (NameError, TypeError):
-        return {}, []  # the planner says what is wrong with it
+        return {}, []  # the planner reports what is wrong with the class
     choices, optional = {}, []
     for name, each in hints.items():
         more, less = named_parts(each, f"{path}.{name}".lstrip("."))
@@ -57,7 +57,7 @@ def schema_of(
     ddl: str, choices: Mapping[str, tuple[Any, ...]], optional: tuple[str, ...] = (), path: str = ""
 ) -> dict[str, Any]:
     """
-    Return the JSON schema of the type *ddl*, in which each field is required, as strict schemas want it.
+    Return the JSON schema of the type *ddl*, in which each field is required, as strict schemas demand.
 
     >>> schema_of("array<int>", {})
     {'type': 'array', 'items': {'type': 'integer'}}
@@ -96,7 +96,7 @@ def _schema(ddl: str, choices: Mapping[str, tuple[Any, ...]], optional: tuple[st
 
 def mismatch(value: Any, schema: Mapping[str, Any], path: str = "") -> str | None:
     """
-    Return what is wrong with an answer, in a sentence without any of its text; None: it fits.
+    Return what is wrong with an answer, in a sentence that quotes nothing of the answer, or None if the answer fits.
 
     >>> mismatch({"a": "x"}, {"type": "object", "properties": {"a": {"type": "string", "enum": ["y", "z"]}}})
     "The field 'a' is none of its 2 choices."

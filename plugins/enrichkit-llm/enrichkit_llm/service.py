@@ -1,4 +1,4 @@
-"""One service of models: its requests by the client of enrichkit-http, and its limits."""
+"""The requests to a service of models, which enrichkit-http sends, and the handling of the service's limits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Service", "object_of", "tokens_of"]
 
 _ADVICE = re.compile(r"; a value comes with .*|\. [^.]*HttpConfig.*", re.DOTALL)
 BYTES_PER_TOKEN = 4
-"""About how many bytes of English text make a token. The engine corrects the estimate by what the answers say."""
+"""Estimated bytes of English text per token. The engine corrects estimates by the token counts in the answers."""
 
 
 def tokens_of(text: str) -> int:
-    """Return about how many tokens *text* has."""
+    """Return an estimate of the number of tokens in *text*."""
     return len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 1
 
 
@@ -38,11 +38,11 @@ def object_of(body: bytes) -> dict[str, Any]:
 
 class Service:
     """
-    The requests of a connector to one path.
+    A sender of a connector's requests to one path of the API.
 
     Args:
         config: Config of the source.
-        path: Path behind `base_url`, for example `/embeddings`.
+        path: Path that is appended to `base_url`, for example `/embeddings`.
     """
 
     def __init__(self, config: ModelConfig, path: str) -> None:
@@ -53,7 +53,7 @@ class Service:
         self.open, self.close = self._exchange.open, self._exchange.close
 
     def most_tokens(self, document: dict[str, Any]) -> int:
-        """Return a bound for the tokens of *document*: its bytes, because each token has at least one byte."""
+        """Return an upper bound for the tokens of *document*: its bytes, because each token has at least one byte."""
         return len(self.encoded(document))
 
     async def ask(self, document: dict[str, Any], call: Call, timeout: float, spent: Spent) -> bytes:
@@ -70,7 +70,7 @@ class Service:
 
     async def send(self, path: str, body: bytes | None, call: Call, timeout: float, spent: Spent, **more: Any) -> bytes:
         """
-        Send *body*, or a GET, to a *path* behind that of the service, and return the body of the answer.
+        Send *body*, or a GET, to the service's address with *path* appended, and return the body of the answer.
 
         Args:
             path: Path and query.
@@ -103,9 +103,9 @@ class Service:
         if limited is not None:
             if limited.retry_after is not None:
                 call.allows(0, limited.retry_after)
-            # The name of a node makes the keys wait without an outage of the service; no attempt is counted.
+            # Because the error names a node, the keys wait without an outage of the service. No attempt is counted.
             raise UnavailableError(str(limited), retry_after=limited.retry_after, node="the limit of the service")
-        if answer is None:  # no miss: the config of `http` names no status that means one
+        if answer is None:  # this is no miss: the config of `http` names no status that means a miss
             spent.report(known=False)
             raise PermanentError("The service answered without a body.")
         return answer

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["prepare"]
 
-# Names are compared as bytes: the collation of the catalog finds `Users` and `users` equal, which are two tables on
-# Linux.
-# Invisible columns are left out, as `SELECT *` does, unless the config names them.
+# Names are compared as bytes: the collation of the catalog finds `Users` and `users` equal, but on Linux these are two
+# tables. Invisible columns are left out, as `SELECT *` does, unless the config names them.
 _COLUMNS = """
 SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, NUMERIC_PRECISION, NUMERIC_SCALE
 FROM information_schema.COLUMNS
@@ -61,8 +60,8 @@ async def prepare(fetch: Fetch, config: MariadbConfig) -> Statement:
     statement = Statement(
         source, f"{quote(database)}.{quote(table)}", keys, values, max_packet, _serves(source, columns)
     )
-    # Without keys the statement returns nothing, but raises the errors that only the execution finds: a broken view,
-    # missing privileges.
+    # The statement is executed once without keys. It returns no answers, but raises errors that only the execution
+    # finds, such as a broken view or missing privileges.
     await fetch(statement.sql, 5.0, 0, "[]")
     return statement
 
@@ -77,7 +76,9 @@ def _as_bytes(column: Column, source: Source) -> Column:
 
 
 def _serves(source: Source, columns: Mapping[str, Column]) -> str:
-    """Return the SQL of a further condition that a row has not expired, with its `AND`; empty: rows serve for ever."""
+    """
+    Return the SQL of the condition that a row has not expired, which begins with `AND`; empty if rows never expire.
+    """
     expiry = source.expiry(columns)
     if expiry is None:
         return ""

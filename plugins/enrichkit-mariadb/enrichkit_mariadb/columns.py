@@ -3,7 +3,7 @@ MariaDB's types: the Spark type and the SQL of a value column, and the keys that
 
 The statement selects each value as a type that the text protocol carries without loss, and that asyncmy always reads as
 the same Python type. Without this conversion the server sends a FLOAT with six digits (16777216 arrives as 16777200),
-and asyncmy reads a zero date as text where other dates are dates, and a BIT as bytes.
+and asyncmy reads a zero date as text, although it reads all other dates as dates, and a BIT as bytes.
 
 Texts arrive as utf8mb4. Some character sets have bytes without a Unicode character, and the server would send a `?`, or
 U+FFFD, in their place. For columns with such a set, the statement selects an empty text in place of a value with such
@@ -110,14 +110,15 @@ class KeyType:
         types: Python types of the keys.
         allowed: The allowed keys in words, for messages.
         column: SQL type of the column of keys in `JSON_TABLE`.
-        equals: SQL of a key, with `{}` for that column, in a form that can use an index on the key column.
-        holds: Takes a list of keys of these types, and returns whether the column can hold all of them. Called once for
-            a whole group.
+        equals: SQL of a key as the key column is compared with it, with `{}` for the column of keys in `JSON_TABLE`;
+            the comparison can use an index on the key column.
+        holds: Takes a list of keys of these types, and returns whether the column can hold all of them. It is called
+            once for a whole group.
         encode: Takes a key and returns its value in JSON; None when the key itself is that value.
         returned_as: Takes a key and returns the value that the key column returns for it, after decoding; None when
             that value is the key itself.
-        unmapped: SQL of whether the column's character set lacks a character of a key, with `{}` for that key; None
-            when a key with such a character can have no row.
+        unmapped: SQL of a condition, with `{}` for a key, that is true when the column's character set lacks a
+            character of this key; None when a key with such a character can have no row.
     """
 
     types: tuple[type, ...]
@@ -172,8 +173,9 @@ def _text_type(column: Column) -> ValueType:
     return ValueType("string", f"IF({_is_replaced(column)}, '', CONCAT('=', {column.sql}))", _text)
 
 
-# The Unicode sets that cannot hold a lone surrogate; and latin1, in which MariaDB maps each byte. As latin1 is the
-# default of servers before 11.6, the tables with this default need no check.
+# The character sets without bytes that have no Unicode character: the Unicode sets that cannot hold a lone surrogate,
+# and latin1, in which MariaDB maps each byte. As latin1 is the default of servers before 11.6, tables with this default
+# need no check.
 _MAPS_ALL = ("utf8mb4", "utf8mb3", "utf8", "utf16", "utf16le", "latin1")
 # Lone surrogates have no UTF-8: for each of them the server sends three bytes that asyncmy cannot read.
 _SURROGATES = {"ucs2": "^(.{4})*D[89A-F]", "utf32": "^(.{8})*0000D[89A-F]"}
@@ -181,7 +183,7 @@ _SURROGATES = {"ucs2": "^(.{4})*D[89A-F]", "utf32": "^(.{8})*0000D[89A-F]"}
 
 def _is_replaced(column: Column) -> str:
     """
-    Return the SQL of whether the server would replace a character of the text in *column*.
+    Return the SQL of a condition that is true if the server would replace a character of the text in *column*.
 
     The server has replaced a character if the text has more `?` as utf8mb4 than in its stored bytes, or if it has
     U+FFFD, which none of these character sets holds. A byte 0x3F is a `?` in all these sets: none has it as the second
@@ -194,7 +196,10 @@ def _is_replaced(column: Column) -> str:
 
 
 def _is_unmapped(key: str, column: Column) -> str:
-    """Return the SQL of whether the character set of *column* lacks a character of *key*, SQL of a text in utf8mb4."""
+    """
+    Return the SQL of a condition that is true if the character set of *column* lacks a character of *key*, which is the
+    SQL of a text in utf8mb4.
+    """
     sent, stored = (f"CAST({sql} AS BINARY)" for sql in (key, f"CONVERT({key} USING {column.charset})"))
     if column.charset in _SURROGATES:
         return f"CAST(CONVERT(CONVERT({key} USING {column.charset}) USING utf8mb4) AS BINARY) <> {sent}"
@@ -202,7 +207,7 @@ def _is_unmapped(key: str, column: Column) -> str:
 
 
 def _questions(sql: str) -> str:
-    """Return the SQL of the number of bytes 0x3F in *sql*, SQL of a binary."""
+    """Return the SQL that counts the bytes 0x3F in *sql*, which is the SQL of a binary."""
     return f"LENGTH({sql}) - LENGTH(REPLACE({sql}, '?', ''))"
 
 
@@ -282,7 +287,7 @@ def _are_texts(keys: Sequence[str]) -> bool:
     try:
         "".join(
             keys
-        ).encode()  # one scan in C for the whole group; two half pairs of two texts do not become one character
+        ).encode()  # one scan in C for the whole group; halves of a surrogate pair in two texts stay separate
     except UnicodeEncodeError:
         return False
     return True

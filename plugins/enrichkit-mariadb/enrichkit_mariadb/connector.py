@@ -88,7 +88,7 @@ class MariadbConnector(SqlConnector[MariadbConfig, MariadbPool, Statement]):
         await pool.run(write, self.write_timeout, self.config.max_bytes)
 
     async def scan(self, kinds: Sequence[type], size: int) -> AsyncIterator[Sequence[Key]]:
-        """Iterate over the keys in their order, see `Connector.scan`; each page is a statement of its own."""
+        """Yield the keys in their order, page by page, each by a statement of its own; see `Connector.scan`."""
         pool, statement = self.opened()
         last: Sequence[Any] | None = None
 
@@ -100,5 +100,5 @@ class MariadbConnector(SqlConnector[MariadbConfig, MariadbPool, Statement]):
             last = page[-1]
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether an unlisted key of *kinds* is a miss, see `Connector.lists_all`."""
+        """Return whether a key of the types *kinds* that `scan` does not list is a miss; see `Connector.lists_all`."""
         return bool(self.opened()[1].listing.lists_all(kinds))

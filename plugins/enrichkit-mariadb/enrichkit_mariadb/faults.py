@@ -1,9 +1,9 @@
 """
 The translation of the client package's exceptions into unavailable, transient, permanent and fatal errors.
 
-A text of the server may quote a key (`Incorrect datetime value: '...'`), or the statement with all its keys (`syntax to
-use near '...'`). So the message repeats the text only for error numbers whose texts concern the server, its names and
-its state.
+The server's text of an error may quote a key (`Incorrect datetime value: '...'`), or the statement with all its keys
+(`syntax to use near '...'`). So the message repeats the text only for error numbers whose texts concern the server, its
+names and its state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["STOPPED", "translate"]
 
 STOPPED = 1969
-"""Number of the error that a statement ends with when the server stops it at its time limit."""
+"""Number of the error with which the server stops a statement at its time limit."""
 
 # https://mariadb.com/docs/server/reference/error-codes/mariadb-error-code-reference
 _TRANSIENT = frozenset(
@@ -98,15 +98,15 @@ def translate(error: Exception, client_errors: ModuleType, where: str, *secrets:
             "show a valid certificate for this host name. Name the certificates to trust with MariadbConfig.tls_ca; a "
             "server without TLS needs tls=False."
         )
-    if isinstance(cause, TimeoutError) and cause.errno is None:  # from a timer; the kernel's has an errno
+    if isinstance(cause, TimeoutError) and cause.errno is None:  # from a timer; an error of the kernel has an errno
         return TransientError(
             f"MariaDB at {where} did not answer in time. Raise the option timeout, or look at the server."
         )
     if isinstance(cause, OSError):
-        # The text of the error number, because asyncio puts the address into `strerror`. Errors of name resolution have
-        # negative numbers, for which `os.strerror` has no text.
+        # The message has the text of the error number, because asyncio puts the address into `strerror`. Errors of name
+        # resolution have negative numbers, for which `os.strerror` has no text.
         reason = os.strerror(cause.errno) if cause.errno is not None and cause.errno > 0 else cause.strerror or cause
-        misspelt = isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME  # no wait mends that
+        misspelt = isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME  # no wait helps then
         kind: type[ConnectorError] = TransientError if misspelt else UnavailableError
         return kind(redact(f"MariaDB at {where} cannot be reached: {reason}.", *secrets))
     if isinstance(error, client_errors.MySQLError):

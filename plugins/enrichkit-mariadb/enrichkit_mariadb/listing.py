@@ -6,8 +6,9 @@ The keys of a table in their order, page by page.
         STRAIGHT_JOIN `shop`.`users` AS t WHERE t.`id` IS NOT NULL AND t.`id` > k.k0 ORDER BY t.`id` LIMIT 500
     ) AS t ORDER BY t.`id`
 
-Each page is a statement of its own, which begins after the last key of the previous page. The last key is sent as a
-JSON document, as in the statement that looks keys up, so that the server compares it as the type of its column.
+Each page is read by a statement of its own, which begins after the last key of the previous page (keyset pagination).
+The last key is sent as a JSON document, as in the statement that looks keys up, so that the server compares it as the
+type of its column.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ class Listing:
         source: The table, for messages.
         table: SQL of the table's name.
         keys: The key columns.
-        serves: SQL of a further condition, with its `AND`, that is true for rows that serve; empty: all rows do.
+        serves: SQL of a further condition, which begins with `AND` and is true for rows that have not expired; empty if
+            rows never expire.
     """
 
     def __init__(self, source: Source, table: str, keys: Sequence[tuple[Column, KeyType]], serves: str = "") -> None:
         self._keys = tuple(keys)
         values = [value_type(column) for column, _ in keys]
         self._decoders = [None if value is None else value.decode for value in values]
-        # No other types: a date may be in no calendar, an enum is not sorted by its texts, and a double is not exact.
+        # Keys of other types cannot be listed: a stored date may be in no calendar, an enum is not sorted by its texts,
+        # and a double is not exact.
         listed = (*_NUMBERS, *_TEXTS, *_BYTES, "uuid")
         other = next((column for column, _ in keys if column.type not in listed), None)
         unmapped = next((column for column, type_ in keys if type_.unmapped is not None), None)
@@ -84,7 +87,9 @@ class Listing:
         self._next = page(f"JSON_TABLE(%s, '$[*]' COLUMNS ({columns})) AS k STRAIGHT_JOIN ", f" AND ({behind})")
 
     async def after(self, session: Any, last: Sequence[Any] | None, size: int, timeout: float) -> list[tuple[Any, ...]]:
-        """Return the parts of at most *size* keys after the key with the parts *last*; None: of the first keys."""
+        """
+        Return the parts of at most *size* keys after the key with the parts *last*, or of the first keys if it is None.
+        """
         if self._refusal:
             raise FatalError(self._refusal)
         if last is None:
@@ -101,7 +106,7 @@ class Listing:
         ]
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether a key of *kinds* that is not listed has no row."""
+        """Return whether it is certain that a key with parts of the types *kinds* has no row if it is not listed."""
         return all(
             type_.types[0] is kind and _is_exact(column)
             for (column, type_), kind in zip(self._keys, kinds, strict=True)
@@ -109,6 +114,8 @@ class Listing:
 
 
 def _is_exact(column: Column) -> bool:
-    """Return whether the server finds only identical keys of *column* equal; of equal keys it lists only one."""
+    """
+    Return whether the server finds only identical keys of *column* equal. Of several equal keys, it lists only one.
+    """
     # A collation that pads finds 'a' and 'a ' equal, even if it compares bytes.
     return column.type in (*_NUMBERS, *_BYTES) or (column.collation or "").endswith("_nopad_bin")

@@ -31,15 +31,15 @@ __all__ = ["MariadbPool", "MariadbSession"]
 
 CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and authentication together
 
-# Fixed, so that no setting of the server changes the meaning of a text, a date or a quote. With max_error_count = 0
-# there are no warnings: asyncmy would fetch and log them, and a warning quotes keys.
+# These settings are fixed, so that no setting of the server changes the meaning of a text, a date or a quote. With
+# max_error_count = 0, the server makes no warnings; asyncmy would fetch and log warnings, which quote keys.
 SETTINGS = (
     "SET NAMES utf8mb4",
     "SET sql_mode = '', time_zone = '+00:00', max_error_count = 0, sql_select_limit = 18446744073709551615",
     "SET SESSION TRANSACTION READ ONLY",
 )
-# Strict: a value that does not fit its column is an error. READ COMMITTED: no gap locks, at which two writers of
-# different rows would wait for each other.
+# In strict mode, a value that does not fit its column is an error. READ COMMITTED takes no gap locks, which would make
+# two writers of different rows wait for each other.
 WRITING = (
     *SETTINGS[:-1],
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
@@ -76,7 +76,7 @@ class MariadbPool(Pool[MariadbSession]):
         config: Config with the address of the server and the login.
         size: Most connections at a time.
         asyncmy: The module asyncmy, which the connector imports only when it opens.
-        writes: Whether the sessions may write; their calls are then transactions. Otherwise the sessions are read-only.
+        writes: Whether the sessions may write; each call is then a transaction. Otherwise the sessions are read-only.
     """
 
     product: ClassVar[str] = "MariaDB"
@@ -90,8 +90,11 @@ class MariadbPool(Pool[MariadbSession]):
         self._asyncmy = asyncmy
 
     def survives(self, session: MariadbSession, error: BaseException) -> bool:
-        """Return True after the server stopped a lookup at its time limit, because the server then sends no more."""
-        # Not for a write: its transaction is rolled back because the connection is closed.
+        """
+        Return whether *session* can be used again: only after the server stopped a lookup at its time limit, because
+        the server then sends no more.
+        """
+        # A session that writes is not used again, because closing its connection rolls the transaction back.
         stopped = isinstance(error, self._asyncmy.errors.MySQLError) and error.args[:1] == (STOPPED,)
         return stopped and not self._writes
 
@@ -103,8 +106,8 @@ class MariadbPool(Pool[MariadbSession]):
         """
         Return a new session; raises `TimeoutError` after 2 s, or after nine tenths of *timeout* if that is less.
 
-        The call ends only at *timeout*. So the pool notices that a connect to a frozen server has failed before the
-        call ends, and lets the callers that wait for a connect fail, too.
+        So a connect to a frozen server fails before the call ends, which is at *timeout*. The pool then fails the other
+        callers that wait for a connect, too.
         """
         address = self.address
         async with asyncio.timeout(min(CONNECT_TIMEOUT, 0.9 * timeout)):

@@ -6,10 +6,10 @@ The prepared statement of a source: it turns keys into arguments, and rows into 
     FROM JSON_TABLE('[[7],[8]]', '$[*]' COLUMNS (n FOR ORDINALITY, k0 BIGINT PATH '$[0]')) AS k
     LEFT JOIN `shop`.`users` AS t ON t.`id` = k.k0
 
-All keys of a call are one parameter, a JSON document. The server compares each key as the type of its column, so that
-no text finds the row 0 of an integer column. The result has a number for each key, also for a key without a row, and
-the numbers of two calls never overlap. So the connector notices a reply that belongs to another statement, or that is
-not complete.
+All keys of a call are one parameter, a JSON document. The server compares each key as the type of its column, so that a
+text cannot find the row with the key 0 of an integer column. The result has a number for each key, even for a key
+without a row, and the numbers of two calls never overlap. So the connector notices a reply that belongs to another
+statement, or that is not complete.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Request:
 
     Attributes:
         keys: The keys that are sent.
-        expected_parts: For each of these keys, its parts as the key columns of a row with this key return them.
-        offset: The number before the number of the first key, which is ``offset + 1``.
+        expected_parts: For each key that is sent, the values that the key columns return for a row with this key.
+        offset: Number that is added to the position of each key, so that the first key has the number ``offset + 1``.
         document: The keys as JSON, a list with a list of parts for each key.
         answers: The answers that need no server: a `Failure` for each key that is not sent.
     """
@@ -67,7 +67,8 @@ class Statement:
         keys: The key columns.
         values: The value columns.
         max_packet: Most bytes of a statement; the server closes the connection of a client that sends more.
-        serves: SQL of a further condition, with its `AND`, that is true for rows that serve; empty: all rows do.
+        serves: SQL of a further condition, which begins with `AND` and is true for rows that have not expired; empty if
+            rows never expire.
 
     Attributes:
         source: The *source*.
@@ -75,7 +76,7 @@ class Statement:
         types: Types of the value columns by name, as the server writes them.
         max_packet: The *max_packet*.
         sql: Text of the statement.
-        sql_of_all: Text of the statement that also finds rows that have expired.
+        sql_of_all: Text of a statement like `sql` that also finds rows that have expired.
         ddl: Type of one value.
         listing: The statements that list the keys.
 
@@ -107,7 +108,8 @@ class Statement:
         types = [type_.ddl for type_ in selected[len(keys) :]]
         self.ddl = types[0] if len(types) == 1 else ", ".join(map(_field, self._names, types))
         select = ", ".join(type_.select for type_ in selected)
-        # The number of the first key column whose character set lacks a character of the key, or 0 if none lacks any.
+        # A further column of the result has the number of the first key column whose character set lacks a character of
+        # the key, or 0 if there is no such key column.
         unmapped = [
             f"WHEN {type_.unmapped.format(f'k.k{i}')} THEN {i + 1}"
             for i, (_, type_) in enumerate(self._keys)
@@ -136,7 +138,7 @@ class Statement:
 
         Raises:
             PermanentError: The keys are too long for one statement; the engine halves the group.
-            FatalError: The number of parts of a key is not the number of key columns.
+            FatalError: A key does not have as many parts as there are key columns.
         """
         request = Request(self._next_offset, keys)
         self._next_offset = (self._next_offset + len(keys)) % 2**62
@@ -146,7 +148,8 @@ class Statement:
             request.answers = {key: failure for key, failure in zip(keys, failures, strict=True) if failure is not None}
             request.keys = [key for key in keys if key not in request.answers]
             parts = [each for each, failure in zip(parts, failures, strict=True) if failure is None]
-        # Column by column, in passes in C over the group: a loop over its keys would cost five times as much.
+        # The keys are converted column by column, in loops that run in C; a Python loop over the keys would cost five
+        # times as much.
         columns = list(zip(self._keys, zip(*parts, strict=True), strict=False))
         request.expected_parts = list(
             zip(
@@ -169,7 +172,7 @@ class Statement:
 
     def read(self, rows: Sequence[Sequence[Any]], request: Request, many: bool) -> dict[Key, Value | Failure]:
         """
-        Return the answers in *rows*, and the answers that *request* has already.
+        Return the answers in *rows*, together with the answers that *request* has already.
 
         Raises:
             TransientError: The numbers in *rows* are not those of the request.
@@ -191,7 +194,8 @@ class Statement:
         """
         Return the values in *rows*, and the failures of keys that cannot be compared or whose values cannot be decoded.
 
-        In both, the index of the key in *request* stands for the key. A key without a row has an empty list of values.
+        Both mappings have the index of a key in *request* in place of the key. A key without a row has an empty list of
+        values.
         """
         matches: dict[int, list[Value]] = {}
         failures: dict[int, Failure] = {}

@@ -4,9 +4,9 @@ The statement that writes rows, and the check that the table gives back what was
     INSERT INTO `shop`.`users` (`id`, `name`) VALUES (7, 'a'), (8, 'b')
     ON DUPLICATE KEY UPDATE `name` = VALUES(`name`)
 
-For MariaDB a duplicate in any unique index of the table counts, and a collation may find another key equal. In both
-cases the row of another key is changed. The check then finds no row of the written key, and the transaction is rolled
-back.
+MariaDB takes a duplicate in any unique index of the table for a duplicate of the key, and a collation may find two
+different keys equal. In both cases, the statement changes the row of another key. The check then finds no row of the
+written key, and the transaction is rolled back.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def make_writer(fetch: Fetch, config: MariadbConfig, statement: Statement)
         )
     indexes: dict[str, set[str | None]] = {}
     for index, column, prefix in await fetch(_INDEXES, *names):
-        indexes.setdefault(index, set()).add(column if prefix is None else None)  # None: only a prefix of it
+        indexes.setdefault(index, set()).add(column if prefix is None else None)  # None: only a prefix is indexed
     if set(config.key_columns) not in indexes.values():
         columns = ", ".join(map(quote, config.key_columns))
         make = f"CREATE UNIQUE INDEX {quote(f'{table}_by_key'[:64])} ON {statement.table} ({columns})"
@@ -83,12 +83,12 @@ async def make_writer(fetch: Fetch, config: MariadbConfig, statement: Statement)
 
 class Writer:
     """
-    Writes rows to a table.
+    The writer of rows to one table.
 
     Args:
         config: Config of the source.
         statement: The statement that looks keys up.
-        keeps: Whether rows that serve for ever can be written.
+        keeps: Whether rows that never expire can be written.
 
     Attributes:
         statement: The *statement*.
@@ -103,15 +103,15 @@ class Writer:
         Write *values* in the transaction of a session, and check what the table gives back.
 
         Args:
-            fetch: Executes a statement in the session. The caller ends the transaction: by a rollback after an error.
+            fetch: Executes a statement in the session. The caller ends the transaction, by a rollback after an error.
             values: One or more values by key.
-            ttl: Seconds after which the values are over; None: never.
+            ttl: Seconds after which the values expire; None: never.
             timeout: Seconds after which the server stops a statement.
 
         Raises:
-            PermanentError: A key or a value cannot be written, or would come back as another one.
-            FatalError: There is no *ttl* and the column with the time cannot be NULL, or keys have too many or too few
-                parts.
+            PermanentError: A key or a value cannot be written, or would be read back as a different one.
+            FatalError: *ttl* is None and the column that `MariadbConfig.expires` names cannot be NULL, or keys have too
+                many or too few parts.
         """
         statement, source = self.statement, self.statement.source
         if ttl is None and not self._keeps:
@@ -160,7 +160,7 @@ class Writer:
         row = ", ".join(["%s"] * len(targets))
         if self._expires is not None:
             targets.append(self._expires)
-            # The sum is NULL, which means for ever, if the number of microseconds is NULL.
+            # If the number of microseconds is NULL, so is the sum, and the row never expires.
             row += ", UTC_TIMESTAMP(6) + INTERVAL %s MICROSECOND"
             literals = [(*each, None if ttl is None else round(ttl * 1e6)) for each in literals]
         columns = ", ".join(map(quote, targets))
@@ -173,7 +173,7 @@ class Writer:
 
     def _packets(self, literals: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
         """Yield the rows, as many at a time as the server takes in one statement; raises `PermanentError`."""
-        room = self.statement.max_packet - len(self.statement.sql) - 1000  # both have the same names in them
+        room = self.statement.max_packet - len(self.statement.sql) - 1000  # both statements hold the same names
         some: list[Sequence[Any]] = []
         size = 0
         for row in literals:
@@ -195,12 +195,12 @@ class Writer:
     def _literal(self, name: str, value: Any) -> Any:
         try:
             return _literal(value)
-        except (ValueError, OverflowError):  # in UTC, the first and last hours of the calendar may be out of it
+        except (ValueError, OverflowError):  # the first and last hours of the calendar may have no time in UTC
             raise self.statement.source.changed(name, self.statement.types[name]) from None
 
 
 def _literal(value: Any) -> int | float | str | bytes | None:
-    """Return *value* as an object of which asyncmy makes a literal; raises ValueError if there is none."""
+    """Return *value* as an object that asyncmy can write as a literal; raises ValueError if there is none."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, int):

@@ -1,9 +1,9 @@
 """
 The parser of a DSN; asyncpg gets host, port and user from this parser, and never sees the DSN.
 
-So one parser decides both whether the server is local and which server is connected to. With two parsers, asyncpg could
-connect to another machine without TLS because this parser takes the DSN for local. Messages never quote the DSN,
-because any part of it that looks wrong may be half of a password.
+So one parser decides both whether the server is local and which server is connected to. With two parsers, this parser
+could take a DSN for local and allow a connection without TLS, while asyncpg connects to another machine. Messages never
+quote the DSN, because any part of it that looks wrong may be half of a password.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["SSL_MODES", "Address", "parse_dsn"]
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 SESSION_ATTRS = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
 
-# Userinfo and hosts, path, query. urlsplit cannot be used: since the security patches of 2023 it refuses a list of
-# hosts in which an IPv6 address is not the first.
+# The groups are the userinfo with the hosts, the path, and the query. urlsplit cannot be used: since the security
+# patches of 2023 it refuses a list of hosts in which an IPv6 address is not the first.
 _PARTS = re.compile(r"postgres(?:ql)?://(?P<netloc>[^/?]*)(?P<path>[^?]*)\??(?P<query>.*)", re.DOTALL)
 _SETTINGS = (
     "host",

@@ -1,9 +1,9 @@
 """
 Aggregates that send a column of all rows as one value: as an array, or in the form in which Arrow holds the column.
 
-From an array asyncpg makes an object for each element, and Arrow makes a column of the objects. Integers in binary, one
-after the other, become a column without these objects, and so do texts, one after the other, together with the length
-of each text: see docs/decisions/0039-columns-in-bytes-from-postgres.md.
+For an array, asyncpg makes a Python object of each element, and Arrow makes a column of these objects. Integers that
+arrive as one run of bytes become a column without such objects. So do texts, if they arrive as one run of bytes
+together with the length of each text: see docs/decisions/0039-columns-in-bytes-from-postgres.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["INTEGERS", "Aggregate", "as_array", "as_integers", "as_texts"]
 
-INTEGERS = {"int2": "h", "int4": "i", "int8": "q"}  # with their codes in `array`, of the same size on all machines
+INTEGERS = {"int2": "h", "int4": "i", "int8": "q"}  # the values are type codes of `array`, of fixed size
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Aggregate:
 
     Attributes:
         sql: SQL of the column in one row.
-        functions: SQL of the aggregate functions, with ``{}`` for the name of the column. The first is NULL if there
-            are no rows.
+        functions: SQL of the aggregate functions, with ``{}`` for the name of the column. The first function gives NULL
+            if there are no rows.
         read: Takes the values of the functions and returns the column: a list or an Arrow array.
     """
 
@@ -42,20 +42,28 @@ class Aggregate:
 
 
 def as_array(sql: str) -> Aggregate:
-    """Return the column *sql* as an array; *sql* must not be an array itself: array_agg() takes only equal lengths."""
+    """
+    Return the aggregate that sends the column *sql* as an array. The values of *sql* must not be arrays themselves,
+    because array_agg() takes only arrays of equal length.
+    """
     return Aggregate(sql, ("pg_catalog.array_agg({})",), lambda values: values)
 
 
 def as_integers(sql: str, type_name: str) -> Aggregate:
-    """Return the column *sql*, which is never NULL, as integers of the type *type_name*, one of `INTEGERS`."""
-    # With a cast, because the column may get a wider type while the statement is in use.
+    """
+    Return the aggregate that sends the column *sql*, which is never NULL, as integers of *type_name*, one of
+    `INTEGERS`.
+    """
+    # The cast is needed because the column may get a wider type while the statement is in use.
     return Aggregate(
         f"{sql}::pg_catalog.{type_name}", (_in_binary("{}", type_name),), partial(_read_integers, INTEGERS[type_name])
     )
 
 
 def as_texts(sql: str) -> Aggregate:
-    """Return the column *sql*, of the type text or varchar, as UTF-8, which is the client encoding of asyncpg."""
+    """
+    Return the aggregate that sends the column *sql*, of the type text or varchar, as UTF-8, asyncpg's client encoding.
+    """
     length, texts = "coalesce(pg_catalog.octet_length({}), -1)", "pg_catalog.string_agg({}, ''::pg_catalog.bytea)"
     return Aggregate(f"pg_catalog.textsend({sql}::pg_catalog.text)", (_in_binary(length, "int4"), texts), _read_texts)
 
@@ -83,7 +91,7 @@ def _read_texts(lengths: bytes, texts: bytes | None) -> Any:
         present = pc.greater_equal(sizes, 0).buffers()[1]
         sizes = pc.max_element_wise(sizes, pa.scalar(0, pa.int32()))
     ends = pc.cumulative_sum_checked(sizes)
-    if ends[-1].as_py() != len(data):  # Arrow would read beyond the end
+    if ends[-1].as_py() != len(data):  # Arrow would read beyond the end of the data
         raise TransientError("PostgreSQL sent texts of other lengths than it said; the connection was closed.")
     bounds = pa.concat_arrays([pa.array([0], pa.int32()), ends]).buffers()[1]
     return pa.Array.from_buffers(pa.string(), len(sizes), [present, bounds, pa.py_buffer(data)])

@@ -23,7 +23,7 @@ class Column:
     Attributes:
         name: Name as the catalog spells it.
         type: Type of the column.
-        exact: False when the collation of the column finds different texts equal.
+        exact: Whether the collation of the column never finds different texts equal.
         indexed: Whether a B-tree index of all rows begins with the column.
         sql: SQL of the type, with its length or precision; the name of the domain if the type is a domain.
     """
@@ -58,7 +58,8 @@ FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 
-# A domain is replaced by its base type, with the typmod of the domain; so is a domain of the elements of an array.
+# A domain is replaced by its base type, with the typmod of the domain. The same is done if the elements of an array
+# have a domain as their type.
 _TYPES = """
 WITH RECURSIVE step (n, oid, typmod) AS (
     SELECT u.n, u.oid, u.typmod

@@ -22,7 +22,7 @@ MAX_BYTES = 63
 
 _SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pg_toast")
 _VERIFIED = "verify-full"
-# Functions whose effect outlives the statement, and which a read-only session allows.
+# Functions that a read-only session allows although their effect outlives the statement.
 _LASTING = re.compile(r'\b(set_config|pg_(?:try_)?advisory_lock(?:_shared)?)"?\s*\(', re.IGNORECASE).search
 _EXAMPLES = (
     "PostgresConfig(table='users', key='id') or "
@@ -132,7 +132,7 @@ writable=False, query=None, pgbouncer=False, settings=(), tls_ca=None, tls_cert=
 
     @property
     def setting_pairs(self) -> Settings:
-        """The settings as pairs, also when the user wrote a mapping."""
+        """The settings as pairs, even if the user wrote a mapping."""
         return cast("Settings", self.settings)
 
     @property
@@ -142,7 +142,7 @@ writable=False, query=None, pgbouncer=False, settings=(), tls_ca=None, tls_cert=
 
     @property
     def sslmode(self) -> str:
-        """The effective mode: `disable`, `allow`, `prefer`, `require`, `verify-ca` or `verify-full`."""
+        """The `sslmode` in effect: `disable`, `allow`, `prefer`, `require`, `verify-ca` or `verify-full`."""
         address = self.address
         if address.sslmode is not None:
             return address.sslmode

@@ -1,6 +1,6 @@
 """
-asyncpg's connection with three changes: it asks the server less before its first answer, it leaves no socket open when
-the server's greeting is broken, and it can close abruptly.
+asyncpg's connection with three changes: it makes fewer round trips before its first answer, it leaves no socket open
+when the server's greeting is broken, and it can close abruptly.
 
 The changes override methods that asyncpg does not document, because there is no public way to make them. The tests of
 round trips, of random faults and of PgBouncer fail when a new version of asyncpg no longer calls these methods.
@@ -20,7 +20,7 @@ __all__ = ["connection_class"]
 
 FIRST_GENBKI_OID = 10_000
 """
-Types with a smaller OID have the same OID in every PostgreSQL server and version, such as arrays of built-in types.
+A type with a smaller OID, such as an array of a built-in type, has the same OID in every PostgreSQL server and version.
 
 Source: "OID Assignment" in PostgreSQL's documentation, 71.2.2 of version 15.
 """
@@ -34,9 +34,9 @@ def connection_class(driver: ModuleType, *, pgbouncer: bool) -> type[Any]:
         driver: The module asyncpg, which is imported only when it is needed.
         pgbouncer: Whether a connection closes abruptly where asyncpg would ask the server to cancel its statement.
             PgBouncer exits (`bad client state`, seen with 1.18 to 1.24) when a client that asked for a cancel closes
-            its connection before PgBouncer has handled the cancel, and this pool does not wait until it has. When a
-            client connection closes, PgBouncer also drops its server connection, and `statement_timeout` ends the
-            statement.
+            its connection before PgBouncer has handled the cancel, and this pool does not wait for that. When a client
+            connection closes during a statement, PgBouncer drops the server connection of the client, too, and
+            `statement_timeout` ends the statement.
     """
     described: dict[frozenset[int], Any] = {}  # the server's descriptions of types, for all connections of the pool
 
@@ -50,13 +50,15 @@ def connection_class(driver: ModuleType, *, pgbouncer: bool) -> type[Any]:
                 self._aborted = True
                 transport.abort()
                 raise
-            # Otherwise asyncpg would first read the setting jit and turn it off, which `SETTINGS` has done already.
+            # Otherwise asyncpg would first read the setting jit and turn it off, although `SETTINGS` has turned it off
+            # already.
             self._server_caps = self._server_caps._replace(jit=False)
 
         async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> tuple[list[Any], Any]:
             asked = frozenset(typeoids)
             if asked in described:
-                # The name tells asyncpg that no unnamed statement has replaced the statement that it is preparing.
+                # Because this statement has a name, asyncpg knows that the statement that it is preparing was not
+                # replaced by an unnamed one.
                 return described[asked], SimpleNamespace(name="remembered")
             types, statement = await super()._introspect_types(asked, timeout)
             if all(row["oid"] < FIRST_GENBKI_OID for row in types):

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresConnector"]
 
-# The connections that are left to ordinary users: the least limit of the server, of this user and of this database.
+# Selects how many connections ordinary users may open: the least of the limits of the server, this user and this
+# database.
 _MAX_CONNECTIONS = """
 SELECT least(
     current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
@@ -44,12 +45,12 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
 
     CPU per key through Spark, for a million int keys, one column of texts and 4 calls in flight with 4,000 keys a call:
     0.4 us in the worker and 0.5 to 0.6 us in the server. Before texts came as bytes, the server took 0.60 us with 2,000
-    keys a call and 0.46 us with 4,000. Without Spark the worker takes 0.35 to 0.37 us, and bare `connection.fetch` of
-    1,000 keys a call 0.57 us.
-    The server takes 2 to 3 us for a key when the keys of a call are spread over a table of a million rows, and
-    half a microsecond for a key among its neighbours, as in a long job: see docs/decisions/0036-calls-of-neighbours.md.
-    `aggregates.py` describes how columns come without an object for each value.
-    A call of 4,000 keys stays within `timeout` when the server has to read each row from a disk that takes 2 ms.
+    keys a call and 0.46 us with 4,000. Without Spark, the worker takes 0.35 to 0.37 us, and a bare `connection.fetch`
+    with 1,000 keys a call takes 0.57 us. The server takes 2 to 3 us for a key when the keys of a call are spread over a
+    table of a million rows, and half a microsecond for a key among its neighbours, as in a long job: see
+    docs/decisions/0036-calls-of-neighbours.md. `aggregates.py` describes how columns arrive without a Python object for
+    each value. A call of 4,000 keys stays within `timeout` when the server has to read each row from a disk that takes
+    2 ms.
     """
 
     name: ClassVar[str] = "postgres"
@@ -74,7 +75,7 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
 
     @classmethod
     def lease_store(cls, config: PostgresConfig) -> PostgresLeases:
-        """Return a connection to the server of *config* as a store of limits; see `Connector.lease_store`."""
+        """Return the store of limits at the server of *config*; see `Connector.lease_store`."""
         from .leases import PostgresLeases
 
         return PostgresLeases(config)
@@ -87,7 +88,10 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
         return await pool.run(check, self.open_timeout)
 
     async def max_connections(self) -> int | None:
-        """Return the least limit, see `Connector.max_connections`; None behind PgBouncer, which has its own limit."""
+        """
+        Return the least limit of connections; None behind PgBouncer, which has its own. See
+        `Connector.max_connections`.
+        """
         if self.config.pgbouncer:
             return None
 
@@ -125,7 +129,7 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
         await pool.run(write, self.write_timeout, self.config.max_bytes)
 
     async def scan(self, kinds: Sequence[type], size: int) -> AsyncIterator[Sequence[Key]]:
-        """Iterate over the keys in their order, see `Connector.scan`; each page is a statement of its own."""
+        """Yield the keys in their order, page by page, each by a statement of its own; see `Connector.scan`."""
         pool, statement = self.opened()
         listing, last = statement.listing, None
         if listing is None:
@@ -141,6 +145,6 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
             yield keys
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether an unlisted key of *kinds* is a miss, see `Connector.lists_all`."""
+        """Return whether a key of the types *kinds* that `scan` does not list is a miss; see `Connector.lists_all`."""
         listing = self.opened()[1].listing
         return listing is not None and listing.lists_all(kinds)

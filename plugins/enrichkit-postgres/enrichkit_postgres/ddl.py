@@ -24,7 +24,7 @@ _RESERVED = frozenset(
 
 
 def ddl_of(columns: Mapping[str, ValueColumn]) -> str:
-    """Return the type of the only value column, or a struct of several."""
+    """Return the type of the only value column, or the fields of a struct of several value columns."""
     if len(columns) == 1:
         return next(iter(columns.values())).ddl
     return ", ".join(f"{_field(name)} {column.ddl}" for name, column in columns.items())

@@ -1,9 +1,9 @@
 """
 The translation of asyncpg's exceptions into unavailable, transient, permanent and fatal errors.
 
-A text of the server may quote a key (`invalid input syntax for type uuid: "..."`). So the message repeats the text only
-for SQLSTATE classes whose texts concern the server, its names and its state. If a function raised the error, the
-message repeats the text only for the states in `_NAMES`.
+The server's text of an error may quote a key (`invalid input syntax for type uuid: "..."`). So the message repeats the
+text only for SQLSTATE classes whose texts concern the server, its names and its state. If a function raised the error,
+the message repeats the text only for the states in `_NAMES`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 __all__ = ["translate"]
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
-# Connection, rollback (serialization, deadlock, standby conflict), resources, object in use, operator (shutdown,
-# statement timeout, starting up), system. asyncpg itself repeats a statement with an outdated plan, except in a
-# transaction.
+# These SQLSTATE prefixes are transient: connection, rollback (serialization, deadlock, standby conflict), resources,
+# object in use, operator (shutdown, statement timeout, starting up), system. asyncpg itself repeats a statement with an
+# outdated plan, except in a transaction.
 _TRANSIENT = ("08", "25P03", "25P04", "40", "53", "55", "57", "58", "72")
 # The transient states in which the server answers no key: the connection broke, there are too many connections, or the
 # server shuts down, starts up or recovers.
 _UNAVAILABLE = ("08", "53300", "57P01", "57P02", "57P03", "57P05")
-# Authentication, catalog and schema names, syntax, access, read-only, unsupported, statement name, role.
+# These SQLSTATE prefixes are fatal: authentication, catalog and schema names, syntax, access, read-only, unsupported,
+# statement name, role.
 _FATAL = ("08P01", "0A", "0L", "0P", "25", "26", "28", "3D", "3F", "42", "57P04")
 
 POOLER = "08P01"
-"""SQLSTATE of all errors of PgBouncer, also of transient ones: no server available, too many clients."""
+"""SQLSTATE of all errors of PgBouncer, including transient errors such as no server available and too many clients."""
 _OF_SETTINGS = ("unsupported startup parameter", "no such ", "password authentication failed", "SSL required")
 
 _UNQUALIFIED = (
@@ -50,7 +51,8 @@ _ADVICE = {
     "3D": "Name an existing database at the end of PostgresConfig.dsn.",
     "42601": "PostgresConfig.query must be one SELECT statement, without a semicolon inside.",
     "42501": "Grant SELECT on it to this user, and INSERT and UPDATE if PostgresConfig.writable is True.",
-    # The server refuses to replace a character, in a key or in a value. https://www.postgresql.org/docs/current/multibyte.html
+    # The server raises these two errors because it does not replace a character that it cannot convert, in a key or in
+    # a value. https://www.postgresql.org/docs/current/multibyte.html
     "22P05": "The encoding of the database lacks a character of a key, or a stored byte has no Unicode character. "
     "Select convert_to(column, getdatabaseencoding()) in a view, to read or to look up the bytes.",
     "22021": "A stored text is not valid in UTF-8. Select convert_to(column, getdatabaseencoding()) in a view, to read "
@@ -121,7 +123,7 @@ def _network_error(error: OSError, where: str, secrets: Sequence[str | None]) ->
             f"PostgreSQL at {where} does not offer TLS, which PostgresConfig asks for. Turn ssl on in the server, or "
             "accept an unencrypted connection with insecure=True."
         )
-    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt, which no wait mends
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt: no wait helps
         return TransientError(redact(f"PostgreSQL at {where} cannot be reached: {error.strerror}.", *secrets))
     if isinstance(error, TimeoutError):
         return TransientError(
@@ -149,7 +151,7 @@ def _driver_error(error: Exception, driver: ModuleType, where: str, secrets: Seq
 
 
 def _class_of(state: str, text: str) -> type[FatalError | PermanentError | TransientError]:
-    """Return the class for *state* by the longest prefix that matches: 25P03 is transient, all other 25 are fatal."""
+    """Return the class for *state* by the longest prefix that matches: 25P03 is transient, although 25 is fatal."""
     if state == POOLER and not text.startswith(_OF_SETTINGS):
         return UnavailableError
     transient = max((len(prefix) for prefix in _TRANSIENT if state.startswith(prefix)), default=0)

@@ -1,4 +1,4 @@
-"""Limits of a whole job in PostgreSQL: a row for each limit, and one statement that answers a worker process."""
+"""Limits of a whole job in PostgreSQL: a row for each limit, and one statement that answers all questions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ T = TypeVar("T")
 TIMEOUT = 2.0
 NO_TABLE = "SQLSTATE 42P01"
 WRITES = "SET default_transaction_read_only = off"
-# A crash of the server loses half a second of leases, and these leases end before the server is back.
+# With synchronous_commit off, a crash of the server may lose the leases of the last half second; these leases end
+# before the server is back.
 FAST = "SET {}synchronous_commit = off"
 TABLE = "public.enrichkit_limits"
 CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (name text PRIMARY KEY, state jsonb NOT NULL)"
 ADD = f"INSERT INTO {TABLE} VALUES ($1, '{{}}') ON CONFLICT DO NOTHING"  # noqa: S608  # a constant
-# `locked` waits for the worker that has locked the row, and then holds the row as that worker left it; the clock is
-# read after the wait. To compute from `l.state` would be wrong: if another worker has changed the row meanwhile,
-# PostgreSQL computes the new state once more, and then the expressions of WITH still hold the row as it was before.
+# The subquery `locked` waits for the worker that has locked the row, and then holds the row as that worker left it; the
+# clock is read after the wait. Computing from `l.state` would be wrong: if another worker has changed the row
+# meanwhile, PostgreSQL computes the new state once more, and then the expressions of WITH still hold the row as it was
+# before.
 ANSWER = f"""
 UPDATE {TABLE} AS l SET state = (
     WITH given AS MATERIALIZED (
@@ -93,10 +95,11 @@ UPDATE {TABLE} AS l SET state = (
 ) FROM (SELECT name, state FROM {TABLE} WHERE name = $1 FOR UPDATE) AS locked
 WHERE l.name = locked.name RETURNING l.state->'answer'
 """  # noqa: S608  # a constant
-"""The rules of `enrichkit.plugin.grant`, by the clock of the server; a test compares the two."""
+"""An SQL statement with the rules of `enrichkit.plugin.grant`, by the clock of the server; a test compares the two."""
 
 READ = f"SELECT state::text, extract(epoch FROM clock_timestamp())::float8 AS now FROM {TABLE} WHERE name = $1"  # noqa: S608
-# An account must not be lost in a crash, so this transaction waits for the disk, although the session is set not to.
+# An account must not be lost in a crash, so this transaction waits until it is on disk, although synchronous_commit is
+# off in the session.
 WRITE = f"""
 UPDATE {TABLE} SET state = $2::jsonb WHERE name = $1 AND state = $3::jsonb
 RETURNING set_config('synchronous_commit', 'on', true)
@@ -106,10 +109,10 @@ TRIES = 100
 
 class PostgresLeases:
     """
-    One connection to a server as a store of limits.
+    A store of limits in PostgreSQL, through one connection.
 
     The table `public.enrichkit_limits` has a row for each limit, with the state of `enrichkit.plugin.grant` as JSON,
-    and one for each budget, with the state of `enrichkit.plugin.draw`.
+    and a row for each budget, with the state of `enrichkit.plugin.draw`.
     """
 
     def __init__(self, config: PostgresConfig) -> None:
@@ -179,7 +182,8 @@ class PostgresLeases:
         try:
             await pool.run(create, TIMEOUT)
         except (FatalError, PermanentError) as error:
-            # Harmless if another worker created the table at the same time: IF NOT EXISTS does not prevent this error.
+            # The error is harmless if another worker has created the table at the same time, which IF NOT EXISTS does
+            # not prevent.
             refused = error
         try:
             return await pool.run(answer, TIMEOUT)

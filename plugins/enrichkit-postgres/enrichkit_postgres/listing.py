@@ -1,8 +1,8 @@
 """
 The keys of a table in their order, page by page.
 
-Each page is a statement of its own, which begins after the last key of the previous page: no cursor and no transaction
-stays open, and an index that begins with the key columns gives a page without a sort.
+Each page is read by a statement of its own, which begins after the last key of the previous page (keyset pagination).
+So no cursor and no transaction stays open, and an index that begins with the key columns gives a page without a sort.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class Listing:
     The statements that list the keys of a table.
 
     Args:
-        table: SQL of the table, as `t`.
+        table: SQL of the table, with its alias `t`.
         columns: The key columns.
-        serves: SQL of a further condition, with its `AND`, that is true for rows that serve; empty: all rows do.
+        serves: SQL of a further condition, which begins with `AND` and is true for rows that have not expired; empty if
+            rows never expire.
     """
 
     def __init__(self, table: str, columns: Sequence[KeyColumn], serves: str = "") -> None:
@@ -55,7 +56,8 @@ class Listing:
         self, connection: Any, last: Sequence[str] | None, size: int, timeout: float
     ) -> tuple[list[Any], Sequence[str] | None]:
         """
-        Return at most *size* keys that follow the key with the texts *last*, and the texts of the last returned key.
+        Return at most *size* keys that follow the key whose parts have the texts *last*, and the texts of the last
+        returned key.
 
         Args:
             connection: Connection to the server.
@@ -70,8 +72,8 @@ class Listing:
         return keys, tuple(rows[-1])[width:] if rows else None
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether a key of *kinds* that is not listed has no row."""
-        # Not for float4: a float that 32 bits cannot hold is rejected, which is no miss, and most floats are like that.
+        """Return whether it is certain that a key with parts of the types *kinds* has no row if it is not listed."""
+        # False for float4: 32 bits cannot hold most floats, and such a key is rejected, which is not a miss.
         return all(
             column.type.exact and column.type_name != "float4" and column.type.types[0] is kind
             for column, kind in zip(self._columns, kinds, strict=True)
@@ -86,13 +88,16 @@ def _ordered(name: str, column: KeyColumn) -> str:
 
 def _last(number: int, column: KeyColumn) -> str:
     """Return the SQL of parameter *number*, the text of a key."""
-    # As text, because a text holds each value exactly, and asyncpg does not send it as infinity.
+    # The key is sent as text, because a text holds each value exactly, and asyncpg sends no text as infinity.
     text = f"${number}::pg_catalog.text"
     return f"{text}::{column.array.removesuffix('[]')}" if column.equals == "=" else f'{text} COLLATE "C"'
 
 
 def _selected(name: str, column: KeyColumn) -> str:
-    """Return the SQL of a key, or NULL for a value without a Python object: the engine ignores it, as no row has it."""
+    """
+    Return the SQL of a key. It gives NULL for a value without a Python object, and the engine ignores this NULL,
+    because no row of Spark can have such a key.
+    """
     if column.type.types == (str,):
         return f"{name}::pg_catalog.text"
     if column.type_name not in LIMITS or column.type_name == "numeric":

@@ -30,11 +30,11 @@ class PgType:
     A type as the catalog describes it; a domain is described as its base type.
 
     Attributes:
-        name: Name in the schema of the type, for example `int4`.
+        name: Name of the type inside its schema, for example `int4`.
         builtin: Whether the type is one of `pg_catalog`.
         kind: `typtype`: `b` base, `e` enum, `c` composite, `r` range, ...
         category: `typcategory`: `S` for strings, ...
-        typmod: Length, or precision and scale; -1 for none.
+        typmod: The type modifier of the catalog, which encodes a length, or a precision and scale; -1 for none.
         array: SQL of the type of an array of this type; None when there is no such type.
         equality: Schema of the type's own operator `=`; None when the type uses the operator of another type.
         element: For an array of a builtin type, the name of the elements' type; `""` for an array of other types; None
@@ -79,7 +79,7 @@ _DDL = {
 }
 
 # Outside of these limits a value has no Python object (year 10000), or asyncpg reads it as another value (infinity).
-# In these comparisons NaN is greater than all numbers.
+# PostgreSQL takes NaN for greater than all numbers, so NaN is outside, too.
 LIMITS = {
     "numeric": ("'-1e38'", "'1e38'"),
     "date": ("'0001-01-01'", "'9999-12-31'"),
@@ -117,7 +117,7 @@ def value_column(type_: PgType, column: str) -> ValueColumn:
             else ValueColumn("string", f"{column}::pg_catalog.text", is_text=True)
         )
     ddl = _decimal(type_.typmod) if name == "numeric" else _DDL[name]
-    if type_.base_array is not None:  # asyncpg cannot read the elements of an array of the domain itself
+    if type_.base_array is not None:  # asyncpg cannot read an array of a domain, so it is cast
         column = f"{column}::{type_.base_array}"
     if is_array:
         ddl = f"array<{ddl}>"
@@ -126,9 +126,10 @@ def value_column(type_: PgType, column: str) -> ValueColumn:
     if name not in LIMITS:
         return ValueColumn(
             ddl, column, is_text=not is_array and name in ("text", "varchar")
-        )  # not char(n): it would lose its spaces as text
+        )  # char(n) does not count as text: the cast would remove its trailing spaces
     low, high = (f"{limit}::pg_catalog.{name}" for limit in LIMITS[name])
-    # IS FALSE: the comparison of a NULL, or of an array with a NULL, is unknown, and such a value is not refused.
+    # IS FALSE, because the comparison of a NULL, or of an array that holds a NULL, gives unknown, and such a value must
+    # not be refused.
     inside = (
         f"({low} <= ALL ({column}) AND {high} >= ALL ({column}))"
         if is_array
@@ -161,8 +162,8 @@ class KeyType:
     Attributes:
         types: Python types of the keys.
         allowed: The allowed keys in words, for messages.
-        holds: Takes a list of keys of these types, and returns whether the column can hold all of them. Called once for
-            a whole group.
+        holds: Takes a list of keys of these types, and returns whether the column can hold all of them. It is called
+            once for a whole group.
         exact: Whether the column's `=` is Python's `==`, so that a returned key finds the key of the request.
         as_text: Whether keys are sent as text and cast by the server.
         enum: Whether the keys are labels of an enum.
@@ -205,7 +206,8 @@ class KeyColumn:
         if self.type.joined:
             return f"pg_catalog.string_to_array(${number}::pg_catalog.text, ',')::{self.array}"
         if self.type.enum:
-            # The cast of an unknown label would fail the whole statement. NULL takes its place, and finds no row.
+            # The cast of an unknown label would fail the whole statement. So NULL takes the place of an unknown label,
+            # and finds no row.
             labels = f"pg_catalog.enum_range(NULL::{self.array.removesuffix('[]')})::pg_catalog.text[]"
             return (
                 f"ARRAY(SELECT CASE WHEN u.label = ANY ({labels}) THEN u.label END "  # noqa: S608 - quoted names
@@ -219,7 +221,8 @@ class KeyColumn:
         if self.type.joined:
             return _joined(keys)
         keys = keys.objects() if isinstance(keys, Keys) else keys
-        # str() of a date or datetime is ISO 8601 with a four-digit year. A text is not sent as infinity by asyncpg.
+        # asyncpg would send the first and last dates as infinity, but it sends their texts unchanged. str() of a date
+        # or datetime is ISO 8601 with a four-digit year.
         return list(map(str, keys)) if self.type.as_text else keys
 
 
@@ -233,7 +236,7 @@ def key_type(type_: PgType, *, exact_collation: bool = True) -> KeyType | None:
     """
     if type_.kind == "e":
         return KeyType((str,), "str", _is_text, as_text=True, enum=True)
-    if type_.category == "S" and (not exact_collation or not type_.builtin):  # citext among them
+    if type_.category == "S" and (not exact_collation or not type_.builtin):  # for example citext
         return KeyType((str,), _TEXT, _is_text, exact=False, as_text=type_.name != "bpchar")
     return _KEYS.get(type_.name) if type_.builtin else None
 
@@ -286,13 +289,13 @@ _KEYS = {
     ),
     "text": KeyType((str,), _TEXT, _is_text),
     "varchar": KeyType((str,), _TEXT, _is_text),
-    # A cast to name cuts a text to 63 bytes, and the shorter name would find another row.
+    # A cast to the type `name` cuts a text to 63 bytes, and the shorter name would find another row.
     "name": KeyType(
         (str,),
         "str of at most 63 bytes without NUL",
         lambda keys: _is_text(keys) and max(len(k.encode()) for k in keys) < 64,
     ),
-    # Trailing spaces do not count in a comparison.
+    # A comparison of char(n) ignores trailing spaces.
     "bpchar": KeyType((str,), _TEXT, _is_text, exact=False, returned_as=lambda key: key.rstrip(" ")),
     "uuid": KeyType(
         (str,),

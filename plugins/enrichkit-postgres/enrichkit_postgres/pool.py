@@ -1,8 +1,8 @@
 """
 The connections to PostgreSQL: how they are made, and when a connection may be used again.
 
-Why not `asyncpg.Pool`: its `release` waits until the server acknowledges a cancel, without bound when the server is
-frozen. It also sends a reset query after every call, a round trip that a read-only lookup does not need.
+Why not `asyncpg.Pool`: its `release` waits until the server acknowledges a cancel, and waits for ever when the server
+is frozen. It also sends a reset query after every call, a round trip that a read-only lookup does not need.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and authentication together
 COMMAND_TIMEOUT = 10.0
 DISPOSE = 0.5  # seconds, to cancel a statement and to close the connection
 
-# The default of the role or the database may be another isolation, under which two writers of a row fail.
+# The role or the database may have another default isolation level, at which one of two writers of a row fails.
 WRITING = "ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
@@ -47,7 +47,8 @@ class PostgresSession(Session):
 
     Attributes:
         limit: The `statement_timeout` of the session, in seconds.
-        settings: The settings of the config by name, with their values; each transaction makes them again.
+        settings: The settings that the config gives, as values by name; each transaction that the pool begins applies
+            them again.
     """
 
     __slots__ = ("limit", "settings")
@@ -69,7 +70,8 @@ class PostgresSession(Session):
 
     async def begin(self, timeout: float, transaction: str) -> None:
         """
-        Make the server stop a statement after nine tenths of *timeout*, and begin a *transaction* unless it is empty.
+        Make the server stop a statement after nine tenths of *timeout*, and begin a transaction unless *transaction*,
+        the text of its modes, is empty.
 
         So the connection survives the timeout, and the server does no work whose result nobody reads.
         """
@@ -91,7 +93,8 @@ class PostgresPool(Pool[PostgresSession]):
         config: Config with the address of the server and the login.
         size: Most connections at a time.
         driver: The module asyncpg.
-        writes: Whether the calls write; each is then a transaction of its own. Otherwise the sessions are read-only.
+        writes: Whether the calls write; each call is then a transaction of its own. Otherwise the sessions are
+            read-only.
     """
 
     product: ClassVar[str] = "PostgreSQL"
@@ -103,14 +106,17 @@ class PostgresPool(Pool[PostgresSession]):
         super().__init__(config, size)
         self._driver = driver
         self._writes = writes
-        # Behind PgBouncer a call that reads is a transaction, too: settings of the session would stay in a server
+        # Behind PgBouncer, even a call that only reads is a transaction: settings of the session would stay in a server
         # connection that PgBouncer lends to other clients afterwards.
         self._transaction = WRITING if writes else "READ ONLY" if config.pgbouncer else ""
         self._connection = connection_class(driver, pgbouncer=config.pgbouncer)
         self._disposals: set[asyncio.Task[None]] = set()
 
     async def lend(self, session: PostgresSession, use: Callable[[Any, float], Awaitable[T]], ends: float) -> T:
-        """Call *use* and return its result. asyncpg enforces the time limit at a lower cost than another timer."""
+        """
+        Call *use* with the connection of *session* and the seconds left until *ends*, and return its result. asyncpg
+        itself enforces the time limit, which costs less than a further timer.
+        """
         await session.begin(self.left(ends), self._transaction)
         result = await use(session.connection, self.left(ends))
         if self._transaction:
@@ -118,7 +124,10 @@ class PostgresPool(Pool[PostgresSession]):
         return result
 
     def survives(self, session: PostgresSession, error: BaseException) -> bool:
-        """Return True after an error that the server reported, unless the session is closed or in a transaction."""
+        """
+        Return whether *session* can be used again: after an error that the server reported, if the session is neither
+        closed nor in a transaction.
+        """
         reported = isinstance(error, self._driver.PostgresError) and not session.closed
         return reported and not session.connection.is_in_transaction()
 
@@ -135,8 +144,8 @@ class PostgresPool(Pool[PostgresSession]):
     def discard(self, session: PostgresSession) -> None:
         """End *session* in the background."""
         # If a statement still runs, asyncpg asks the server on another connection to cancel the statement, and close()
-        # waits for that. The permit of this connection is released only after close(), so that the server never has
-        # more connections than permits.
+        # waits for the answer. The permit of this connection is released only after close(), so that the server never
+        # has more connections than permits.
         task = self.loop.create_task(self._dispose(session), name="enrichkit-postgres-dispose")
         self._disposals.add(task)
         task.add_done_callback(self._disposals.discard)
@@ -156,8 +165,9 @@ class PostgresPool(Pool[PostgresSession]):
         The hosts are tried one after the other, each with a time limit of its own. asyncpg has one limit for all hosts,
         which a host that does not answer would use up.
         """
-        configured = self.address.target_session_attrs or "any"  # not PGTARGETSESSIONATTRS of the worker
-        # For these two, asyncpg looks at whether the session is read-only, which all sessions of this pool are.
+        configured = self.address.target_session_attrs or "any"  # never PGTARGETSESSIONATTRS of the worker
+        # For read-write and read-only, asyncpg inspects whether the session is read-only by default, which all sessions
+        # of this pool are. So the pool asks for a primary or a standby instead.
         wanted = {"read-write": "primary", "read-only": "standby"}.get(configured, configured)
         hosts = list(zip(self.address.hosts, self.address.ports, strict=True))
         if self._writes and len(hosts) > 1:
@@ -172,7 +182,8 @@ class PostgresPool(Pool[PostgresSession]):
             except self._driver.TargetServerAttributeNotMatched:
                 continue
             except Exception as error:
-                # A load balancer without a server accepts a connection and closes it.
+                # An error that only says that this host is unavailable leads to the next host: for example, a load
+                # balancer without a server accepts a connection and closes it.
                 if not isinstance(error, OSError) and not isinstance(self.translate(error), UnavailableError):
                     raise
         attributes, host, port = choices[-1]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["prepare"]
 
-MANY = 800  # columns; the server selects at most 1,664, and a column of texts takes two
+MANY = 800  # value columns; the server selects at most 1,664 columns, and a column of texts takes two
 _LOOKED_UP = "booleans, numbers, strings, uuid, bytea, dates, timestamps and enums"
 
 
@@ -35,8 +35,8 @@ async def prepare(connection: Any, config: PostgresConfig) -> Statement:
     make = _table_statement if config.table is not None else _query_statement
     statement = await make(connection, config)
     statement.source.check_fields(statement.names)
-    # Without keys the statement returns nothing, but raises the errors that only the execution finds: missing
-    # privileges.
+    # The statement is executed once without keys. It returns no answers, but raises errors that only the execution
+    # finds, such as missing privileges.
     await statement.fetch(connection, statement.request([]))
     return statement
 
@@ -62,10 +62,11 @@ async def _table_statement(connection: Any, config: PostgresConfig) -> Statement
         name, (key,) = f"t.{quote(keys[0].name)}", keys
         first = _returned_key(name, key, connection, null=False)
         if key.type.joined and key_columns[0].indexed:
-            # A subquery: otherwise a generic plan that reads the whole table would split the text again for each row.
+            # The subquery is needed, because a generic plan that reads the whole table would otherwise split the text
+            # again for each row.
             body = f"FROM {from_table} WHERE {name} = ANY ((SELECT {key.parameter(1)})::{key.array}){serves}"
         else:
-            # An array: the planner sees its elements, and can decide to hash them.
+            # The keys are sent as an array, whose elements the planner sees, so that it can decide to hash them.
             key = replace(key, type=replace(key.type, joined=False))
             keys, body = [key], f"FROM {from_table} WHERE {name} = ANY ({key.parameter(1)}){serves}"
     sql, aggregates = _select([first], values, body, connection, len(keys) + numbered)
@@ -85,7 +86,9 @@ async def _table_statement(connection: Any, config: PostgresConfig) -> Statement
 
 
 def _serves(source: Source, columns: Mapping[str, Column]) -> str:
-    """Return the SQL of a further condition that a row has not expired, with its `AND`; empty: rows serve for ever."""
+    """
+    Return the SQL of the condition that a row has not expired, which begins with `AND`; empty if rows never expire.
+    """
     expiry = source.expiry(columns)
     if expiry is None:
         return ""
@@ -154,7 +157,8 @@ def _key_column(column: Column, source: Source) -> KeyColumn:
 
 def _encoded_by_driver(sent: KeyType, returned: KeyType) -> KeyType:
     """
-    Return the type of a key of a query; asyncpg encodes such keys itself, because the query declares the parameter.
+    Return the type of the keys of a user's query. asyncpg encodes these keys itself, because the query declares the
+    types of its parameters.
 
     Args:
         sent: Type of an element of the parameter.
@@ -193,7 +197,10 @@ def _returned_key(name: str, column: KeyColumn, connection: Any, *, null: bool) 
 
 
 def _text_aggregate(connection: Any) -> Callable[[str], Aggregate]:
-    """Return the aggregate for texts: an array in a database in SQL_ASCII, where the encoding of a text is unknown."""
+    """
+    Return the aggregate for texts; it sends an array if the database is in SQL_ASCII, where a text has no known
+    encoding.
+    """
     unknown = getattr(connection.get_settings(), "server_encoding", "SQL_ASCII") == "SQL_ASCII"
     return as_array if unknown else as_texts
 
@@ -206,8 +213,8 @@ def _select(
 
     The columns are *first*, then the *values*. If Spark may be unable to hold a value, the next column has for each row
     the number of the first value column with such a value, or NULL. The last column repeats the number of the call,
-    which is the parameter after the *parameters* of *body*. A statement that returns rows has a mark before this last
-    column, see `Statement.fetch`.
+    which is the parameter that follows the parameters of *body*, *parameters* in number. A statement that returns rows
+    has a mark before this last column, see `Statement.fetch`.
     """
     number = f"${parameters + 1}::pg_catalog.int8"
     texts = _text_aggregate(connection) if len(values) < MANY else as_array
@@ -221,7 +228,7 @@ def _select(
     ]
     if any(
         column.ddl.startswith("array<") for column in values.values()
-    ):  # array_agg() takes only arrays of one length
+    ):  # array_agg() takes only arrays of equal length
         rows = ", ".join(f"{sql} AS c{n}" for n, (sql, _) in enumerate(columns))
         return (
             f"SELECT s.*, o.number FROM (SELECT {number} AS number) AS o "  # noqa: S608 - the user's own query
@@ -232,7 +239,7 @@ def _select(
     functions = ", ".join(
         function.format(f"s.c{n}") for n, aggregate in enumerate(aggregates) for function in aggregate.functions
     )
-    # OFFSET 0: without it the planner computes a column again for each of its aggregates.
+    # Without OFFSET 0, the planner computes a column again for each of its aggregates.
     return f"SELECT {functions}, {number} FROM (SELECT {rows} {body} OFFSET 0) AS s", aggregates  # noqa: S608 - the user's own query
 
 

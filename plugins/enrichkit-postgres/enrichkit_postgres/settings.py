@@ -1,4 +1,4 @@
-"""The settings of a session: those that enrichkit fixes, and those that a config gives, such as a tenant."""
+"""The settings of a session: enrichkit fixes some of them, and the config gives others, such as a tenant."""
 
 from __future__ import annotations
 
@@ -81,15 +81,18 @@ async def settings_of(config: PostgresConfig) -> dict[str, str]:
 
 
 def milliseconds(timeout: float) -> int:
-    """Return the `statement_timeout` of a call in milliseconds: nine tenths of *timeout* seconds, at most of a day."""
+    """
+    Return the `statement_timeout` of a call in milliseconds: nine tenths of *timeout* seconds, or of a day if that is
+    less.
+    """
     return max(1, int(0.9 * min(timeout, 86_400.0) * 1000))
 
 
 def local_settings(timeout: float, given: Mapping[str, str]) -> str:
-    """Return the statements that make the fixed settings and the *given* settings for the current transaction."""
+    """Return the SQL that applies the fixed settings and the *given* settings to the current transaction."""
     settings = SETTINGS | {"statement_timeout": str(milliseconds(timeout))}
     del settings["default_transaction_read_only"]  # BEGIN says whether the transaction may write
-    # With set_config() and not SET: set_config() takes any text as one argument, also a list such as a search_path.
+    # set_config() takes any text as one argument, even a list such as a search_path; SET would not.
     both = {**settings, **given}
     return "; ".join(
         f"SET LOCAL {name} = '{value}'" if name not in ("search_path", *given) else _set_config(name, value)

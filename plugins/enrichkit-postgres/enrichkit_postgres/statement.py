@@ -1,16 +1,17 @@
 """
 The prepared statement of a source: it turns keys into arguments, and rows into answers.
 
-There are two forms. In the first the column's `=` is Python's `==`, and the statement is `key = ANY($1)` with the key
-column among the selected columns. The answer to a key is found by the returned key, and a row with a key that is not in
-the request (the reply to another statement, behind a broken proxy) is noticed. The second form serves several key
-columns, and columns whose `=` differs (citext, char(n), uuid as text, a collation without case). There the keys are
-joined `WITH ORDINALITY`, so that the server returns the number of the key with each row. The numbers of two calls never
-overlap, so that a foreign row is noticed too. A query returns its keys, as in the first form, also several key columns.
+There are two forms. The first form serves one key column whose `=` is Python's `==`. Its condition is `key = ANY($1)`,
+and it also selects the key column, so that the returned key tells to which key a row belongs. A row whose key is not in
+the request (a reply to another statement, behind a broken proxy) is noticed. The second form serves several key
+columns, and columns whose `=` differs from Python's (citext, char(n), uuid as text, a collation without case). It joins
+the keys `WITH ORDINALITY`, so that the server returns the number of the key with each row. The numbers of two calls
+never overlap, so that a foreign row is noticed, too. A query of the user returns its keys as in the first form, even if
+there are several key columns.
 
 A reply without rows says nothing about its keys, so each reply also repeats the number of its call.
 
-Unless a value is an array, the server sends one row, in which each column of the result is one value: see
+Unless a value is an array, the server sends a single row, in which each value holds a whole column of the result: see
 `aggregates.py`.
 """
 
@@ -70,8 +71,8 @@ class Statement:
         sql: Text of the statement.
         keys: The key columns.
         values: The value columns by name.
-        width: Number of columns before the values, which identify the key of a row.
-        numbered: Whether the first of these columns is the number of the key instead of the key.
+        width: Number of columns that identify the key of a row; they precede the values.
+        numbered: Whether the first column is the number of the key instead of the key.
         aggregates: The form of each column of the result, the keys first; empty when the statement returns rows.
         foreign_row: Returns the error for a row whose key is not in the request.
         listing: The statements that list the keys of a table; None for a query.
@@ -130,18 +131,20 @@ class Statement:
         return request
 
     async def fetch(self, connection: Any, request: Request, timeout: float | None = None) -> Sequence[Any]:
-        """Execute the statement for *request*, and return its rows; raises `TransientError` for a foreign reply."""
+        """
+        Execute the statement for *request*, and return its rows; raises `TransientError` for a reply to another call.
+        """
         rows: Sequence[Any] = await connection.fetch(self.sql, *request.arguments, request.number, timeout=timeout)
         if not rows or any(row[-1] != request.number for row in rows):
             raise TransientError(f"The reply from {self.source} belongs to another call; the connection was closed.")
         if self._aggregates:
             return rows
-        # The rows come from a join with the number of the call. Without rows of the source, the join has one row, whose
+        # The rows come from a join with the number of the call. If the source has no rows, the join has one row, whose
         # mark is NULL.
         return [row[:-2] for row in rows if row[-2] is not None]
 
     def read(self, rows: Sequence[Any], request: Request, many: bool) -> Mapping[Key, Value | Failure]:
-        """Return the answers in *rows*, and the answers that *request* has already."""
+        """Return the answers in *rows*, together with the answers that *request* has already."""
         columns = self._columns_in(rows)
         if not columns:
             return request.answers
@@ -161,11 +164,11 @@ class Statement:
         return answers | request.answers
 
     def _columns_in(self, rows: Sequence[Any]) -> list[Any]:
-        """Return the columns of the result; none when the result has no row."""
+        """Return the columns of the result; an empty list when no row was found."""
         if not self._aggregates:
             return list(zip(*rows, strict=True))
         (row,) = rows
-        if row[0] is None:  # an aggregate of no rows
+        if row[0] is None:  # an aggregate of no rows is NULL
             return []
         fields = iter(row)
         return [aggregate.read(*islice(fields, len(aggregate.functions))) for aggregate in self._aggregates]
@@ -266,11 +269,11 @@ def _distinct_and_requested(returned: Any, requested: Sequence[Key]) -> Sequence
     """
     Return the keys *returned* if a fast check proves that each is *requested* and occurs once.
 
-    None when the check cannot prove it, so that the caller has to compare the keys as Python objects.
+    The result is None when the check cannot prove this; the caller then has to compare the keys as Python objects.
     """
     if not isinstance(requested, Keys) or len(requested.columns) > 1:
         returned = objects_of(returned)
-        return returned if tuple(returned) == requested else None  # so if an index has found all keys, in its order
+        return returned if tuple(returned) == requested else None  # as when an index finds all keys
     import pyarrow as pa  # here, because a driver program that only plans does not need pyarrow
     import pyarrow.compute as pc
 

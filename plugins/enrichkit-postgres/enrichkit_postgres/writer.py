@@ -5,9 +5,10 @@ The statement that writes rows, and the check that the table gives back what was
     SELECT v.k0::integer, v.c0::character varying(50) FROM json_to_recordset($1) AS v (k0 text, c0 text)
     ON CONFLICT ("id") DO UPDATE SET "name" = excluded."name"
 
-All rows are one parameter, a JSON document of texts, and the server makes values from the texts as it does from the
-literals of a client: no type needs an encoder here. If a value does not fit, an INSERT without the cast would fail with
-an error that does not name the column. The cast cuts or rounds the value instead, and the check then finds the column.
+All rows are sent as one parameter, a JSON document of texts. The server makes values of these texts as it does of the
+literals of a client, so no type needs an encoder here. If a value does not fit, an INSERT without the cast would fail
+with an error that does not name the column. The cast cuts or rounds the value instead, and the check then finds the
+column.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ async def make_writer(connection: Any, config: PostgresConfig, statement: Statem
             "to a table. Name the table."
         )
     for key in statement.keys:
-        # Allowed although not exact: all spellings of a uuid are one uuid, and an instant is the same in any time zone.
+        # uuid and timestamptz are allowed although they are not exact: all spellings of a uuid are one uuid, and an
+        # instant is the same in any time zone.
         if key.type.types == (str,) and not key.type.exact and key.type_name != "uuid":
             raise source.not_exact(key.name, columns[key.name].sql)
     if not is_unique:
@@ -73,7 +75,7 @@ async def make_writer(connection: Any, config: PostgresConfig, statement: Statem
 
 class Writer:
     """
-    Writes rows to a table.
+    The writer of rows to one table.
 
     Args:
         statement: The statement that looks keys up in the table.
@@ -98,12 +100,12 @@ class Writer:
         Write *values* in the transaction of *connection*, and check what the table gives back.
 
         Args:
-            connection: Connection to the server, in a transaction that the caller ends: by a rollback after an error.
+            connection: Connection to the server, in a transaction that the caller ends, by a rollback after an error.
             values: One or more values by key.
-            ttl: Seconds after which the values are over; None: never.
+            ttl: Seconds after which the values expire; None: never.
 
         Raises:
-            PermanentError: A key or a value cannot be written, or would come back as another one.
+            PermanentError: A key or a value cannot be written, or would be read back as a different one.
         """
         statement, source = self.statement, self.statement.source
         request = statement.request(list(values))
@@ -146,7 +148,7 @@ class Writer:
         select = [f"v.{label}::{column.sql}" for label, column in zip(labels, columns, strict=True)]
         if self._expires is not None:
             targets.append(self._expires)
-            # The sum is NULL, which means for ever, if the parameter is NULL.
+            # If the parameter is NULL, so is the sum, and the row never expires.
             select.append("pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $2::pg_catalog.float8)")
         update = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in targets[len(self._keys) :])
         return (

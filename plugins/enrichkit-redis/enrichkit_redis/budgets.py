@@ -1,4 +1,4 @@
-"""Budgets of a job in Redis or Valkey: one hash for each account, and one script that answers a worker process."""
+"""Budgets of a job in Redis or Valkey: a hash for each account, and one script that answers all questions."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ redis.call('EXPIRE', key, 2592000)
 return answer
 """
 """
-The rules of `enrichkit.plugin.draw`, by the clock of the server; a test compares the two.
+A Lua script with the rules of `enrichkit.plugin.draw`, by the clock of the server; a test compares the two.
 
 The hash of a budget has the sums of the amounts that are taken and held (`taken:<unit>`, `held:<unit>`), the amounts
-that each worker has told last (`w:<id>:<unit>`: spent and held), and the time until which the workers with calls in
+that each worker has reported last (`w:<id>:<unit>`: spent and held), and the time until which the workers with calls in
 flight count as alive (`alive`). Redis deletes the hash 30 days after the last question.
 """
 
@@ -86,7 +86,7 @@ def arguments(ask: Draw, alive: float) -> list[str]:
 
 
 def drawn_of(ask: Draw, reply: list[object]) -> Drawn:
-    """Return the answer in *reply*; raises `TypeError` or `ValueError` for a reply of another form."""
+    """Return the answer in *reply*; raises `TypeError` or `ValueError` for a reply of an unexpected form."""
     calls, waits, *left = (float(each) for each in reply)  # type: ignore[arg-type]  # anything else raises
     return Drawn(calls=int(calls), waits=bool(waits), left=dict(zip(ask.total, left, strict=True)))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .template import Name
 
     Targets: TypeAlias = dict[tuple[Address | None, bool], list[int]]
-    """Indices of the keys by their node, and whether ASKING must precede each command."""
+    """Indices of the keys, by the node to ask and whether ASKING must precede each command."""
 
 __all__ = ["Cluster", "slot_of", "source_of"]
 
@@ -64,8 +64,8 @@ class Cluster:
     One pool per node that holds keys, and the map from slots to nodes.
 
     Each slot needs a command of its own, because a node refuses an `MGET` over several slots. All commands for a node
-    are one pipeline, and all nodes are asked at the same time. After a redirect or a lost node the map is loaded again,
-    at most once a second; until then redirects are followed key by key.
+    are sent as one pipeline, and all nodes are asked at the same time. After a redirect or a lost node the map is
+    loaded again, at most once a second; until then, redirects are followed key by key.
     """
 
     def __init__(self, dialler: Dialler, seed: Address, capacity: int) -> None:
@@ -83,8 +83,8 @@ class Cluster:
         Send one frame of *width* commands per name to the node of the name's slot.
 
         Returns:
-            For each name the last reply to its frame, or the first reply that is a `ReplyError`; a `TransientError`
-            where the node could not be asked.
+            A list with one element for each name: the last reply to its frame; or, if a command of the frame was
+            refused, the first `ReplyError`; or, if the node could not be asked, a `TransientError`.
         """
         await self._refresh()
         answers: list[Any] = [None] * len(frames)
@@ -100,7 +100,7 @@ class Cluster:
         return answers
 
     async def _ask_nodes(self, targets: Targets, frames: Sequence[bytes], width: int) -> list[Any]:
-        """Return a list of replies, or an exception, for each target."""
+        """Ask all nodes at the same time, and return a list of replies, or an exception, for each target."""
         asks = (
             self._ask_node(node, asking, [frames[index] for index in indices], width)
             for (node, asking), indices in targets.items()
@@ -114,7 +114,9 @@ class Cluster:
             raise
 
     def _collect(self, targets: Targets, batches: Sequence[Any], answers: list[Any]) -> Targets:
-        """Write the replies in *batches* into *answers*, and return the targets of redirects."""
+        """
+        Write the replies in *batches* into *answers*, and return the keys that nodes redirect, by the node to ask next.
+        """
         redirects: Targets = {}
         for ((node, _), indices), batch in zip(targets.items(), batches, strict=True):
             if isinstance(batch, TransientError):
@@ -134,7 +136,7 @@ class Cluster:
         return redirects
 
     async def masters(self) -> list[Pool]:
-        """Return the pool of each node that holds slots."""
+        """Return the pools of all nodes that hold slots."""
         await self._refresh()
         return [self._pool(node) for node in dict.fromkeys(self._map) if node is not None]
 
@@ -195,7 +197,8 @@ class Cluster:
                 if isinstance(failure, UnavailableError):  # no node answers, and no key was sent
                     raise UnavailableError(str(failure), sent=False, busy=failure.busy)
                 raise failure
-        # Also after a failure: the old map then stays in use, because nodes that are alive can still answer.
+        # The time counts even if no node sent a map: the old map then stays in use, because nodes that are alive can
+        # still answer.
         self._loaded = asyncio.get_running_loop().time()
         for address in self._pools.keys() - {*self._map, self._seed}:
             self._pools.pop(address).close()

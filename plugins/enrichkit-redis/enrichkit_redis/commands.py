@@ -1,5 +1,6 @@
 """
-Commands as bytes, with str as UTF-8. The length of each argument precedes it, so no argument can end its command.
+Commands as bytes; a str is encoded as UTF-8. The length of each argument precedes it, so that no data in an argument
+can end the command.
 
 Arrow packs a column of names in 20 to 30 ns per name. hiredis packs names that are Python objects in 60 to 85 ns per
 name, and in 350 ns where each name is a command of its own.
@@ -58,19 +59,22 @@ def _head(arguments: int) -> bytes:
 
 
 def _text(argument: str) -> bytes:
-    """Return *argument* in a command: after a line break, which ends the previous text, and without its own one."""
+    """
+    Return *argument* as bytes of a command. They begin with the line break that ends the previous text, and have no
+    line break at their own end.
+    """
     raw = argument.encode()
     return b"\r\n$%d\r\n%b" % (len(raw), raw)
 
 
 def _argument(column: Any) -> tuple[Any, Any]:
-    """Return the two parts that, joined, are the `_text` of each element of *column*."""
+    """Return two texts or columns that, joined row by row, are the `_text` of each element of *column*."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     lengths = pc.binary_length(column).dictionary_encode()
     before = [f"\r\n${length}\r\n" for length in lengths.dictionary.to_pylist()]
-    if len(before) == 1:  # the common case of UUIDs, and of numbers with the same number of digits
+    if len(before) == 1:  # all names have the same length, as UUIDs have, or numbers of as many digits
         return before[0], column
     return pa.array(before, column.type).take(lengths.indices), column
 

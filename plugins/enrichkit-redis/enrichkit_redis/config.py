@@ -246,7 +246,7 @@ def parse_url(url: str) -> Endpoint:
         host, port = parts.hostname or "localhost", parts.port or 6379
     except ValueError:
         raise _unreadable() from None
-    # After an unescaped / ? or # the rest of a password, with the @ behind it, is in the path, query or fragment.
+    # If a password holds an unescaped / ? or #, its rest and the @ behind it are parsed as path, query or fragment.
     if "@" in parts.path + parts.query or parts.fragment or rest != rest.strip() or any(c < " " for c in rest):
         raise _unreadable()
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -273,7 +273,7 @@ def parse_url(url: str) -> Endpoint:
 
 def sentinel_address(text: str) -> tuple[str, int] | None:
     """
-    Return host and port of *text*, `host`, `host:port` or `[IPv6]:port`; None for any other text.
+    Return the host and port in *text*, which must be `host`, `host:port` or `[IPv6]:port`; None for any other text.
 
     >>> sentinel_address("sentinel-1.example"), sentinel_address("[::1]:5000"), sentinel_address("user@host")
     (('sentinel-1.example', 26379), ('::1', 5000), None)

@@ -34,15 +34,16 @@ _HASH_TAG = re.compile(rb"\{[^}]+\}")
 
 class RedisConnector(Connector[RedisConfig]):
     """
-    Lookups in Redis or Valkey: one `MGET` per call for strings, one pipeline for hashes. In a cluster a call is one
-    pipeline per node; the strings of a slot are one `MGET` if a slot has two or more of the keys on average.
+    Lookups in Redis or Valkey: one `MGET` per call for strings, one pipeline for hashes. In a cluster, a call is one
+    pipeline per node. If a call has, on average, two or more keys per slot, the strings of each slot are read by one
+    `MGET`, otherwise each string by a `GET`.
 
-    Measured on loopback with uvloop and Redis 6.2 on 2 cores, alternating with redis-py 8.1, whose `MGET` of 1,000
-    keys, 4 in flight, takes 2.1 us CPU per key with its own parser and 0.5 us with hiredis. The connector takes 0.22 us
-    per key from Arrow to Arrow, with 1,000 text keys a call and 4 calls in flight; 0.20 us with 2,000 keys, 0.24 us
-    with 8 calls in flight, 0.28 us with 500 keys and 8 calls. Keys that are whole numbers take the same time. A miss
-    takes 0.3 us more, and so does each further key column. A hash takes 2.6 us, or 0.84 us if its fields are named. A
-    call takes about 60 us in addition to the time for its keys.
+    Measured on loopback with uvloop and Redis 6.2 on 2 cores, in alternation with redis-py 8.1. An `MGET` of redis-py
+    with 1,000 keys and 4 calls in flight takes 2.1 us of CPU per key with its own parser and 0.5 us with hiredis. The
+    connector takes 0.22 us per key from Arrow to Arrow, with 1,000 text keys a call and 4 calls in flight; 0.20 us with
+    2,000 keys a call, 0.24 us with 8 calls in flight, 0.28 us with 500 keys and 8 calls. Keys that are whole numbers
+    take the same time. A miss takes 0.3 us more, and so does each further key column. A hash takes 2.6 us, or 0.84 us
+    if its fields are named. A call takes about 60 us in addition to the time for its keys.
     """
 
     name: ClassVar[str] = "redis"
@@ -66,13 +67,15 @@ class RedisConnector(Connector[RedisConfig]):
 
     @property
     def cannot_store(self) -> str:  # type: ignore[override]  # it depends on the config
-        """Why values cannot be written: a hash has fields, and a value is one text. Empty for the other kinds."""
+        """The reason why values cannot be written: the kind is `"hash"`, and a value is one text. Otherwise empty."""
         if self.config.kind != "hash":
             return ""
         return "RedisConfig.kind is 'hash'; only 'string' and 'json' can be written. Use one of them to store values."
 
     async def open(self) -> None:
-        """Make the store; the first lookup connects. `capacity` is the number of connections per server."""
+        """
+        Make the store. The first lookup opens the first connection; each server gets at most `capacity` connections.
+        """
         from .store import Store  # here, because a driver program that only plans does not need hiredis
 
         await self.close()
@@ -96,7 +99,7 @@ class RedisConnector(Connector[RedisConfig]):
 
     async def store_many(self, values: Mapping[Key, Value], ttl: float | None) -> None:
         """
-        Write text or JSON *values* with *ttl* seconds to live; None: they live for ever. A null is not written.
+        Write text or JSON *values*, which expire after *ttl* seconds, or never if *ttl* is None. Nulls are not written.
 
         Raises:
             FatalError: The kind is `"hash"`.
@@ -121,7 +124,7 @@ class RedisConnector(Connector[RedisConfig]):
         await _bounded(store.write(names, list(values.values()), ttl), WRITE_TIMEOUT)
 
     async def scan(self, kinds: Sequence[type], size: int) -> AsyncIterator[Sequence[Key]]:
-        """Iterate over the keys whose names have the form of the template, see `Connector.scan`, with `SCAN`."""
+        """Yield lists of the keys whose names match the template, read with `SCAN`; see `Connector.scan`."""
         seen: set[bytes] = set()  # `SCAN` may list a name twice
         key_of = self._template.reader(kinds)
         async for names in self._opened().names(self._template.pattern, size):
@@ -131,22 +134,22 @@ class RedisConnector(Connector[RedisConfig]):
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
         """
-        Return whether an unlisted key of *kinds* is a miss, see `Connector.lists_all`.
+        Return whether a key of the types *kinds* that `scan` does not list is a miss; see `Connector.lists_all`.
 
-        It is not in a cluster, where a slot may move while the keys are listed, nor for Decimals, because equal ones
-        may have several names.
+        The answer is False in a cluster, where a slot may move while the keys are listed. It is also False for
+        Decimals, because equal Decimals may have several names.
         """
         return not self.config.cluster and KeyTemplate.reads(kinds)
 
     @classmethod
     def lease_store(cls, config: RedisConfig) -> RedisLeases:
-        """Return a connection to the server of *config* as a store of limits; see `Connector.lease_store`."""
+        """Return the store of limits at the server of *config*; see `Connector.lease_store`."""
         from .leases import RedisLeases  # here, because a driver program that only plans does not need hiredis
 
         return RedisLeases(config)
 
     async def describe(self) -> str:
-        """Return the DDL of one value: `returns`, or the type of the kind. No server is asked."""
+        """Return the DDL of one value: `RedisConfig.returns`, or the type that the kind implies. No server is asked."""
         returns: str | None = self.config.returns
         if returns is not None:
             return returns
@@ -158,7 +161,7 @@ class RedisConnector(Connector[RedisConfig]):
         return f"struct<{','.join(f'`{name}`:string' for name in quoted)}>"
 
     async def max_connections(self) -> int | None:
-        """Return `maxclients` of a server, see `Connector.max_connections`; None where a command is not allowed."""
+        """Return `maxclients` of a server, or None if no allowed command tells it; see `Connector.max_connections`."""
         return await _bounded(self._opened().max_clients(), DESCRIBE_TIMEOUT)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Limits of a whole job in Redis or Valkey: one hash for each limit, and one script that answers a worker process."""
+"""Limits of a whole job in Redis or Valkey: a hash for each limit, and one script that answers all questions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["RedisLeases"]
 
 _INNER = re.compile(r"running script.*?-([A-Z]+ .*)", re.DOTALL)
-_MANY = ("64", "0.25")  # with more workers than the first, a fair part holds for the second, in seconds; as in `grant`
+_MANY = ("64", "0.25")  # with more than 64 workers, a computed fair part is valid for 0.25 s; as in `grant`
 PREFIX = "enrichkit:limit:"
 SCRIPT = """
 local function text(number) return string.format('%.17g', number) end
@@ -132,18 +132,18 @@ end
 redis.call('PEXPIRE', key, math.ceil((math.max(latest, recovers) - now + 60) * 1000))
 return {text(share), text(calls), text(start), text(wait)}
 """
-"""The rules of `enrichkit.plugin.grant`, by the clock of the server; a test compares the two."""
+"""A Lua script with the rules of `enrichkit.plugin.grant`, by the clock of the server; a test compares the two."""
 
 
 class RedisLeases:
     """
-    One connection to a server, or one to each node of a cluster, as a store of limits.
+    A store of limits in Redis, through one connection to the server, or one to each node of a cluster.
 
     The hash of a limit has an entry for each worker (`w:<id>`: the share that the worker wants, the share that it has,
     and the end of its lease), the times until which calls are granted (`t:<unit>`), and the end of the recovery after
-    an outage (`recovery`). With many workers the hash also has an entry `many`: the time until which a fair part holds,
-    that part, the sum of the shares, and the number of workers. Redis deletes the hash about a minute after the last
-    question.
+    an outage (`recovery`). With many workers, the hash also has an entry `many`: the time until which the computed fair
+    part is valid, the fair part itself, the sum of the shares, and the number of workers. Redis deletes the hash about
+    a minute after the last question.
     """
 
     def __init__(self, config: RedisConfig) -> None:
@@ -158,8 +158,8 @@ class RedisLeases:
             for part in (unit, _text(seconds), _text(ask.settle.get(unit, 0.0)))
         ]
         name = PREFIX + ask.limit
-        # The text of the script and not its digest, because a server that has restarted does not know the digest. To
-        # send 4 KB a few times a second costs less than code for that case.
+        # Each question sends the text of the script and not its digest, because a server that has restarted does not
+        # know the digest. Sending 4 KB a few times a second costs less than code for that case.
         given = (ask.worker, *map(_text, numbers), str(len(ask.cost)), *_MANY, *units)
         reply = await self._run(SCRIPT, name, given)
         try:
@@ -177,11 +177,11 @@ class RedisLeases:
             raise _unknown() from None
 
     async def _run(self, script: str, name: str, given: Sequence[str]) -> Any:
-        """Return the answer of *script* to the arguments *given*, about the hash *name*."""
+        """Run *script* on the hash *name* with the arguments *given*, and return the reply."""
         [reply] = await self._source.ask_each([name], [pack(("EVAL", script, "1", name, *given))])
         if isinstance(reply, hiredis.ReplyError):
             if str(reply).startswith("READONLY"):
-                self._source.forget()  # another server is the master
+                self._source.forget()  # after a fail-over, another server is the master
             raise _translated(reply, name)
         if isinstance(reply, Exception):
             raise reply
@@ -197,7 +197,7 @@ def _unknown() -> TransientError:
 
 
 def _translated(reply: hiredis.ReplyError, name: str) -> ConnectorError:
-    """Return the error for the *reply* to a question about the limit *name*."""
+    """Return the error for an error *reply* to a script that ran on the hash *name*."""
     if "WRONGTYPE" in str(reply):
         return FatalError(
             f"The key {name!r} in Redis holds something else than a limit (WRONGTYPE). Delete it, or give the limit "

@@ -1,4 +1,6 @@
-"""The connections to one server: made when needed, a few at a time, and used again only after a complete exchange."""
+"""
+The connection pool of one server: it connects when needed, and uses a connection again only after a full exchange.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ NAME = "enrichkit"
 CONNECT_TIMEOUT = 2.0  # TCP, TLS and login together
 CHECK_AFTER = 15.0  # a connection that has been idle for longer is checked by an exchange before it is used
 CHECK_TIMEOUT = 1.0
-LIFETIME = 300.0  # +/- 20 %; a new connection follows a host name that moved to another server
-PAUSE = 1.0  # +/- 25 %; between attempts to connect to a node of a cluster while it is away
-FATAL_PAUSE = 10.0  # between attempts with a refused login; more attempts could lock the account
+LIFETIME = 300.0  # +/- 20 %, then a new connection is made, because the host name may lead to another server
+PAUSE = 1.0  # +/- 25 %; between attempts to connect to a node of a cluster while the node is away
+FATAL_PAUSE = 10.0  # between attempts after the server refused a login; more attempts could lock the account
 
 _BAD_FILE = (
     "A file that RedisConfig.tls_ca, tls_cert or tls_key names cannot be used on this worker ({reason}); it must be a "
@@ -42,7 +44,7 @@ _BAD_FILE = (
 
 
 class Dialler:
-    """Maker of connections that are logged in; all servers of a cluster share one."""
+    """The maker of connections that are logged in; all servers of a cluster share one dialler."""
 
     def __init__(self, config: RedisConfig) -> None:
         self.endpoint = parse_url(config.url)
@@ -67,13 +69,15 @@ class Dialler:
         )
 
     def refused(self, error: ConnectorError, login: tuple[str | None, str | None]) -> tuple[ConnectorError, bool]:
-        """Return the error to raise for *error* of *login*, and whether another password may be tried at once."""
+        """
+        Return the error to raise after *login* failed with *error*, and whether another password may be tried at once.
+        """
         password = self._config.password
         if not isinstance(error, FatalError) or isinstance(error, SentinelError):
             return error, False
         if isinstance(password, Secret) and refuse(password, login[1]):
             return error, True
-        # Logins have worked before, so a password or certificate is being replaced: the keys wait, as in an outage.
+        # If logins have worked before, a password or certificate is being replaced, so the keys wait, as in an outage.
         replaced = self._ever_logged_in and (isinstance(password, Secret) or self._context.has_files)
         return (UnavailableError(f"{error} Logins have worked before.", sent=False) if replaced else error), False
 
@@ -81,8 +85,8 @@ class Dialler:
         """
         Return a connection to *address*, logged in and in the right database; raises `ConnectorError`.
 
-        If *address* is None, the sentinels are asked for it, once for each connection. The server then has to say that
-        it is the master, because a sentinel may not know yet that the server no longer is.
+        If *address* is None, the sentinels are asked for it, once for each connection. The server then has to confirm
+        that it is the master, because a sentinel may not know yet that another server has become the master.
         """
         if address is None:
             assert self._sentinels is not None
@@ -130,9 +134,9 @@ class Dialler:
         if self.endpoint.db:
             commands.append(("SELECT", str(self.endpoint.db)))
         if self._sentinels is not None:
-            commands.append(("HELLO", "2"))  # tells the role; many users may not send the command ROLE
-        # CLIENT LIST shows the name. The echo shows whether the server is ready: a login does not, because a server
-        # that loads its data accepts it.
+            commands.append(("HELLO", "2"))  # the reply tells the role; many users are not permitted to send ROLE
+        # CLIENT LIST shows the name. The reply to ECHO shows whether the server is ready. The reply to AUTH does not,
+        # because a server that is still loading its data accepts a login.
         return [*commands, ("CLIENT", "SETNAME", NAME), ("ECHO", NAME)]
 
     def _tls(self) -> ssl.SSLContext | None:
@@ -151,7 +155,7 @@ def _connect_error(error: OSError, source: str, timeout: float) -> ConnectorErro
         return UnavailableError(f"{source} closed the connection during the TLS handshake.")
     if isinstance(error, ssl.SSLError):
         return FatalError(f"{source} does not speak TLS 1.2 or later with us ({error.reason}). See RedisConfig.url.")
-    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt, which no wait mends
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt: no wait helps
         return TransientError(f"{source} cannot be reached: its name has no address.")
     return UnavailableError(f"{source} cannot be reached ({type(error).__name__}).")
 
@@ -162,7 +166,7 @@ def _check_hello(replies: list[Any] | ConnectorError, source: str, *, role: bool
     told = replies.pop(-3) if role else None
     *login, named, echo = replies
     if isinstance(named, hiredis.ReplyError) and (str(named).startswith("NOPERM") or "unknown" in str(named)):
-        named = b"OK"  # the name is not needed: an old server or a user with few permissions cannot set it
+        named = b"OK"  # the name is optional: old servers, or users with few permissions, cannot set it
     for reply, expected in zip((*login, named, echo), (*[b"OK"] * (len(login) + 1), NAME.encode()), strict=True):
         if isinstance(reply, hiredis.ReplyError):
             raise translate(reply, source)
@@ -183,16 +187,18 @@ def _check_role(told: Any, source: str) -> None:
 
 class Pool:
     """
-    At most *capacity* connections to *address*. The connection used last is used first, so that the others expire.
+    The connections to one server, at most *capacity*. The connection that was used last is taken first (LIFO), so that
+    superfluous connections stay idle and expire.
 
     When an attempt to connect fails, all callers that wait for a connection at that moment get its error, because an
     engine with a hundred slots must not meet a restarting server with a hundred handshakes. Until a connect succeeds,
-    only one caller at a time tries.
+    only one caller at a time tries to connect.
 
-    The pool of a single server lets the next caller try at once: while the server is away, the engine asks by one call
-    at a time whether it is back. The pool of a node of a cluster, whose other nodes answer meanwhile, makes its next
-    attempt about a second later; until then its callers get an `UnavailableError` with the time to wait. After a
-    refused login every pool waits longer, because more attempts could lock the account.
+    The pool of a single server lets the next caller try at once: while the server is away, the engine makes only one
+    call at a time, the probe. When a node of a cluster is away, the other nodes go on answering, and there is no such
+    probe. So the pool of this node makes its next attempt about a second later; until then its callers get an
+    `UnavailableError` with the time to wait. After a refused login, every pool waits longer, because more attempts
+    could lock the account.
 
     Args:
         dialler: Connects and logs in.
@@ -222,7 +228,9 @@ class Pool:
         self._closed = False
 
     async def ask(self, frames: bytes, replies: int) -> list[Any]:
-        """Send the commands *frames* and return their *replies*; raises `ConnectorError`."""
+        """
+        Send *frames*, the bytes of as many commands as *replies*, and return the replies; raises `ConnectorError`.
+        """
         attempts = self._attempts
         async with self._permits:
             connection = await self._idle_or_new(attempts)
@@ -233,7 +241,8 @@ class Pool:
             try:
                 answers = await connection.ask(frames, replies)
             except BaseException:
-                # Also after a cancellation: the reply is still on its way, and the next request must not get it.
+                # Close the connection even after a cancellation: the reply is still on its way, and the next request
+                # must not get it.
                 connection.abort()
                 raise
             finally:
@@ -246,11 +255,12 @@ class Pool:
             return answers
 
     async def ask_each(self, names: Sequence[Name], frames: Sequence[bytes], width: int = 1) -> list[Any]:
-        """Send one frame of *width* commands per key; return a list like `Cluster.ask_each`."""
+        """Send one frame of *width* commands per key, and return a list of the same form as `Cluster.ask_each`."""
         replies = await self.ask(b"".join(frames), len(frames) * width)
         if width == 1:
             return replies
-        # The reply to a command that is refused inside MULTI gives the reason; the reply to EXEC is only EXECABORT.
+        # If a command is refused inside MULTI, the reply to this command gives the reason; the reply to EXEC is only
+        # EXECABORT.
         return [
             next((reply for reply in frame if isinstance(reply, hiredis.ReplyError)), frame[-1])
             for frame in (replies[at : at + width] for at in range(0, len(replies), width))
@@ -285,7 +295,8 @@ class Pool:
                 await connection.ask(b"", 0)
         except (ConnectorError, TimeoutError):
             connection.abort()
-            # All other connections have been idle for longer; to check them one by one would use up the deadlines.
+            # All other idle connections have been idle for even longer; checking them one by one would use up the keys'
+            # deadlines.
             self.forget()
             return False
         except BaseException:
@@ -299,7 +310,7 @@ class Pool:
             loop = asyncio.get_running_loop()
             login = await self._dialler.login()
             wait = self._paused_until - loop.time()
-            # A connect failed a moment ago, or while this caller waited.
+            # The error of a connect that failed a moment ago, or while this caller waited; otherwise None.
             failed = self._failed if wait > 0 or self._attempts > attempts else None
             if failed is not None and self._failed_login in (None, login):
                 raise self._anew(failed, wait)
@@ -326,7 +337,8 @@ class Pool:
     def _anew(self, error: ConnectorError, wait: float) -> ConnectorError:
         """Return a copy of *error* for one more caller; the pause between attempts has *wait* seconds left."""
         if isinstance(error, TransientError):
-            # Less than the pause after a refused login, because the password may be replaced before that pause ends.
+            # The caller waits at most 1.25 s, even if the pause after a refused login has longer to go: the password
+            # may be replaced before that pause ends.
             return self._unavailable(error, min(wait, 1.25 * PAUSE))
         return FatalError(str(error))
 
@@ -334,7 +346,8 @@ class Pool:
         """
         Return a copy of *error* for one caller, with the seconds to *wait* as `retry_after`.
 
-        The `UnavailableError` of a single server has no `retry_after`, because the engine probes whether it is back.
+        The `UnavailableError` of a single server has no `retry_after`, because the engine probes whether the server is
+        back.
         """
         if not isinstance(error, UnavailableError):
             return TransientError(str(error), retry_after=wait if wait > 0 else None)

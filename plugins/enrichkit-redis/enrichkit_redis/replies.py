@@ -31,7 +31,7 @@ _FATAL = {
     "NOAUTH": f"wants a password and got none. {_LOGIN}",
     "WRONGPASS": f"refused the username or the password. {_LOGIN}",
 }
-# Texts of replies whose code is only ERR or NOPERM.
+# Parts of the texts of replies whose first word is only ERR or NOPERM.
 _FULL = ("max number of clients", "max + cluster connections")
 _BY_TEXT: tuple[tuple[str, type[ConnectorError], str], ...] = (
     ("invalid password", FatalError, _FATAL["WRONGPASS"]),
@@ -50,7 +50,7 @@ def translate(reply: Exception, source: str) -> ConnectorError:
     Return the error for the error *reply* of *source*.
 
     Some texts of the server repeat arguments ("unknown command 'GET', with args beginning with: 'user:1'"). So the
-    message of the error quotes only the first word of the reply, and explains this word in its own words.
+    message of the error quotes only the first word of the reply, and adds an explanation of enrichkit.
     """
     text = str(reply)
     code = text.split(" ", 1)[0][:32]
@@ -79,6 +79,8 @@ def translate(reply: Exception, source: str) -> ConnectorError:
 
 
 def without_traceback(error: ConnectorError) -> ConnectorError:
-    """Return *error* without traceback and cause, because the local variables of their frames hold the login."""
+    """
+    Return *error* without traceback and cause, because local variables in the frames of a traceback may hold the login.
+    """
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)

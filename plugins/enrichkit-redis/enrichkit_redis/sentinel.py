@@ -1,4 +1,7 @@
-"""Redis Sentinel: which server is the master now. See https://redis.io/docs/latest/develop/reference/sentinel-clients/."""
+"""
+The address of the current master, from Redis Sentinel. See
+https://redis.io/docs/latest/develop/reference/sentinel-clients/.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     Greeting: TypeAlias = list[tuple[str, ...]]
     """Commands that are sent on connecting."""
     Greeted: TypeAlias = tuple[asyncio.Transport, Connection, list[Any] | ConnectorError]
-    """A connection and the replies to its greeting, or what ended it."""
+    """The transport, the connection, and the replies to the greeting, or the error that ended the connection."""
     Greet: TypeAlias = Callable[[Address, str, Greeting, float], Awaitable[Greeted]]
 
 __all__ = ["SentinelError", "Sentinels"]
@@ -31,7 +34,7 @@ ASK_TIMEOUT = 1.0  # for one sentinel; after that the next sentinel is asked
 
 
 class SentinelError(FatalError):
-    """No sentinel tells the master, and no wait mends that: a wrong password, or a name that no sentinel knows."""
+    """No sentinel tells the master, and no wait helps: a password is wrong, or no sentinel knows the master's name."""
 
 
 class Sentinels:
@@ -53,10 +56,12 @@ class Sentinels:
         Return host and port of the master.
 
         Raises:
-            UnavailableError: No sentinel tells the master now, and one is unavailable, or one has told it before.
-            TransientError: No sentinel is unavailable, and one has no address or answers in an unknown form.
-            SentinelError: No wait helps: all refuse the question, or know no such master. If TLS with a sentinel
-                fails, another `FatalError` may be raised.
+            UnavailableError: No sentinel tells the master now, and a sentinel is unavailable, or has told the master
+                before.
+            TransientError: No sentinel is unavailable, but the host name of a sentinel has no address, or a sentinel
+                answers in an unknown form.
+            SentinelError: No wait helps: each sentinel refuses the question, or knows no such master. If TLS with a
+                sentinel fails, another `FatalError` may be raised.
         """
         errors: list[ConnectorError] = []
         for sentinel in tuple(self._order):
@@ -69,7 +74,7 @@ class Sentinels:
             self._order.insert(0, sentinel)
             self._ever_told = True
             return told
-        # An error that time can mend goes before the others.
+        # Of several errors, raise one that may pass with time rather than a fatal one.
         worst = min(errors, key=lambda error: (not isinstance(error, UnavailableError), isinstance(error, FatalError)))
         if self._ever_told or isinstance(worst, UnavailableError):
             raise UnavailableError(str(worst), sent=False)
@@ -102,7 +107,7 @@ class Sentinels:
                     f"{source} refused the login or the question ({str(reply).split(' ', 1)[0][:32]}). "
                     "Check RedisConfig.sentinel_username and RedisConfig.sentinel_password."
                 )
-            raise UnavailableError(str(meant), sent=False)  # IDONTKNOW, for example: it has just started
+            raise UnavailableError(str(meant), sent=False)  # for example IDONTKNOW: the sentinel has just started
         return self._address(replies[-1], source)
 
     def _address(self, reply: Any, source: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The reads and writes of each kind of value: commands to Redis, and one answer per key."""
+"""Reading and writing each kind of value: which commands Redis gets, and the answer for each key."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ _MULTI, _EXEC = pack(("MULTI",)), pack(("EXEC",))
 
 class Store:
     """
-    The values of a source. In the returned mappings an absent key is a miss, and a `Failure` is the failure of one key.
+    The reader and writer of the values of one source. In the mappings that its methods return, a key that is absent is
+    a miss, and a `Failure` is the failure of one key.
 
-    To `MGET`, Redis replies nil both for an absent key and for a key that holds another type of value. To `HMGET` it
-    replies the same for a hash without the fields and for an absent hash. Both would be silent nulls. So the store asks
-    again for the keys with an empty reply, with a command that tells the two cases apart. The answer comes from the
-    later reply alone, so that a write between the two commands cannot mix two states of a key. A call in which no reply
-    is empty needs no further command.
+    The reply of Redis to `MGET` is nil both for an absent key and for a key that holds another type of value. The reply
+    to `HMGET` is the same for a hash without the requested fields and for an absent hash. Without a check, each of
+    these keys would silently become a null. So the store asks once more for the keys with an empty reply, by a command
+    that tells the two cases apart. Only the later reply counts as the answer, so that a write between the two commands
+    cannot mix two states of a key. A call in which no reply is empty needs no further command.
     """
 
     def __init__(self, config: RedisConfig, capacity: int) -> None:
@@ -41,7 +42,7 @@ class Store:
         self._source = source_of(config, capacity)
 
     async def strings(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
-        """Return the strings under *names*, as bytes under *keys*."""
+        """Return a mapping from *keys* to the strings that Redis holds under their *names*, as bytes."""
         if isinstance(self._source, Cluster):
             return await self._strings_of_slots(keys, names)
         (reply,) = await self._source.ask(pack_keys("MGET", names), 1)
@@ -68,10 +69,10 @@ class Store:
 
     async def _strings_of_slots(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
         """
-        Return the strings under *names* from a cluster.
+        Return a mapping from *keys* to the strings that a cluster holds under their *names*.
 
-        Keys with the same hash tag share a slot. If a slot has two or more of the keys on average, each slot gets one
-        `MGET`; otherwise each key gets a `GET`.
+        Keys with the same hash tag share a slot. If there are two or more keys per slot on average, the keys of each
+        slot are read by one `MGET`; otherwise each key is read by a `GET`.
         """
         slots: dict[int, list[int]] = {}
         for n, name in enumerate(names):
@@ -83,7 +84,8 @@ class Store:
             [pack(("MGET", *(names[n] for n in numbers))) for numbers in slots.values()],
         )
         answers: dict[Key, Any] = {}
-        # Keys to ask for one by one: nil may mean another type, and the keys of a moving slot may be on two nodes.
+        # Indices of the keys to read one by one: nil may mean a value of another type, and the keys of a moving slot
+        # may be on two nodes.
         rest: list[int] = []
         for numbers, reply in zip(slots.values(), replies, strict=True):
             if isinstance(reply, ConnectorError):
@@ -112,7 +114,9 @@ class Store:
         }
 
     async def hashes(self, keys: Sequence[Key], names: Sequence[Name]) -> Mapping[Key, Any]:
-        """Return the hashes under *names*: a dict from field name to bytes, with None for a field that is absent."""
+        """
+        Return a mapping from *keys* to their hashes: dicts from field name to bytes, with None for an absent field.
+        """
         fields = self._fields
         if not fields:
             return await self._whole_hashes(keys, names)
@@ -134,8 +138,9 @@ class Store:
         return answers
 
     async def _empty_hashes(self, keys: Sequence[Key], names: Sequence[Name]) -> dict[Key, Any]:
-        """Return the hashes that exist, among hashes that had none of the fields, and failures."""
-        # In a transaction, because the fields and the existence of a hash must be those of the same moment.
+        """Ask again for hashes that had none of the fields, and return the hashes that exist, and failures."""
+        # Both commands are in one transaction, so that the fields and the existence of a hash are read at the same
+        # moment.
         frames = [_MULTI + pack(("HMGET", name, *self._fields)) + pack(("EXISTS", name)) + _EXEC for name in names]
         answers: dict[Key, Any] = {}
         for key, reply in zip(keys, await self._source.ask_each(names, frames, 4), strict=True):
@@ -172,7 +177,7 @@ class Store:
         return answers
 
     async def write(self, names: Sequence[Name], values: Sequence[str | bytes], ttl: float | None) -> None:
-        """Store *values* as strings under *names*, with *ttl* seconds to live; None: they live for ever."""
+        """Store *values* as strings under *names*; they expire after *ttl* seconds, or never if *ttl* is None."""
         expiry = () if ttl is None else ("PX", max(1, round(ttl * 1000)))
         frames = [pack(("SET", name, value, *expiry)) for name, value in zip(names, values, strict=True)]
         for reply in await self._source.ask_each(names, frames):
@@ -184,7 +189,10 @@ class Store:
                 raise translate(reply, "Redis")
 
     async def names(self, pattern: bytes, count: int) -> AsyncIterator[list[bytes]]:
-        """Iterate over the names that match the glob *pattern*, about *count* at a time; a name may come twice."""
+        """
+        Yield lists of the names that match the glob *pattern*. Each list comes from about *count* keys of the database,
+        and a name may come twice.
+        """
         pools = await self._source.masters() if isinstance(self._source, Cluster) else [self._source]
         for pool in pools:
             cursor: Any = b"0"
@@ -215,7 +223,7 @@ class Store:
         self._source.close()
 
     def _failure(self, reply: Any, command: str) -> Failure:
-        """Return the failure of one key for its *reply* to *command*; raises an error that concerns all keys."""
+        """Return the failure of one key for its *reply* to *command*; raises the error if it concerns all keys."""
         error = translate(reply, "Redis") if isinstance(reply, ReplyError) else reply
         if isinstance(error, FatalError):
             raise error

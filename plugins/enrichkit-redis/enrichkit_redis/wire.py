@@ -36,12 +36,12 @@ class Connection(asyncio.Protocol):
     A connection that does one exchange at a time and closes at the first sign of a wrong reply.
 
     A reply without a request (from a server or proxy that repeats itself, or the late reply to a cancelled request)
-    would shift all later replies by one, and each key would get its neighbour's value. Three checks prevent this:
+    would shift all later replies by one, and each key would get the value of another key. Three checks prevent this:
 
     1. Bytes that arrive while no exchange is in progress end the connection at once.
     2. Each exchange begins and ends with an `ECHO` of a nonce that was never used before; the first and the last reply
        must be that nonce.
-    3. The number of replies is known; one reply too many, or a part of one, ends the connection.
+    3. The number of replies is known; one reply too many, or a part of a further reply, ends the connection.
 
     Attributes:
         closed: Whether the connection must not be used again.
@@ -76,15 +76,17 @@ class Connection(asyncio.Protocol):
             for name, value in _SOCKET_OPTIONS:
                 if hasattr(socket, name):  # not every system has all options
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        # Sent here and not after connecting, because a server that refuses a client sends its reply unasked.
+        # The greeting is sent here and not after connecting: a server that refuses a client sends its reason without a
+        # request, and check 1 would drop this reply.
         self.hello = self.exchange(*self._greeting)
 
     def exchange(self, data: bytes, replies: int) -> asyncio.Future[list[Any] | ConnectorError]:
         """
-        Send *data* and return a future of the *replies* to it; the reply to a refused command is a `ReplyError`.
+        Send *data*, the bytes of as many commands as *replies*, and return a future of the replies. The reply to a
+        refused command is a `ReplyError`.
 
-        A lost connection is the result of the future and not its exception: nobody would retrieve the exception after
-        the caller was cancelled.
+        If the connection is lost, the error becomes the result of the future and not its exception, because nobody
+        would retrieve an exception after the caller was cancelled.
         """
         assert self._waiter is None, "one exchange at a time"
         waiter = self._waiter = asyncio.get_running_loop().create_future()
@@ -96,7 +98,10 @@ class Connection(asyncio.Protocol):
         return waiter
 
     async def ask(self, frames: bytes, replies: int) -> list[Any]:
-        """Send the commands *frames* and return their *replies*, in order; raises `ConnectorError`."""
+        """
+        Send *frames*, the bytes of as many commands as *replies*, and return the replies in order; raises
+        `ConnectorError`.
+        """
         nonce = next(self._nonces)
         echo = b"*2\r\n$4\r\nECHO\r\n$24\r\n%b\r\n" % nonce
         answers = await self.exchange(b"".join((echo, frames, echo)), replies + 2)
@@ -139,7 +144,7 @@ class Connection(asyncio.Protocol):
             self._end(self._stray())  # check 3
         elif len(replies) == self._expected:
             if not _ends_with(data, replies[-1]):
-                self._end(self._stray())  # check 3, for a part of a reply
+                self._end(self._stray())  # check 3: a part of a further reply has arrived
                 return
             waiter, self._waiter, self._replies = self._waiter, None, []
             if not waiter.done():  # a caller that was cancelled is about to abort the connection

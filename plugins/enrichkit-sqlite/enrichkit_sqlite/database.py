@@ -23,7 +23,7 @@ __all__ = ["Database", "translate"]
 T = TypeVar("T")
 
 BUSY_TIMEOUT = 0.25  # seconds that SQLite itself waits for a lock; after that the engine retries
-WRITE_BUSY_TIMEOUT = 2.0  # seconds that a write waits for the writes of other processes; nobody repeats a write
+WRITE_BUSY_TIMEOUT = 2.0  # seconds that a write waits for the writes of other processes; a write is not retried
 STEPS = 10_000  # instructions of SQLite's virtual machine between two calls of the progress handler; about 1 ms
 
 # https://www.sqlite.org/rescode.html
@@ -71,7 +71,7 @@ class Session:
         self._connection: sqlite3.Connection | None = None
 
     def run(self, use: Callable[[sqlite3.Connection], T]) -> T:
-        """Call *use* in one transaction, with one state of the file, and return its result. Runs in a thread."""
+        """Call *use* in one transaction, which sees one state of the file, and return its result. Runs in a thread."""
         if self.abandoned:  # abandoned while the call waited for a thread
             raise TransientError(f"The connections to {self._path} were closed.")
         if self._connection is None:
@@ -101,7 +101,7 @@ class Database:
         path: Path of the file.
         threads: Most calls at a time.
         max_bytes: Most bytes of one row.
-        writes: True for connections that may write; all others cannot.
+        writes: True for connections that may write, False for read-only connections.
     """
 
     def __init__(self, path: str, threads: int, max_bytes: int, *, writes: bool = False) -> None:

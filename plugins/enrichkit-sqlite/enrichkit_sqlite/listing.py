@@ -1,8 +1,8 @@
 """
 The keys of a table in their order, page by page.
 
-Each page begins behind the last key of the page before. So SQLite finds its beginning by one search in the index and
-does not walk over the earlier keys, and no transaction is open between two pages.
+Each page begins after the last key of the previous page. So SQLite finds the first key of a page by one search in the
+index, without a walk over the earlier keys, and no transaction is open between two pages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Listing:
         table: Name of the table or view.
         columns: Names of the key columns.
         size: Most keys of a page.
-        serves: SQL of the condition that a row serves, beginning with `AND`; empty: all rows serve.
+        serves: SQL of the condition that a row has not expired, beginning with `AND`; empty: rows do not expire.
     """
 
     def __init__(self, table: str, columns: Sequence[str], size: int, serves: str = "") -> None:
@@ -55,7 +55,7 @@ class Listing:
 
 def listed(page: Sequence[tuple[Any, ...]], kinds: Sequence[type]) -> Sequence[Any]:
     """
-    Return the keys of *page* with their numbers as *kinds*, if equal: SQLite, like Python, finds 1 and 1.0 equal.
+    Return the keys of *page*, with each number as an equal number of its type in *kinds*, if there is one.
 
     >>> listed([(1,), (2.0,), (2.5,)], [int]), listed([("a", 1)], [str, float])
     ([1, 2, 2.5], [('a', 1.0)])
@@ -67,7 +67,7 @@ def listed(page: Sequence[tuple[Any, ...]], kinds: Sequence[type]) -> Sequence[A
 
 
 def _number_of(part: Any, kind: type) -> Any:
-    """Return *part* as a number of the type *kind*, if it is one."""
+    """Return *part* as an equal number of the type *kind*, or unchanged if there is no such number."""
     if kind is int and type(part) is float and part.is_integer():
         return int(part)
     return float(part) if kind is float and type(part) is int and int(float(part)) == part else part
@@ -75,7 +75,7 @@ def _number_of(part: Any, kind: type) -> Any:
 
 def is_binary(connection: sqlite3.Connection, table: str, column: str) -> bool:
     """Return whether the collation of *column* finds only identical texts equal; NOCASE and RTRIM do not."""
-    # The first part of a UNION decides its collation, also for the column of a view.
+    # The first SELECT of a UNION decides the collation. This works for a column of a view, too.
     (distinct,) = connection.execute(
         f"SELECT count(*) FROM (SELECT t.{quote(column)} FROM {quote(table)} AS t WHERE 0 "  # noqa: S608 - as above
         "UNION SELECT 'a' UNION SELECT 'A' UNION SELECT 'a ')"

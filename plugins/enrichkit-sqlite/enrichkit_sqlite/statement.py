@@ -1,9 +1,10 @@
 """
 The prepared statement of a source, executed once for each key of a call.
 
-SQLite is a library, so a statement costs no round trip: 500 keys in one transaction take 1.9 us each, in one statement
-with `json_each` 1.3 us (https://www.sqlite.org/np1queryprob.html). With a statement for each key, each row belongs to
-the key of its statement, whatever the collation of the column, and a key is bound without a conversion.
+SQLite is a library, so a statement costs no round trip (https://www.sqlite.org/np1queryprob.html). In a transaction
+with 500 keys, a key takes 1.9 us with a statement of its own, and 1.3 us if one statement with `json_each` takes all
+keys. With a statement for each key, each row belongs to the key of its statement, whatever the collation of the column,
+and a key is bound without a conversion.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class Statement:
     The statement that looks up one key in a table or a query.
 
     Args:
-        connection: Connection to the file, for a look at its schema.
+        connection: Connection to the file, by which its schema is read.
         config: Config of the source.
 
     Attributes:
         source: The table or query, for messages.
         names: Names of the value columns.
-        types: Types of the value columns, as texts of DDL; an empty one is not declared.
+        types: Types of the value columns, as DDL; an empty text stands for a type that is not declared.
 
     Raises:
         FatalError: The schema does not have what *config* names.
@@ -71,7 +72,7 @@ class Statement:
     def fetch(
         self, connection: sqlite3.Connection, keys: Sequence[Key], many: bool, *, over: bool = False
     ) -> dict[Key, Value | Failure]:
-        """Return the answers to *keys*; with *over* rows whose time is over count, too."""
+        """Return the answers to *keys*. With *over*, rows that have expired give answers, too."""
         sql = self._sql_of_all if over else self._sql
         answers: dict[Key, Value | Failure] = {}
         for key in dict.fromkeys(keys):
@@ -120,7 +121,7 @@ class Statement:
         self._is_binary = all(is_binary(connection, table, column.name) for column in key_columns)
         self.names = [column.name for column in value_columns]
         where = " AND ".join(key.condition(number) for number, key in enumerate(self._keys, 1))
-        # With the prefix t, because SQLite takes an unqualified name in quotes for a text when the column no longer
+        # Names have the prefix t, because SQLite takes an unqualified name in quotes for a text if the column no longer
         # exists (https://www.sqlite.org/quirks.html#dblquote).
         values = ", ".join(f"t.{quote(name)}" for name in self.names)
         self._sql_of_all = f"SELECT {values} FROM {quote(table)} AS t WHERE {where}"  # noqa: S608 - names of the schema, quoted
@@ -139,7 +140,7 @@ class Statement:
                 f"{len(self._keys)}: ?1 for the first, ?2 for the second. Python says: {error}"
             ) from error
         self.names = [name for name, *_ in cursor.description]
-        # By name: after a change of the schema SQLite expands a * in the query to other columns than those in `names`.
+        # Columns are selected by name: after a change of the schema, a * in the query could expand to other columns.
         values = ", ".join(f"t.{quote(name)}" for name in self.names)
         self._sql = self._sql_of_all = f"SELECT {values} FROM {query} AS t"  # noqa: S608 - the user's own query
 
@@ -157,7 +158,7 @@ class Statement:
             self._ddl = f"struct<{','.join(fields)}>"
 
     def _rejection(self, parts: tuple[Any, ...]) -> Failure | None:
-        """Return the answer to a key with a part that its column cannot hold; None when the columns can hold all."""
+        """Return the failure of a key with a part that its column cannot hold, or None if the columns can hold all."""
         for column, part in zip(self._keys, parts, strict=True):
             if not column.takes(part):
                 type_, right = column.affinity or "of any type", type(part) in column.types
@@ -188,19 +189,19 @@ class Statement:
             return Failure(PermanentError(f"{text}. Raise max_bytes if it may."))
         if code is not None and (code & 0xFF != sqlite3.SQLITE_ERROR or str(error).startswith("no such ")):
             raise error
-        # Without a code: Python could not decode a text as UTF-8. With the code ERROR: an expression failed for a
-        # value, which the text of *error* may quote.
+        # An error without a code means that Python could not decode a text as UTF-8. The code ERROR means that an
+        # expression failed for a value, which the text of *error* may quote.
         reason = "is not UTF-8" if code is None else "made an expression fail"
         return Failure(PermanentError(f"A value of {self.source} {reason}. Correct the row, or leave it out."))
 
 
 def _serves(source: Source, columns: Mapping[str, Column]) -> str:
-    """Return the SQL of the further condition that the time of a row is not over; empty: rows serve for ever."""
+    """Return the SQL of the further condition that a row has not expired, or an empty text if rows do not expire."""
     expiry = source.expiry(columns)
     if expiry is None:
         return ""
     if ddl_of(expiry) != "double":
         raise source.not_a_time(repr(expiry.declared), "REAL, with seconds since 1970")
     name = f"t.{quote(expiry.name)}"
-    # 'now' has milliseconds. 2440587.5 is the Julian day on which 1970 began.
+    # 'now' has a resolution of milliseconds. 2440587.5 is the Julian day on which 1970 began.
     return f" AND ({name} IS NULL OR {name} > (julianday('now') - 2440587.5) * 86400.0)"

@@ -65,7 +65,7 @@ class KeyColumn:
 
     Attributes:
         name: Name as the schema spells it.
-        affinity: Affinity, which decides the conversions that `=` makes; empty: not known, for a query.
+        affinity: Affinity, which decides the conversions that `=` makes; empty for a query, where it is unknown.
         types: Python types of the keys that the column takes.
     """
 
@@ -83,7 +83,7 @@ class KeyColumn:
         name = f"t.{quote(self.name)}"
         if self.affinity not in ("NUMERIC", "ANY"):
             return f"{name} = ?{number}"
-        # Without the comparison of the types the text '12' would find the number 12.
+        # Without the comparison of the types, the text '12' would find the number 12.
         return f"{name} = ?{number} AND (typeof({name}) = 'text') = (typeof(?{number}) = 'text')"
 
     def takes(self, part: Any) -> bool:
@@ -110,7 +110,7 @@ def key_column(column: Column) -> KeyColumn:
 
 
 def ddl_of(column: Column) -> str | None:
-    """Return the type of the values of *column*; None when its declared type does not decide it."""
+    """Return the type of the values of *column*, or None if the declared type of *column* does not determine it."""
     by_name = _BY_NAME.get(column.declared.upper().partition("(")[0].strip())
     return by_name or _DDL.get(_affinity(column))
 
@@ -142,7 +142,7 @@ def readers(wanted: str) -> Mapping[type, Reader]:
 
 
 def _refuse(value: Any) -> None:
-    """Return None: a value of the wanted type is never stored in this storage class."""
+    """Return None, because a value of the wanted type is never stored in this storage class."""
 
 
 def _affinity(column: Column) -> str:

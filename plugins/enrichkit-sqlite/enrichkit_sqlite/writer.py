@@ -1,6 +1,7 @@
 """
-The statement that writes a row, executed for each row of a call, and the check that the table gives back each value as
-it was written: an affinity turns the text '1.10' into the number 1.1, and SQLite stores a NaN as NULL.
+The statement that writes a row, executed for each row of a call, and the check that the table returns each value as it
+was written. The check is needed because a column's affinity may turn the text '1.10' into the number 1.1, and because
+SQLite stores a NaN as NULL.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ class Writer:
     A writer of rows to a table.
 
     Args:
-        connection: Connection to the file, for a look at its schema.
+        connection: Connection to the file, by which its schema is read.
         config: Config of the source.
         statement: The statement that looks keys up.
 
     Attributes:
-        statement: The *statement*.
+        statement: The statement that looks keys up.
 
     Raises:
         FatalError: The table cannot be written to.
@@ -81,12 +82,12 @@ class Writer:
 
     def write(self, connection: sqlite3.Connection, values: Mapping[Key, Value], ttl: float | None) -> None:
         """
-        Write *values* in the transaction of *connection*, and check what the table gives back.
+        Write *values* in the transaction of *connection*, and check that the table returns them unchanged.
 
         Args:
             connection: Connection to the file, in a transaction that the caller commits, or rolls back after an error.
             values: One or more values by key.
-            ttl: Seconds after which the time of the rows is over; None: never.
+            ttl: Seconds after which the rows expire; None: never.
 
         Raises:
             PermanentError: A key or a value cannot be written, or would be read as another value.
