@@ -136,5 +136,5 @@ def _fetched(database: local.PostgresServer) -> int:
     """Return how many rows of the table the server has fetched by its key; ends its sessions, which report then."""
     others = "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
     database.execute(f"SELECT pg_terminate_backend(pid) {others}")
-    assert wait_until(lambda: database.execute(f"SELECT count(*) {others}") == "0", 10.0), "a session did not end"
+    assert wait_until(lambda: database.execute(f"SELECT count(*) {others}") == "0", 60.0), "a session did not end"
     return int(database.execute("SELECT coalesce(sum(idx_tup_fetch), 0) FROM pg_stat_user_tables"))
