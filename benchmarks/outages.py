@@ -299,7 +299,8 @@ def during(source: Source, day: Day | None, found: Job) -> Iterator[None]:
 
     def act() -> None:
         while source.proxy.bytes_to_client < before + 20_000:
-            time.sleep(0.01)
+            if over.wait(0.01):
+                return
         time.sleep(0.3)
         assert day is not None
         found.breaks = day.act(source, over)
@@ -310,11 +311,13 @@ def during(source: Source, day: Day | None, found: Job) -> Iterator[None]:
         threads.append(threading.Thread(target=act))
     for thread in threads:
         thread.start()
-    yield
-    over.set()
-    for thread in threads:
-        thread.join()
-    source.proxy.route(source.servers[0])
+    try:
+        yield
+    finally:
+        over.set()  # or a failed job would leave the process running
+        for thread in threads:
+            thread.join()
+        source.proxy.route(source.servers[0])
 
 
 def _watch(source: Source, found: Job, over: threading.Event) -> None:
