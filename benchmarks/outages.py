@@ -41,6 +41,7 @@ SOURCES = (
     "benchmarks/outages.py",
     "benchmarks/outage_sources.py",
     "benchmarks/pressure.py",
+    "benchmarks/peak.py",
 )
 
 

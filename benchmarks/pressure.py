@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 from benchmarks.harness import ROOT, Table
+from benchmarks.peak import peak_growth
 from enrichkit import ConnectorConfig, local
 
 ROWS = 2_000
@@ -31,12 +31,13 @@ def child(name: str, url: str, rows: int) -> None:
     narrow = list(_values(_config(name, url, "narrow"), rows))  # what the first job imports and opens is not the values
     assert narrow == [_value_of(key, 0) for key in range(rows)]
     del narrow
-    before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is resident
-    for key, value in enumerate(_values(_config(name, url, "wide"), rows)):
-        assert value == _value_of(key, BYTES), f"row {key} has another value"
-        time.sleep(SECONDS_EACH)
-    print((_memory("VmHWM") - before) / 1024)
+
+    def consume() -> None:
+        for key, value in enumerate(_values(_config(name, url, "wide"), rows)):
+            assert value == _value_of(key, BYTES), f"row {key} has another value"
+            time.sleep(SECONDS_EACH)
+
+    print(peak_growth(consume) / 2**20)
 
 
 def _values(config: ConnectorConfig, rows: int) -> Iterator[str]:
@@ -71,12 +72,6 @@ def _config(name: str, url: str, width: str) -> ConnectorConfig:
 
 def _value_of(key: int, size: int) -> str:
     return f"{key}:".ljust(size, "x")
-
-
-def _memory(line: str) -> int:
-    """Return a line of the kernel's status of this process, in KiB."""
-    fields = dict(each.split(":", 1) for each in Path("/proc/self/status").read_text().splitlines())
-    return int(fields[line].split()[0])
 
 
 def measure(quick: bool) -> Table:

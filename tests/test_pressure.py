@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, StringType
 
+from benchmarks.peak import peak_growth
 from enrichkit.driver.pickling import pack
 from enrichkit.driver.planner import make_plan
 from enrichkit.engine.loop import loop_thread
@@ -85,16 +86,17 @@ def test_a_slow_consumer_of_wide_values_does_not_fill_the_memory(case: str) -> N
 def child(case: str) -> None:
     """Look `ROWS` keys up, consume the values slowly, and print by how much the resident memory has grown."""
     loop_thread()  # starts it
-    before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is resident
-    expected = 0
-    for values in _columns(case):
-        for value in values:  # one by one: a list of them all would count, too
-            assert value.as_py() == value_of(expected), f"row {expected} has another value"
-            expected += 1
-        time.sleep(0.0005 * len(values))
-    assert expected == ROWS
-    sys.stdout.write(str(_memory("VmHWM") - before))
+
+    def consume() -> None:
+        expected = 0
+        for values in _columns(case):
+            for value in values:  # one by one: a list of them all would count, too
+                assert value.as_py() == value_of(expected), f"row {expected} has another value"
+                expected += 1
+            time.sleep(0.0005 * len(values))
+        assert expected == ROWS
+
+    sys.stdout.write(str(peak_growth(consume)))
 
 
 def _columns(case: str) -> Iterator[pa.Array[Any]]:
@@ -155,16 +157,17 @@ def million(form: str) -> None:
     keys = pa.array(range(MILLION), pa.int64())
     plan, _ = make_plan(NarrowConfig(), 1, StringType(), {})
     payload = pack(plan)
-    before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
-    expected = 0
-    for values in _values_of(form, payload, keys):
-        for value in values:
-            assert value.as_py() == narrow_value_of(expected), f"row {expected} has another value"
-            expected += 1
-    assert expected == MILLION
-    assert sum(Narrow.calls) == MILLION
-    sys.stdout.write(str(_memory("VmHWM") - before))
+
+    def consume() -> None:
+        expected = 0
+        for values in _values_of(form, payload, keys):
+            for value in values:
+                assert value.as_py() == narrow_value_of(expected), f"row {expected} has another value"
+                expected += 1
+        assert expected == MILLION
+        assert sum(Narrow.calls) == MILLION
+
+    sys.stdout.write(str(peak_growth(consume)))
 
 
 def _values_of(form: str, payload: bytes, keys: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
@@ -174,8 +177,3 @@ def _values_of(form: str, payload: bytes, keys: pa.Array[Any]) -> Iterator[pa.Ar
     task = FrameTask(plan=payload, width=1, keys=(0,), names=("value",))
     for batch in frame_batches(pickle.dumps(task), [pa.record_batch([keys], ["key"])]):
         yield batch.column("value")
-
-
-def _memory(field: str) -> int:
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(fields[field].split()[0]) * 1024
