@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..journal.stores import Store
 
-__all__ = ["Answers", "Expired", "Found", "Listing", "duration_of", "expire", "list_answers", "show_answers"]
+__all__ = ["Expired", "Found", "KeyAnswers", "Listing", "duration_of", "expire", "list_answers", "show_answers"]
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhd]?)", re.ASCII)
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -66,7 +66,7 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Answers:
+class KeyAnswers:
     """
     The answers that a journal holds for one key.
 
@@ -90,7 +90,7 @@ class Found:
     """
 
     path: str
-    keys: tuple[Answers, ...]
+    keys: tuple[KeyAnswers, ...]
 
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
         heads = ("key", "source", "scope", "written (UTC)", "answer")
@@ -143,7 +143,7 @@ def show_answers(path: str, keys: Sequence[str]) -> Found:
         JournalError: The storage cannot be read.
     """
     store = _store(path)
-    return Found(path, tuple(Answers(key, tuple(_entries(store, key))) for key in keys))
+    return Found(path, tuple(KeyAnswers(key, tuple(_entries(store, key))) for key in keys))
 
 
 def _entries(store: Store, key: str) -> list[Entry]:
