@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import asyncpg  # noqa: F401  # on the loop of a busy machine its first import would take as long as a connect may
 import pytest
 import redis
 from enrichkit_http import HttpConfig, HttpConnector
