@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.harness import Table
 from enrichkit import Cache, Retry
+from enrichkit.engine.admission import admit
 from enrichkit.engine.cache import ABSENT, AnswerCache
 from enrichkit.engine.engine import Engine
 from enrichkit.engine.refresh import BackgroundRun, Refresher, background_options
@@ -175,7 +176,7 @@ async def misses_at_once() -> tuple[int, int]:
     left: list[Any] = []
     run = Run(engine, "clock", options, plain, left.extend, cache=cache, refresher=refresher)
     for _ in range(AT_ONCE):
-        run.admit(Outcomes(["key"], 1))
+        admit(run, Outcomes(["key"], 1))
     while len(left) < AT_ONCE:  # noqa: ASYNC110  # a benchmark may look from time to time
         await asyncio.sleep(LATENCY)
     run.close()
@@ -210,7 +211,7 @@ async def ages(count: int) -> tuple[float, int, int, int]:
     rows = rows_of_zipf(count, 20_000)
     for start in range(0, count, SLICE):
         keys = list(dict.fromkeys(rows[start : start + SLICE]))
-        run.admit(Outcomes(keys, len(keys), details=True, counts=[1] * len(keys)))
+        admit(run, Outcomes(keys, len(keys), details=True, counts=[1] * len(keys)))
         await asyncio.sleep(PAUSE)
     while len(run.queue):  # noqa: ASYNC110  # a benchmark may look from time to time
         await asyncio.sleep(LATENCY)

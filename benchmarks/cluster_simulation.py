@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.harness import Table
 from benchmarks.report import fingerprint, save
+from enrichkit.engine.admission import admit
 from enrichkit.engine.engine import Engine
 from enrichkit.engine.job import Store
 from enrichkit.engine.run import Run
@@ -183,7 +184,7 @@ async def simulate(workers: int, rate: Rate | None) -> tuple[Source, Leases, dic
 
         run = Run(engine, "simulated", options, lambda raws: (list(raws), {}), emit, default_values={}, seed=worker)
         for key in range(int(1.5 * END * CAPACITY / workers) + 10):
-            run.admit(Outcomes([key], 1, details=True, counts=[1]))
+            admit(run, Outcomes([key], 1, details=True, counts=[1]))
         engines.append(engine)
         runs.append(run)
     await asyncio.sleep(END)

@@ -21,6 +21,7 @@ import pyarrow as pa
 import uvloop
 
 from benchmarks.harness import PAIRS, Sample, Table, alternate, median, rates, spread, timed, times
+from enrichkit.engine.admission import admit
 from enrichkit.engine.bridge import Bridge
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.engine import Engine
@@ -84,7 +85,7 @@ def with_engine() -> Sample:
         engine = Engine(Noop(ConnectorConfig()), CAPACITY, 1)
         run = Run(engine, "noop", Options(on_error="null"), identity, emit)
         for start in range(0, KEYS, BATCH):
-            run.admit(Outcomes(range(start, start + BATCH), BATCH))
+            admit(run, Outcomes(range(start, start + BATCH), BATCH))
             await asyncio.sleep(0)
         await done.wait()
         run.close()

@@ -12,6 +12,7 @@ import uvloop
 from benchmarks.harness import COLUMN, PAIRS, Sample, Table, alternate, at_least, drain, per_item, rates, spread
 from benchmarks.spark_runs import Meter, keys_of
 from enrichkit import enrich, local
+from enrichkit.engine.admission import admit
 from enrichkit.engine.engine import Engine
 from enrichkit.engine.run import Run
 from enrichkit.options import Options
@@ -56,7 +57,7 @@ def with_engine(config: HttpConfig, keys: list[str]) -> dict[str, str]:
         run = Run(engine, "http", Options(), decoder(pa.string(), "text"), emit)
         for start in range(0, len(keys), BATCH):
             group = keys[start : start + BATCH]
-            run.admit(Outcomes(group, len(group)))
+            admit(run, Outcomes(group, len(group)))
             await asyncio.sleep(0)
         await done.wait()
         run.close()

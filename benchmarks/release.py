@@ -41,8 +41,8 @@ def projects(root: Path) -> list[Path]:
 
 
 def version_of(root: Path) -> str:
-    """Return the version, which `enrichkit/__init__.py` holds."""
-    (version,) = re.findall(r'^__version__ = "(.+)"$', (root / "enrichkit/__init__.py").read_text(), re.MULTILINE)
+    """Return the version, which `enrichkit/version.py` holds."""
+    (version,) = re.findall(r'^VERSION = "(.+)"$', (root / "enrichkit/version.py").read_text(), re.MULTILINE)
     return str(version)
 
 
@@ -61,15 +61,15 @@ def set_version(root: Path, version: str) -> None:
     """Write *version* into all packages, and what they need of each other."""
     if not _VERSION(version):
         raise SystemExit(f"The version is {version!r}; it must be three numbers, as in 0.2.0, or 0.2.0rc1.")
-    init = root / "enrichkit/__init__.py"
-    init.write_text(re.sub(r'^__version__ = ".+"$', f'__version__ = "{version}"', init.read_text(), flags=re.MULTILINE))
+    held = root / "enrichkit/version.py"
+    held.write_text(re.sub(r'^VERSION = ".+"$', f'VERSION = "{version}"', held.read_text(), flags=re.MULTILINE))
     for file in projects(root):
         text = re.sub(r'^version = ".+"$', f'version = "{version}"', file.read_text(), count=1, flags=re.MULTILINE)
         file.write_text(re.sub(r'"(enrichkit(?:-[a-z]+)?)>=[^"]+"', rf'"\1{range_of(version)}"', text))
 
 
 def disagreements(root: Path) -> list[str]:
-    """Return what differs from the version of `enrichkit/__init__.py`: packages, their needs, and the changelog."""
+    """Return what differs from the version of `enrichkit/version.py`: packages, their needs, and the changelog."""
     version = version_of(root)
     found = []
     for file in projects(root):
@@ -106,7 +106,7 @@ def main() -> None:
     if arguments.version:
         set_version(ROOT, arguments.version)
     if wrong := disagreements(ROOT):
-        raise SystemExit("Not everything has the version of enrichkit/__init__.py:\n" + "\n".join(wrong))
+        raise SystemExit("Not everything has the version of enrichkit/version.py:\n" + "\n".join(wrong))
     if arguments.dry_run:
         with tempfile.TemporaryDirectory(prefix="enrichkit-release-") as folder:
             Release(os.environ["UV"], ROOT / "dist/release", Path(folder)).make()

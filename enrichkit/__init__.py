@@ -7,8 +7,6 @@ Flink's async I/O for Apache Spark.
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
-
 from .batches.frames import collect_batches, submit_batches
 from .driver.column import enrich
 from .driver.frame import enrich_frame, enriched
@@ -40,6 +38,9 @@ from .secrets import Secret
 from .sources.function_connector import connector
 from .sources.registry import connectors, register
 from .sources.tiers import Tiers, tiers
+from .version import VERSION
+
+__version__ = VERSION
 
 __all__ = [
     "Answers",

@@ -20,7 +20,7 @@ ROOT = release.ROOT
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A copy of the files that hold the version."""
-    for path in (ROOT / "enrichkit/__init__.py", ROOT / "CHANGELOG.md", *release.projects(ROOT)):
+    for path in (ROOT / "enrichkit/version.py", ROOT / "CHANGELOG.md", *release.projects(ROOT)):
         target = tmp_path / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)

@@ -10,12 +10,12 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from .. import __version__
 from ..errors import ConfigError, EnrichkitError
 from ..local.process import LocalServerError
 from ..options import MOST_CAPACITY
 from ..reports.text import plural
 from ..secrets import redact
+from ..version import VERSION
 from .arguments import ArgumentError, options_of
 
 __all__ = ["enrichkit"]
@@ -111,7 +111,7 @@ def _with_json(function: Function) -> Function:
     epilog="Exit codes: 0 success, 1 the command failed, 2 the command line is wrong.",
 )
 @click.option("--traceback", is_flag=True, help="Show the Python traceback of a bug.")
-@click.version_option(__version__, prog_name="enrichkit")
+@click.version_option(VERSION, prog_name="enrichkit")
 def enrichkit(traceback: bool) -> None:
     """Check and measure the sources that enrich() looks keys up in."""
 

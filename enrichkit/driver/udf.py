@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
+from ..version import VERSION
 from .pickling import pack
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def frame(df: DataFrame, payload: bytes, schema: StructType, source: str) -> Dat
         schema: Schema of the result.
         source: Name of the source.
     """
-    return df.mapInArrow(_closure("frame_batches", payload, source, __version__), schema)
+    return df.mapInArrow(_closure("frame_batches", payload, source, VERSION), schema)
 
 
 def function(plan: Plan, spark_type: DataType) -> Any:
@@ -60,7 +60,7 @@ def function(plan: Plan, spark_type: DataType) -> Any:
 
     from ..values.types import details_of
 
-    run = _closure("sql_batches", pack(plan), plan.source, __version__)
+    run = _closure("sql_batches", pack(plan), plan.source, VERSION)
     array: Any = pa.Array
     # The annotations tell Spark that the UDF is an iterator UDF. They name one key column, but Spark calls the UDF with
     # any number of them.
@@ -73,7 +73,7 @@ def _arrow_column(plan: Plan, result_type: DataType, columns: list[Column]) -> C
     import pyarrow as pa
     from pyspark.sql import functions as F
 
-    run = _closure("arrow_batches", pack(plan), plan.source, __version__)
+    run = _closure("arrow_batches", pack(plan), plan.source, VERSION)
     array: Any = pa.Array
     batch: Any = array if len(columns) == 1 else tuple[array, ...]
     run.__annotations__ = {"batches": Iterator[batch], "return": Iterator[array]}  # Spark reads the annotations
@@ -94,7 +94,7 @@ def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> 
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructField, StructType
 
-    run = _closure("pandas_batches", pack(plan), plan.source, __version__)
+    run = _closure("pandas_batches", pack(plan), plan.source, VERSION)
     batch: Any = tuple[pd.Series, ...]
     run.__annotations__ = {"batches": Iterator[batch], "return": Iterator[pd.DataFrame]}  # Spark reads the annotations
     envelope = StructType([StructField("value", result_type)])

@@ -16,7 +16,8 @@ One per source and worker process:
     limits.py       the gate (pause, outage, limit, budget, rate, quota, breaker) and the budget of retries
     allowance.py    how many calls may be in flight at a source that refuses some of them
     tuning.py       capacity="auto": how many calls may be in flight, by the latency of those that end
-    pacing.py       rates by unit, and what a call costs: estimated before it, corrected by its answer
+    pacing.py       rates by unit, and what a call costs on average
+    metering.py     what one call costs: estimated before it, corrected by its answer
     quota.py        how much the source still allows, as its answers say
     job.py          the limits of the whole job: their shares, and when they fail a run
     shares.py       the part of a rate that this process has
@@ -26,6 +27,7 @@ One per source and worker process:
     outage.py       whether the source is away; probes; the ramp after an outage
     watchdog.py     what the sweeper does on each tick
     results.py      what the end of a call means for each of its keys
+    answers.py      what answers become, and how they may break the contract of a connector
     fast_paths.py   the same for many keys at once, where all of them fare alike
     retries.py      the keys that are asked for again; the search for the bad keys of a call
     hedging.py      a second call for the keys of one that is slow
@@ -37,6 +39,7 @@ One per task:
     run.py          the state of one task: take keys, emit finished slices, fail, close
     admission.py    a slice enters: cached answers, lookups that are under way, new keys
     settlement.py   a key gets its outcome, which is written to all slices that wait for it
+    unanswered.py   keys that get their outcome without a call
     policies.py     what rows without an answer get, and the errors that fail the task
     fallback.py     fallbacks that have to be asked
     reuse.py        what a task has found out stands for its later rows

@@ -5,6 +5,7 @@ A slice of rows enters a run: each of its keys takes a known answer, joins a loo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,24 @@ _COUNTERS = {"preload": "preloaded", "reuse": "reused", "journal": "journaled", 
 MARK = type(ABSENT)
 """The type of `ABSENT` and `MISS`."""
 
-__all__ = ["admit", "admit_keys", "attach", "index_all"]
+__all__ = ["admit", "admit_keys", "ask_source", "attach", "index_all"]
 
 
 def admit(run: Run, outcomes: Outcomes) -> None:
-    """Take the slice *outcomes* into *run*: give it a ticket, emit its rows without a key, and admit its keys."""
+    """Take the slice *outcomes* into *run*, at once or when its source is loaded."""
+    if run.closed:
+        return
+    if run.until_loaded is not None:
+        run.until_loaded.append(partial(admit, run, outcomes))
+        return
+    _enter(run, outcomes)
+    run.flush()
+    if not run.closed:
+        run.emit_ready()  # null keys are ready at once
+
+
+def _enter(run: Run, outcomes: Outcomes) -> None:
+    """Give the slice *outcomes* a ticket, make its rows without a key ready, and admit its keys."""
     outcomes.ticket = run.queue.put(outcomes)
     outcomes.admitted = run.engine.now()
     keys = outcomes.keys
@@ -110,6 +124,12 @@ def _tell_earlier(run: Run, stage: Stage, keys: Sequence[Any], values: Sequence[
             return
         if earlier.active:
             earlier.put_many(keys, values, run.engine.now())
+
+
+def ask_source(run: Run, outcomes: Outcomes, indices: Sequence[int], spent: float) -> None:
+    """Queue the keys of *outcomes* at *indices*, for which the tiers took *spent* seconds and found nothing."""
+    outcomes.spent = spent
+    admit_keys(run, outcomes, indices)
 
 
 def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ from ..errors import ConnectorBlockedError
 from ..interface import Keys
 from ..observe.clock import Phase, TaskClock
 from ..outcome import Outcomes
+from . import admission
 from .consumer import BEAT, LOOK, FirstRows
 from .overlap import OverlapCheck
 from .queues import Window
@@ -263,7 +264,7 @@ class Bridge:
 
     def _admit(self, outcomes: Outcomes) -> None:
         if self._run is not None:
-            self._run.admit(outcomes)
+            admission.admit(self._run, outcomes)
 
     def admit_barrier(self, tag: Any = None) -> None:
         """Admit a barrier into the run, see `Run.admit_barrier`. A mail: loop thread only."""

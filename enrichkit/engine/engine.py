@@ -24,12 +24,13 @@ from .fast_paths import answered_one
 from .hedging import Hedges
 from .job import JobLimits, average_cost
 from .limits import Gate, RetryBudget, background_slots
+from .metering import CallMeter
 from .opening import Opening
-from .pacing import CallMeter
 from .results import ANSWERED, AWAY, FAULTY, TROUBLED, Ending, conclude, with_said
 from .returned import came_back
 from .sizes import BytesEach, first_keys
 from .tuning import Tuner
+from .unanswered import refuse
 from .watchdog import stood_still, sweep
 
 if TYPE_CHECKING:
@@ -381,7 +382,7 @@ class Engine:
         if account.take(most, self.now()):
             return most
         if account.over(most):
-            self._loop.call_soon(run.refuse, group, OverBudgetError(account.describe()))
+            self._loop.call_soon(refuse, run, group, OverBudgetError(account.describe()))
             return None
         run.put_back(group, search)
         self._held_back()

@@ -13,15 +13,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..outcome import Outcomes
-from . import settlement
+from . import admission, settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .records import FallbackRequest, Part
+    from .policies import FallbackRequest
+    from .records import Part
     from .run import Run
 
-__all__ = ["Fallback", "joined_text"]
+__all__ = ["Fallback"]
 
 AHEAD = 2
 """The run of a fallback gets this many times the keys that its slots can hold; other keys wait in the fallback."""
@@ -83,7 +84,8 @@ class Fallback:
             by_key.setdefault(request.lookup.key, []).append(request)
         if by_key:
             self._held += len(by_key)
-            self.run.admit(Outcomes(list(by_key), len(by_key), list(by_key.values()), counts=[1] * len(by_key)))
+            asked = Outcomes(list(by_key), len(by_key), list(by_key.values()), counts=[1] * len(by_key))
+            admission.admit(self.run, asked)
 
     def close(self) -> None:
         """Drop the requests that wait, and close the run."""
@@ -109,12 +111,3 @@ class Fallback:
                     settlement.fallback_settled(parent, request, self, status, value, text, each)
         parent.flush()
         self.flush()
-
-
-def joined_text(request: FallbackRequest, fallback: Fallback, text: str | None) -> str | None:
-    """Return the error text of a lookup whose *fallback* also failed, with *text*, or has no value (*text* is None)."""
-    name = fallback.name
-    if text is None:
-        return request.text and f"{request.text}; {name} has nothing for the key"
-    before = request.text or "the source does not hold the key"
-    return f"{text} (in {name}, after: {before})"

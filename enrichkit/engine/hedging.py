@@ -13,16 +13,16 @@ second calls help with a few slow calls, but harm a source that is overloaded.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .limits import RetryBudget
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .limits import Gate
     from .records import InFlight
     from .run import Run
 
-__all__ = ["Hedges", "answered_twice", "hedge"]
+__all__ = ["EngineCalls", "Hedges", "answered_twice", "hedge"]
 
 TICK_MIN = 0.001
 LOOKS = 4
@@ -85,7 +85,24 @@ class Hedges:
         return True
 
 
-def hedge(engine: Engine, now: float) -> None:
+class EngineCalls(Protocol):
+    """
+    The calls of an engine, and what limits them.
+
+    Attributes:
+        calls: The calls in flight, late ones included, each with its run.
+        gate: What holds calls back although a slot is free.
+        retry_budget: How many retries the source may get.
+        hedges: When a call is slow, and how many second calls the source may get; None: no run wants second calls.
+    """
+
+    calls: dict[InFlight, Run]
+    gate: Gate
+    retry_budget: RetryBudget
+    hedges: Hedges | None
+
+
+def hedge(engine: EngineCalls, now: float) -> None:
     """Ask a second time for the keys of slow calls, the oldest call first, as far as the budgets go."""
     hedges, gate = engine.hedges, engine.gate
     if hedges is None or hedges.delay is None:

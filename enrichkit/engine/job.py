@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import FatalError, SourceStalledError
 from ..interface import Connector
 from ..limits import Limit, Rate
-from . import limits
+from . import pacing
 from .account import Account
 from .leases import Lessee, StoreConnection
 from .pacing import AverageCost, UnitRates
@@ -71,7 +71,7 @@ class JobLimits:
         if rate is None:
             return None
         if not isinstance(rate, Rate):
-            return limits.Rate(rate)
+            return pacing.Rate(rate)
         average = average or AverageCost(rate.per_second)
         if rate.per == "process":
             return UnitRates(rate.per_second, average)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .permits import LimitShare
     from .records import InFlight
 
-__all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "Rate", "RetryBudget", "asked_pause", "background_slots"]
+__all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "RetryBudget", "asked_pause", "background_slots"]
 
 RETRY_AFTER_MAX = 60.0
 """Longest Retry-After that is honoured, in seconds; botocore clamps likewise."""
@@ -44,36 +44,6 @@ def asked_pause(retry_after: float | None) -> float | None:
 def background_slots(capacity: int) -> int:
     """Return how many of *capacity* slots calls in the background may take."""
     return min(capacity - 1, max(1, capacity // BACKGROUND_SHARE))
-
-
-class Rate:
-    """
-    Calls per second, by the generic cell rate algorithm (GCRA, ITU-T I.371).
-
-    The calls of 50 ms may leave in one burst. Timers are accurate to about a millisecond, and without the burst a limit
-    of 10,000 calls per second would allow far fewer.
-    """
-
-    __slots__ = ("_interval", "_next", "_tolerance")
-
-    BURST = 0.05
-
-    def __init__(self, per_second: float) -> None:
-        self._interval = 1.0 / per_second
-        self._tolerance = max(0.0, self.BURST - self._interval)
-        self._next = 0.0
-
-    def delay(self, now: float) -> float:
-        """Return 0 when a call may leave now, else the seconds to wait."""
-        return max(0.0, self._next - self._tolerance - now)
-
-    def spend(self, now: float, cost: float = 1.0) -> None:
-        """Count a call of *cost* as sent; a negative *cost* corrects a call that needed less than was counted."""
-        self._next = max(now, self._next) + cost * self._interval
-
-    def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count the requests in *units* in addition to the calls that `spend` has counted."""
-        self.spend(now, units.get("requests", 0.0))
 
 
 class Breaker:

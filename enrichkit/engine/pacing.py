@@ -7,16 +7,10 @@ average call leave, and counts the call's own cost afterwards. A costly call del
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
-from .limits import Rate
-
-if TYPE_CHECKING:
-    from .limits import Gate
-
-__all__ = ["AverageCost", "CallMeter", "Pace", "UnitRates"]
+__all__ = ["AverageCost", "Pace", "Rate", "UnitRates"]
 
 
 class Pace(Protocol):
@@ -30,6 +24,36 @@ class Pace(Protocol):
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
         """Count *units* in addition; a negative amount takes back units that were counted before and not needed."""
+
+
+class Rate:
+    """
+    Calls per second, by the generic cell rate algorithm (GCRA, ITU-T I.371).
+
+    The calls of 50 ms may leave in one burst. Timers are accurate to about a millisecond, and without the burst a limit
+    of 10,000 calls per second would allow far fewer.
+    """
+
+    __slots__ = ("_interval", "_next", "_tolerance")
+
+    BURST = 0.05
+
+    def __init__(self, per_second: float) -> None:
+        self._interval = 1.0 / per_second
+        self._tolerance = max(0.0, self.BURST - self._interval)
+        self._next = 0.0
+
+    def delay(self, now: float) -> float:
+        """Return 0 when a call may leave now, else the seconds to wait."""
+        return max(0.0, self._next - self._tolerance - now)
+
+    def spend(self, now: float, cost: float = 1.0) -> None:
+        """Count a call of *cost* as sent; a negative *cost* corrects a call that needed less than was counted."""
+        self._next = max(now, self._next) + cost * self._interval
+
+    def correct(self, now: float, units: Mapping[str, float]) -> None:
+        """Count the requests in *units* in addition to the calls that `spend` has counted."""
+        self.spend(now, units.get("requests", 0.0))
 
 
 class AverageCost:
@@ -103,59 +127,3 @@ class UnitRates:
         for unit, amount in units.items():
             if unit in self._rates:
                 self._rates[unit].spend(now, amount)
-
-
-class CallMeter:
-    """
-    The cost of one call: first the connector's estimate is reserved, then the cost that the answer reports corrects it.
-
-    Args:
-        gate: The gate of the engine.
-        average: What a call costs on average, which the gate counted when the call left; None: no cost is limited.
-        cost: The connector's estimate of the cost, by unit.
-        now: Returns the loop time.
-
-    Attributes:
-        reported: The whole cost of the call, as far as the connector has reported it, by unit.
-        known: Whether the connector says that `reported` is the whole cost.
-    """
-
-    __slots__ = ("_average", "_gate", "_now", "_reserved", "known", "reported")
-
-    def __init__(
-        self, gate: Gate, average: AverageCost | None, cost: Mapping[str, float], now: Callable[[], float]
-    ) -> None:
-        self._gate = gate
-        self._now = now
-        self._average = average
-        self.reported: dict[str, float] = {}
-        self.known = True
-        self._reserved: Mapping[str, float] = {}
-        if average is not None:
-            self._reserved = average.reserve(cost)
-            gate.correct(now(), average.beyond(self._reserved))
-
-    def spent(self, units: Mapping[str, float]) -> None:
-        """Note *units* as the whole cost of the call."""
-        self.reported.update(
-            (unit, amount) for unit, amount in units.items() if math.isfinite(amount) and amount >= 0.0
-        )
-        self.known = not any(map(math.isnan, units.values()))
-
-    def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """Note how much of *unit* the source still allows."""
-        numbers = (remaining, seconds, 1.0 if limit is None else limit)
-        if all(math.isfinite(number) and number >= 0.0 for number in numbers):
-            self._gate.told(self._now(), remaining, seconds, limit, unit)
-
-    def ended(self) -> None:
-        """Correct the cost that was reserved, now that the call has ended."""
-        if self._average is None:
-            return
-        cost = {unit: self.reported.get(unit, reserved) for unit, reserved in self._reserved.items()}
-        if cost.get("tokens") == 0.0 and self.reported.get("requests"):
-            # The request failed, or its answer was lost: the source's limits count the request by its length, so the
-            # reserved tokens stay counted, and the call corrects no estimate.
-            cost["tokens"] = self._reserved["tokens"]
-        self._average.learn(self._reserved, cost)
-        self._gate.correct(self._now(), {unit: amount - self._reserved[unit] for unit, amount in cost.items()})

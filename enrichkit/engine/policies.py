@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import LookupFailedError, TaskFailedError, TooManyFallbacksError
 from ..options import Default, Options
 from ..outcome import ERROR, MISSING, OVER_BUDGET, REJECTED, TIMEOUT
-from .fallback import joined_text
 
 if TYPE_CHECKING:
-    from .fallback import Fallback
-    from .records import FallbackRequest, Lookup
+    from .records import Lookup
 
-__all__ = ["Policies"]
+__all__ = ["FallbackRequest", "NamedFallback", "Policies"]
 
 RATIO_FLOOR = 100  # with fewer keys, the share of failures says nothing; resilience4j's default window
 OPTION = {
@@ -27,6 +25,43 @@ OPTION = {
 }
 
 SLOW = "Where the source answers other keys, a lower capacity or a longer timeout may keep the answer."
+
+
+class NamedFallback(Protocol):
+    """
+    A fallback, as far as the policies know it.
+
+    Attributes:
+        name: Name of the fallback in messages.
+        options: The options among `on_timeout`, `on_error` and `on_missing` that name the fallback.
+        put: Take a request over; the next flush of the run asks for its key.
+    """
+
+    name: str
+    options: tuple[str, ...]
+
+    def put(self, request: FallbackRequest) -> None: ...
+
+
+class FallbackRequest:
+    """
+    A lookup without an answer, on its way through its fallbacks.
+
+    Attributes:
+        status: The status of its rows.
+        text: The error text of its rows; None for a miss.
+        origin: The origin that its rows get, unless another fallback changes it.
+        asked: The fallbacks that have got the request.
+    """
+
+    __slots__ = ("asked", "lookup", "origin", "status", "text")
+
+    def __init__(self, lookup: Lookup, status: int, text: str | None, origin: str) -> None:
+        self.lookup = lookup
+        self.status = status
+        self.text = text
+        self.origin = origin
+        self.asked: list[NamedFallback] = []
 
 
 class Policies:
@@ -42,7 +77,12 @@ class Policies:
     """
 
     def __init__(
-        self, source: str, options: Options, default_values: Mapping[str, Any], fallbacks: Sequence[Fallback], salt: str
+        self,
+        source: str,
+        options: Options,
+        default_values: Mapping[str, Any],
+        fallbacks: Sequence[NamedFallback],
+        salt: str,
     ) -> None:
         self._source = source
         self._options = options
@@ -71,7 +111,7 @@ class Policies:
         self._count(text)
         return text
 
-    def fallback(self, status: int) -> Fallback | None:
+    def fallback(self, status: int) -> NamedFallback | None:
         """Return the fallback that has to be asked for a lookup with *status*, or None."""
         return self._fallbacks[status]
 
@@ -79,14 +119,14 @@ class Policies:
         """Whether all misses have the same outcome: no fallback is asked, and the task does not fail."""
         return self._fallbacks[MISSING] is None and self._policies[MISSING] != "fail"
 
-    def next_policy(self, request: FallbackRequest, fallback: Fallback, status: int, text: str | None) -> int:
+    def next_policy(self, request: FallbackRequest, fallback: NamedFallback, status: int, text: str | None) -> int:
         """
         Note in *request* that *fallback* has no answer either, and ended with *status* and the error *text*.
 
         Returns:
             The status whose policy comes next: `MISSING` when the fallback does not hold the key, else `ERROR`.
         """
-        request.text = joined_text(request, fallback, text if status != MISSING else None)
+        request.text = _joined_text(request, fallback, text if status != MISSING else None)
         if status == MISSING:
             request.origin = "fallback"
             return MISSING
@@ -148,3 +188,12 @@ class Policies:
         if self._options.show_keys:
             return repr(key)[:200]
         return "#" + hashlib.sha256(f"{self._salt}{key!r}".encode("utf-8", "backslashreplace")).hexdigest()[:10]
+
+
+def _joined_text(request: FallbackRequest, fallback: NamedFallback, text: str | None) -> str | None:
+    """Return the error text of a lookup whose *fallback* also failed, with *text*, or has no value (*text* is None)."""
+    name = fallback.name
+    if text is None:
+        return request.text and f"{request.text}; {name} has nothing for the key"
+    before = request.text or "the source does not hold the key"
+    return f"{text} (in {name}, after: {before})"

@@ -14,7 +14,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..errors import (
     ConfigError,
@@ -27,14 +27,14 @@ from ..errors import (
 )
 from ..functions import raised
 from ..interface import Absent, Answers, Call, Connector, Failure
+from .answers import breach, in_rows
 from .cache import ABSENT, MISS, Stage
 from .limits import asked_pause
-from .results import breach, in_rows
 from .sizes import sizes_of
 
 if TYPE_CHECKING:
     from ..options import Preload
-    from .run import Decode, FirstAnswers, Run
+    from .answers import Decode, FirstAnswers
 
 __all__ = ["Table"]
 
@@ -44,6 +44,14 @@ T = TypeVar("T")
 
 FIRST_WAIT, MOST_WAIT = 0.05, 1.0
 """Seconds between two attempts at a load while the source is away: the first wait, and the longest after doubling."""
+
+
+class WaitingRun(Protocol):
+    """A run, as far as the table knows it: told when the table is loaded, or that it never will be."""
+
+    def loaded(self) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
+    def broken(self, error: BaseException) -> None: ...
 
 
 class Table(Stage):
@@ -105,7 +113,7 @@ class Table(Stage):
         self._today = today
         self._otherwise: Any = ABSENT  # what `get_many` returns for a key that was not listed
         self._told = False
-        self._runs: dict[Run, None] = {}
+        self._runs: dict[WaitingRun, None] = {}
         self.answers: dict[Any, Any] = {}
         self.bytes = 0
         self.loads = 0
@@ -122,13 +130,13 @@ class Table(Stage):
 
     # for the runs
 
-    def enter(self, run: Run) -> bool:
+    def enter(self, run: WaitingRun) -> bool:
         """Serve *run*; return whether the source is already loaded. If not, `Run.loaded` is called after the load."""
         self._runs[run] = None
         self.idle_since = None
         return self.loads > 0
 
-    def leave(self, run: Run) -> None:
+    def leave(self, run: WaitingRun) -> None:
         """Stop serving *run*."""
         self._runs.pop(run, None)
         if not self._runs:

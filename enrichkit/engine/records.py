@@ -24,15 +24,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise, repeat
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ..interface import Keys
 from ..outcome import Outcomes
 
-if TYPE_CHECKING:
-    from .fallback import Fallback
-
-__all__ = ["NO_SLICE", "Bundle", "FallbackRequest", "Group", "InFlight", "Lookup", "Part", "Search", "State"]
+__all__ = ["NO_SLICE", "Bundle", "Group", "InFlight", "Lookup", "Part", "Search", "State"]
 
 NO_SLICE = Outcomes([], 0)
 """A slice without keys: given as the only slice whose pending keys may be asked for, it means that no such key may."""
@@ -463,27 +460,6 @@ class InFlight:
         """Drop the bundles and lookups: the reference cycle would keep all alive until the garbage collector runs."""
         self.bundles = ()
         self.lookups.clear()
-
-
-class FallbackRequest:
-    """
-    A lookup without an answer, on its way through its fallbacks.
-
-    Attributes:
-        status: The status of its rows.
-        text: The error text of its rows; None for a miss.
-        origin: The origin that its rows get, unless another fallback changes it.
-        asked: The fallbacks that have got the request.
-    """
-
-    __slots__ = ("asked", "lookup", "origin", "status", "text")
-
-    def __init__(self, lookup: Lookup, status: int, text: str | None, origin: str) -> None:
-        self.lookup = lookup
-        self.status = status
-        self.text = text
-        self.origin = origin
-        self.asked: list[Fallback] = []
 
 
 class Part:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..outcome import MISSING, OK, Outcomes
+from . import admission
 from .cache import MISS
 from .limits import background_slots
 from .run import Run
@@ -90,7 +91,7 @@ class Refresher:
         if wanted and not self.run.closed:
             self._held.update(wanted)
             self._cache.refreshing.update(wanted)
-            self.run.admit(Outcomes(wanted, len(wanted), counts=[1] * len(wanted)))
+            admission.admit(self.run, Outcomes(wanted, len(wanted), counts=[1] * len(wanted)))
 
     def close(self) -> None:
         """Forget the keys, and cancel their calls."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import (
     ConnectorError,
-    ContractError,
     EnrichkitError,
     FatalError,
     PermanentError,
@@ -25,6 +24,7 @@ from ..functions import raised
 from ..interface import Absent, Answers, Failure
 from ..outcome import ERROR, MISSING, OK, REJECTED
 from . import settlement
+from .answers import breach, in_rows
 from .cache import ABSENT, MISS
 from .deadlines import prune
 from .fast_paths import ABSENT_EACH, MARKED, answered_in_columns, answered_together, bytes_of, earn
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .records import InFlight, Lookup
     from .run import Run
 
-__all__ = ["ANSWERED", "AWAY", "FAULTY", "TROUBLED", "Ending", "breach", "conclude", "in_rows", "with_said"]
+__all__ = ["ANSWERED", "AWAY", "FAULTY", "TROUBLED", "Ending", "conclude", "with_said"]
 
 _LISTS = frozenset((list, tuple))  # types of a list of matches; an empty list is a miss
 
@@ -112,50 +112,6 @@ def _conclude_each(run: Run, call: InFlight, answers: Any, error: BaseException 
     if trouble is not None:
         return TROUBLED
     return ANSWERED if error is None else FAULTY
-
-
-def breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError | None:
-    """Return how *answers* breaks the contract, or None: only a mapping from keys that were asked for is accepted."""
-    if not isinstance(answers, Mapping):
-        return ContractError(
-            f"{source}: fetch_many returned a {type(answers).__name__}; it must return a mapping of the keys it was "
-            "asked for to their values. Return {key: value}, and leave a key out that the source does not hold."
-        )
-    if not answers.keys() <= asked.keys():
-        extra = sum(key not in asked for key in answers)
-        return ContractError(
-            f"{source}: fetch_many returned {extra:,} key(s) that it was not asked for; it must answer under the "
-            f"very keys it was given ({len(asked):,} in this call). Map the source's answers back to those keys."
-        )
-    return None
-
-
-def in_rows(source: str, answers: Answers) -> tuple[Mapping[Any, Any], ConnectorError | None]:
-    """Return *answers* as a dict, and the error in them, or None if they have none."""
-    try:
-        rows = answers.rows()
-    except Exception as error:  # noqa: BLE001  # Arrow raises for text that is no UTF-8, or the year 10000
-        if _can_be_hashed(answers.found):
-            name = type(error).__name__
-            return {}, PermanentError(f"the connector returned a column with a value that is none: {name}")
-        return {}, ContractError(
-            f"{source}: fetch_many returned Answers whose keys cannot be hashed; it must answer under the very keys it "
-            "was given. Map the source's answers back to those keys."
-        )
-    if len(rows) < len(answers.found):
-        return {}, ContractError(
-            f"{source}: fetch_many returned {len(answers.found) - len(rows):,} key(s) twice; each key has one answer. "
-            "Return a list of its values where call.many is set, and a Failure for the key else."
-        )
-    return rows, None
-
-
-def _can_be_hashed(keys: Iterable[Any]) -> bool:
-    try:
-        set(keys)
-    except TypeError:
-        return False
-    return True
 
 
 def _trouble(answers: Mapping[Any, Any], keys: int) -> TransientError | None:

@@ -3,7 +3,8 @@ One task's lookups on the loop thread: Flink's AsyncWaitOperator.
 
 A slice of rows is admitted as `Outcomes` (`admission.py`), the engine turns its pending keys into calls, the keys get
 their outcomes (`settlement.py`), and a slice whose keys are all settled leaves through the queue. Only `drain` waits
-here: each other method is one step of a state machine, run by the mailbox, a slot or the sweeper.
+here: each other method is one step of a state machine, run by the mailbox, a slot or the sweeper. The functions of the
+other modules take the run as their first argument; the run itself imports none of them.
 """
 
 from __future__ import annotations
@@ -14,36 +15,31 @@ import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
-from ..errors import PermanentError, TaskFailedError
-from ..interface import Answers, Call, Key, TaskInfo
-from ..outcome import ERROR, MISSING, OVER_BUDGET, TIMEOUT, Outcomes
-from . import admission, settlement
+from ..errors import TaskFailedError
+from ..interface import Call, TaskInfo
+from ..outcome import MISSING, Outcomes
 from .deadlines import TICK_MAX, Deadlines
 from .pending import Pending
-from .policies import Policies
+from .policies import NamedFallback, Policies
 from .queues import OrderedQueue, UnorderedQueue
 from .records import NO_SLICE, Bundle, InFlight, Part
 from .stats import RunStats
 
 if TYPE_CHECKING:
-    from ..errors import OverBudgetError
     from ..options import Options
+    from .answers import Columns, Decode, FirstAnswers
     from .cache import AnswerCache, Stage
-    from .fallback import Fallback
     from .limits import Gate, RetryBudget
     from .preload import Table
     from .records import Group, Lookup, Search
-    from .refresh import Refresher
     from .reuse import Reuse
-    from .tiers import Tier
+    from .write_back import WriteBack
 
 __all__ = ["EnginePort", "Run"]
-
-Decode = Callable[[Sequence[Any]], tuple[list[Any], dict[int, PermanentError]]]
-Columns = Callable[[Answers, Sequence[Key]], tuple[Any, Sequence[int]]]
 
 HARD_LIMIT_EXTRA = 5.0
 HARD_LIMIT_FACTOR = 2.0
@@ -90,20 +86,73 @@ class EnginePort(Protocol):
     def detach(self, run: Run) -> None: ...
 
 
-class FirstAnswers(Protocol):
+class FallbackPort(NamedFallback, Protocol):
     """
-    The check whether the first answers of a task have the declared fields; see `values/first_answers.py`.
+    A fallback, as far as its run knows it; see `fallback.py`.
 
     Attributes:
-        done: Whether the check has ended.
-        see: Inspect the answers of a call, and return the error in the declared fields, or None.
-        verdict: Return the error in the declared fields that the answers of the whole task show, or None.
+        parent: The run whose fallback it is.
+        run: The run of the fallback.
+        flush: Ask for the keys that wait.
+        close: End the fallback.
     """
 
-    done: bool
+    parent: Run | None
 
-    def see(self, answers: Mapping[Any, Any]) -> BaseException | None: ...
-    def verdict(self) -> BaseException | None: ...
+    @property
+    def run(self) -> Run: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class TierPort(Protocol):
+    """
+    A tier, as far as the run that asks it knows it; see `tiers.py`.
+
+    Attributes:
+        parent: The run that asks the tier before its source.
+        next: The tier that is asked next; None: the source is asked next.
+        writer: Writes to the tier what later tiers and the source have found; None: nothing is written.
+        runs: The runs of the tier.
+        ask: Ask for the keys of a slice with the given indices.
+        wake: Check again whether keys may be asked for.
+        close: End the tier.
+    """
+
+    parent: Run | None
+    next: TierPort | None
+    writer: WriteBack | None
+
+    @property
+    def runs(self) -> Sequence[Run]: ...
+    def ask(self, outcomes: Outcomes, indices: Sequence[int], spent: float = 0.0) -> None: ...
+    def wake(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class RefresherPort(Protocol):
+    """
+    The background lookups of a run, as far as the run knows them; see `refresh.py`.
+
+    Attributes:
+        serves_stale: Whether stale values replace the outcomes of lookups that fail.
+        run: The background run.
+        took: Note how many seconds a call took.
+        old_values: Return the stale values of keys, by key.
+        refresh: Ask for those of the keys whose answers expire soon.
+        ask: Ask for the keys.
+        close: End the background lookups.
+    """
+
+    serves_stale: bool
+
+    @property
+    def run(self) -> Run: ...
+    def took(self, seconds: float) -> None: ...
+    def old_values(self, keys: Iterable[Any]) -> dict[Any, Any]: ...
+    def refresh(self, keys: Sequence[Any]) -> None: ...
+    def ask(self, keys: Iterable[Any]) -> None: ...
+    def close(self) -> None: ...
 
 
 class Run:
@@ -164,6 +213,7 @@ class Run:
         stale_since: Start, in loop time, of the last outage in which the waiting bundles were separated, to look for
             stale values of their keys.
         gave_up: Start, in loop time, of the last outage in which the run settled keys in error and waited once more.
+        until_loaded: What the run does once its source is loaded; None: it waits for no load.
     """
 
     behind_tiers = False
@@ -182,13 +232,13 @@ class Run:
         columns: Columns | None = None,
         ordered: bool = True,
         default_values: dict[str, Any] | None = None,
-        fallbacks: Sequence[Fallback] = (),
+        fallbacks: Sequence[FallbackPort] = (),
         reuse: Reuse | None = None,
         preload: Table | None = None,
         journal: Stage | None = None,
         cache: AnswerCache | None = None,
-        refresher: Refresher | None = None,
-        tiers: Sequence[Tier] = (),
+        refresher: RefresherPort | None = None,
+        tiers: Sequence[TierPort] = (),
         task: TaskInfo | None = None,
         call_run: str = "",
         salt: str = "",
@@ -264,10 +314,10 @@ class Run:
         self.closed = False
         self._emit = emit
         self._preload = preload
-        self._waiting: list[tuple[Callable[[Any], None], Any]] | None = None
+        self.until_loaded: list[partial[None]] | None = None
         engine.attach(self)
         if preload is not None and not preload.enter(self):
-            self._waiting = []
+            self.until_loaded = []
 
     def __repr__(self) -> str:
         return f"<Run {self.source}: {len(self.table)} in flight or pending, {len(self.queue)} slices held>"
@@ -294,7 +344,7 @@ class Run:
         asked: float,
         *,
         late: bool = False,
-        before: Tier | None = None,
+        before: TierPort | None = None,
     ) -> None:
         """
         Give the answers of a call that left at *asked* to the stages and tiers before the source; some may be `MISS`.
@@ -325,56 +375,25 @@ class Run:
         """Return the stale values of *keys*, by key, which replace the outcomes of lookups that fail."""
         return {} if self.refresher is None else self.refresher.old_values(keys)
 
-    def answer_stale(self) -> None:
-        """Give stale values, if the cache has any, to the keys that wait for a source which is away."""
-        if not self.serves_stale:
-            return
-        outage = self.engine.gate.outage
-        if self.stale_since != outage.since:
-            self.stale_since = outage.since
-            self.pending.separate()  # keys that come later are looked up when they are admitted
-        waiting = self.pending.lookups()
-        known = self.old_values([lookup.key for lookup in waiting])
-        for lookup in waiting:
-            if lookup.key in known and not self.closed:
-                self.pending.clocked -= lookup.call is None and lookup.started is not None
-                settlement.settle(self, lookup, ERROR, error=outage.last)
-        if known:
-            self.ask_in_background(known)
-            self.pending.drop_settled()
-            self.flush()
-
     def _flush_stages(self) -> None:
         """Make answers durable: once for all answers of a turn of the event loop, and before rows with them leave."""
         self._flushes = False
         if self._journal is not None:
             self._journal.flush()
 
-    def admit(self, outcomes: Outcomes) -> None:
-        """Take in one slice of rows."""
-        if self.closed:
-            return
-        if self._waiting is not None:
-            self._waiting.append((self.admit, outcomes))
-            return
-        admission.admit(self, outcomes)
-        self.flush()
-        if not self.closed:
-            self._emit_ready()  # null keys are ready at once
-
     def admit_barrier(self, tag: Any = None) -> None:
         """Add a barrier: later rows leave after it, and earlier rows before it. *tag* leaves as a part."""
-        if self._waiting is not None:
-            self._waiting.append((self.admit_barrier, tag))
+        if self.until_loaded is not None:
+            self.until_loaded.append(partial(self.admit_barrier, tag))
         elif not self.closed:
             self.queue.put_barrier(Part(Outcomes([], 0, tag), None, 0, 0))
-            self._emit_ready()
+            self.emit_ready()
 
     def loaded(self) -> None:
         """Admit the slices and barriers that have waited until the source was loaded."""
-        waiting, self._waiting = self._waiting, None
-        for step, given in waiting or ():
-            step(given)
+        waiting, self.until_loaded = self.until_loaded, None
+        for step in waiting or ():
+            step()
 
     # pending keys
 
@@ -432,11 +451,6 @@ class Run:
             for tier in self.tiers:
                 tier.wake()
 
-    def ask_source(self, outcomes: Outcomes, indices: Sequence[int], spent: float) -> None:
-        """Queue the keys of *outcomes* with *indices*, for which the tiers took *spent* seconds and found nothing."""
-        outcomes.spent = spent
-        admission.admit_keys(self, outcomes, indices)
-
     async def drain(self) -> None:
         """Wait until the values that were found are written to the tiers."""
         for writer in self.writers:
@@ -453,17 +467,6 @@ class Run:
         self.stop_clocks(held for held in group if not isinstance(held, Bundle))  # first: the queue counts clocks
         self.pending.put_back(group, search)
 
-    def refuse(self, group: Group, error: OverBudgetError) -> None:
-        """Give the keys of *group* their outcome: the budget is spent, as *error* says."""
-        for held in group:
-            for lookup in held.singly():
-                if self.closed:
-                    return
-                if not lookup.settled and lookup.unasked():
-                    settlement.settle(self, lookup, OVER_BUDGET, error=error)
-        self.flush()
-        self.engine.wake()
-
     def start_clocks(self, count: int, now: float) -> None:
         """Start clocks as if the next pending lookups had a slot, until *count* pending lookups have running clocks."""
         for record in _by_spent(self.pending.clock(count)):
@@ -478,41 +481,6 @@ class Run:
         for record in records:
             self.deadlines.start(record, call.started, _spent(record[0]))
         call.record = records[0] if records else []
-
-    def expire(self, now: float) -> bool:
-        """Give the lookups whose deadline has passed their timeout outcome; return whether there was one."""
-        found = False
-        outage = self.engine.gate.outage
-        for lookup in self.deadlines.expired(now):
-            if self.deadlines.of(lookup) > now:
-                continue  # its clock was restarted
-            if self.patient and outage.since is not None and lookup not in outage.alone and not self._has_old(lookup):
-                self.restart_clock(lookup, now)
-                continue
-            found = True
-            call = lookup.call
-            if call is not None and call.running:
-                self.draining[lookup.key] = call
-            elif call is None:
-                self.pending.clocked -= 1
-            if lookup in outage.alone:  # no other key has failed, so this key may be the reason
-                lookup.attempts = max(1, lookup.attempts)
-                settlement.settle(self, lookup, ERROR, error=lookup.error)
-            else:
-                # A key that had no slot during the outage, or whose first call is the probe, has no error of its own:
-                # use the last error of the outage.
-                away = outage.last if call is None or outage.asks_with(call) else None
-                settlement.settle(self, lookup, TIMEOUT, error=lookup.error or away)
-            if self.closed:
-                break
-        if found:
-            self.pending.drop_settled()
-            self.flush()
-        return found
-
-    def _has_old(self, lookup: Lookup) -> bool:
-        """Whether an old value would stand for *lookup* if it failed."""
-        return self.serves_stale and bool(self.old_values((lookup.key,)))
 
     def restart_clock(self, lookup: Lookup, now: float) -> None:
         """Restart the clock of *lookup*: its deadline has passed while the source was away."""
@@ -566,7 +534,7 @@ class Run:
                 self.queue.ready(outcomes.ticket, Part(outcomes, indices, rows, outcomes.bytes), last=done)
                 outcomes.bytes = 0
         self.touched.clear()
-        self._emit_ready()
+        self.emit_ready()
 
     def tell_of_misses(self, least: int) -> None:
         """Log a warning if the source holds none of the keys so far, *least* or more: they may be wrong keys."""
@@ -580,7 +548,8 @@ class Run:
                 self.looks_up,
             )
 
-    def _emit_ready(self) -> None:
+    def emit_ready(self) -> None:
+        """Emit the parts that may leave."""
         parts = self.queue.pop()
         if parts:
             self._flush_stages()

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..outcome import ERROR, MISSING, OK, OVER_BUDGET, REJECTED, TIMEOUT
 from .cache import MISS
-from .records import SETTLED, FallbackRequest
+from .policies import FallbackRequest
+from .records import SETTLED
 from .sizes import size_of
 
 if TYPE_CHECKING:
     from ..outcome import Outcomes
-    from .fallback import Fallback
+    from .policies import NamedFallback
     from .records import Bundle, InFlight, Lookup
     from .run import Run
 
@@ -209,7 +210,7 @@ def _remember(run: Run, keys: Sequence[Any], values: list[Any], missed: Sequence
 
 
 def fallback_settled(
-    run: Run, request: FallbackRequest, fallback: Fallback, status: int, value: Any, text: str | None, size: int
+    run: Run, request: FallbackRequest, fallback: NamedFallback, status: int, value: Any, text: str | None, size: int
 ) -> None:
     """Give the lookup of *request* the value that *fallback* has found, or the value that the next policy gives."""
     if run.closed:
@@ -236,7 +237,7 @@ def fallback_settled(
     _record_lookup(run, lookup, request.status, value, request.text, size, latency, request.origin)
 
 
-def _ask_fallback(run: Run, request: FallbackRequest, fallback: Fallback) -> None:
+def _ask_fallback(run: Run, request: FallbackRequest, fallback: NamedFallback) -> None:
     """Hand *request* to *fallback*, which is asked when the run flushes."""
     if request.lookup.started is None:
         request.lookup.started = run.engine.now()  # a cached miss had no clock: its latency is the fallback's time

@@ -61,7 +61,7 @@ class RateShare:
     LEAD = 0.12
     """Seconds before the end of a lease at which the next one is asked for."""
     BURST = 0.03
-    """Calls that are due within this many seconds may leave together, because timers are coarse; see `limits.Rate`."""
+    """Calls that are due within this many seconds may leave together, because timers are coarse; see `pacing.Rate`."""
     KEPT = 0.985
     """Fraction of the rate that is used: if the first of two calls takes longer to the source, both arrive together."""
     CLOSER = 0.97

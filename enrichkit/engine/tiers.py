@@ -20,13 +20,14 @@ from weakref import WeakKeyDictionary
 from ..errors import TransientError, UnavailableError
 from ..interface import Keys
 from ..outcome import ERROR, MISSING, OK, PENDING, TIMEOUT, Outcomes
-from . import settlement
+from . import admission, settlement
 from .records import NO_SLICE
 from .run import Run
 
 if TYPE_CHECKING:
     from .engine import Engine
     from .records import Group, Part, Search
+    from .run import TierPort
     from .write_back import WriteBack
 
 __all__ = ["Tier", "TierRun"]
@@ -110,7 +111,7 @@ class Tier:
         self.origin = f"tier:{name}"
         self.writer = writer
         self.parent: Run | None = None
-        self.next: Tier | None = None
+        self.next: TierPort | None = None
         self._engine = engine
         engine.keep_open()
         self._make_run = make_run
@@ -160,7 +161,7 @@ class Tier:
             self.runs = [*self.runs[-1:], run]
         asked = Outcomes(keys, len(keys), details=True, counts=[1] * len(keys))
         self._asked[asked] = request
-        self._run.admit(asked)
+        admission.admit(self._run, asked)
 
     def _end_run(self) -> None:
         run, self._run = self._run, None
@@ -235,7 +236,7 @@ class Tier:
         if self.next is not None:
             self.next.ask(*request)
         else:
-            parent.ask_source(*request)
+            admission.ask_source(parent, *request)
 
     def _goes_down(self) -> None:
         """Mark the tier as down for a while, and pass on the keys that it has not answered."""

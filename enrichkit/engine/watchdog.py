@@ -7,15 +7,18 @@ Each step is a function of its own; `sweep` calls them in the order of a tick.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import FatalError, SourceStalledError
-from .hedging import answered_twice, hedge
+from .hedging import EngineCalls, answered_twice, hedge
 from .retries import retry_late
 from .returned import give_up
+from .unanswered import answer_stale, expire
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from collections.abc import Iterable
+
+    from .job import JobLimits
     from .records import InFlight
     from .run import Run
 
@@ -29,7 +32,43 @@ ROOM_EVERY = 0.05
 """Fewest seconds between two cancellations of late calls to free their slots; each cancellation loses a connection."""
 
 
-def sweep(engine: Engine, now: float) -> bool:
+class WatchedEngine(EngineCalls, Protocol):
+    """
+    The part of an engine that the sweeper reads and changes.
+
+    Attributes:
+        name: Name of the source in messages.
+        capacity: Number of slots.
+        batch_size: Most keys per call.
+        allowed: How many calls may be in flight now.
+        runs: The runs that are served.
+        job: The engine's shares of the limits of the job.
+        silent: Whether no call has ended in time since a call last became late.
+        cancelled: Whether a call was cancelled since a call last ended in time.
+        room_at: Loop time from which on a late call may be cancelled to give its slot to a key that waits.
+        cancel: Cancel a call, once.
+        became_late: Count a call that was not answered in time.
+        release_retries: Queue the retries for which the budget has tokens again; return whether others still wait.
+    """
+
+    name: str
+    capacity: int
+    batch_size: int
+    job: JobLimits
+    silent: bool
+    cancelled: bool
+    room_at: float
+
+    @property
+    def allowed(self) -> int: ...
+    @property
+    def runs(self) -> Iterable[Run]: ...
+    def cancel(self, call: InFlight, now: float) -> None: ...
+    def became_late(self, call: InFlight, now: float) -> None: ...
+    def release_retries(self) -> bool: ...
+
+
+def sweep(engine: WatchedEngine, now: float) -> bool:
     """Do one tick of the sweeper for *engine*; return whether there is anything left to watch."""
     engine.gate.breaker.tick(now)
     _expire_lookups(engine, now)
@@ -40,7 +79,7 @@ def sweep(engine: Engine, now: float) -> bool:
     _make_room(engine, now)
     if engine.gate.outage.since is not None:
         for run in list(engine.runs):
-            run.answer_stale()
+            answer_stale(run)
     _fail_on_stall(engine, now)
     _fail_on_outage(engine, now)
     _fail_on_limits(engine, now)
@@ -51,7 +90,7 @@ def sweep(engine: Engine, now: float) -> bool:
     return bool(engine.calls or pending or short_of_tokens or any(run.timers for run in engine.runs))
 
 
-def stood_still(engine: Engine, since: float, until: float) -> None:
+def stood_still(engine: WatchedEngine, since: float, until: float) -> None:
     """Let the time from *since* to *until*, which is now, count for no run, call or outage: the process stood still."""
     gap = until - since
     for run in list(engine.runs):
@@ -65,12 +104,12 @@ def stood_still(engine: Engine, since: float, until: float) -> None:
     engine.gate.stood_still(gap)
 
 
-def _expire_lookups(engine: Engine, now: float) -> None:
+def _expire_lookups(engine: WatchedEngine, now: float) -> None:
     """Give lookups whose deadline has passed their timeout outcome, and note calls that nobody waits for any more."""
     outage = engine.gate.outage
     stands_still = outage.since is not None and not outage.alone
     for run in list(engine.runs):
-        if (stands_still and run.patient and not run.serves_stale) or not run.expire(now):
+        if (stands_still and run.patient and not run.serves_stale) or not expire(run, now):
             continue
         for call, owner in engine.calls.items():
             if not call.late and not call.wanted() and not answered_twice(call, owner, now):
@@ -78,7 +117,7 @@ def _expire_lookups(engine: Engine, now: float) -> None:
                 engine.became_late(call, now)
 
 
-def _end_overlong_calls(engine: Engine, now: float) -> None:
+def _end_overlong_calls(engine: WatchedEngine, now: float) -> None:
     """Ask again for the keys of calls beyond `attempt_timeout`, and cancel calls beyond the hard limit."""
     for call, run in list(engine.calls.items()):
         age = now - call.started
@@ -91,7 +130,7 @@ def _end_overlong_calls(engine: Engine, now: float) -> None:
             engine.cancel(call, now)
 
 
-def _make_room(engine: Engine, now: float) -> None:
+def _make_room(engine: WatchedEngine, now: float) -> None:
     """
     Cancel the oldest call that is late by a tenth of its timeout, if keys wait and no slot is free.
 
@@ -115,7 +154,7 @@ def _may_give_room(call: InFlight) -> bool:
     return call.cancelled_at is None and call.dispensable()
 
 
-def _fail_on_zombies(engine: Engine, now: float) -> None:
+def _fail_on_zombies(engine: WatchedEngine, now: float) -> None:
     """Fail all runs when half of the slots or more are held by calls that ignore their cancellation."""
     zombies = sum(_is_zombie(call, run, now) for call, run in engine.calls.items())
     if not zombies or zombies * 2 < engine.capacity:
@@ -140,7 +179,7 @@ def _is_zombie(call: InFlight, run: Run, now: float) -> bool:
     return now - over > 2 * patience
 
 
-def _start_clocks(engine: Engine, now: float) -> None:
+def _start_clocks(engine: WatchedEngine, now: float) -> None:
     """
     Start the clocks of the next keys in the queue if no call may end in time to give these keys a slot.
 
@@ -158,7 +197,7 @@ def _start_clocks(engine: Engine, now: float) -> None:
             run.start_clocks(engine.capacity * engine.batch_size, now)
 
 
-def _patience(engine: Engine, run: Run, since: float) -> float:
+def _patience(engine: WatchedEngine, run: Run, since: float) -> float:
     """
     Return the loop time until which *run* waits for a source that has been away since the loop time *since*.
 
@@ -171,7 +210,7 @@ def _patience(engine: Engine, run: Run, since: float) -> float:
     return until
 
 
-def _fail_on_outage(engine: Engine, now: float) -> None:
+def _fail_on_outage(engine: WatchedEngine, now: float) -> None:
     """
     End the patience of the runs that have waited longer than their `stall_timeout` for a source that is away.
 
@@ -195,7 +234,7 @@ def _fail_on_outage(engine: Engine, now: float) -> None:
             )
 
 
-def _fail_on_stall(engine: Engine, now: float) -> None:
+def _fail_on_stall(engine: WatchedEngine, now: float) -> None:
     """Fail the runs that wait for a breaker which has held calls back for longer than their `stall_timeout`."""
     held_since = engine.gate.breaker.held_since
     if held_since is None:
@@ -210,7 +249,7 @@ def _fail_on_stall(engine: Engine, now: float) -> None:
             )
 
 
-def _fail_on_limits(engine: Engine, now: float) -> None:
+def _fail_on_limits(engine: WatchedEngine, now: float) -> None:
     """Fail the runs that wait for a share of a limit of the job, if the store cannot give them one."""
     fatal = engine.job.fatal()
     for run in list(engine.runs):

@@ -6,13 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from .cache import MISS
 from .sizes import sizes_of
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 __all__ = ["WriteBack"]
 
@@ -26,6 +23,14 @@ TIMEOUT = 5.0
 """Most seconds that writing one group may take."""
 DRAIN = 10.0
 """Seconds that the end of a task waits for values that have not been written yet."""
+
+
+class Store(Protocol):
+    """The engine of a tier, as far as this module needs it."""
+
+    batch_size: int
+
+    async def store(self, values: Mapping[Any, Any], ttl: float | None) -> None: ...
 
 
 class WriteBack:
@@ -45,7 +50,7 @@ class WriteBack:
     """
 
     def __init__(
-        self, name: str, engine: Engine, encode: Callable[[Sequence[Any]], Mapping[int, Any]], ttl: float | None
+        self, name: str, engine: Store, encode: Callable[[Sequence[Any]], Mapping[int, Any]], ttl: float | None
     ) -> None:
         self.written = self.unwritten = 0
         self._name = name

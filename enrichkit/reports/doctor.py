@@ -15,6 +15,7 @@ from ..options import Options
 from ..secrets import redact
 from ..sources.config import find_source
 from ..sources.tiers import Tiers
+from ..version import VERSION
 from .examination import examine
 from .executors import run_everywhere
 from .text import Report, paragraph, plural, seconds
@@ -115,12 +116,10 @@ def doctor(
     """
     if tasks is not None and not (isinstance(tasks, int) and 1 <= tasks <= 100_000):
         raise errors.ConfigError(f"tasks is {tasks!r}; it must be a whole number from 1 to 100,000, or None.")
-    from .. import __version__
-
     found = [find_source(each) for source in sources for each in _each(source)]
     chosen = Options.of({**options})
     asked = {
-        "version": __version__,
+        "version": VERSION,
         "sources": [_asked(*each) for each in found],
         "timeout": chosen.timeout or 10.0,
         "hold": HOLD,

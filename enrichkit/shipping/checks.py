@@ -20,8 +20,8 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .. import __version__
 from ..errors import ConfigError, did_you_mean
+from ..version import VERSION
 from .archive import MANIFEST, SCRIPT, SITE, Manifest
 from .collect import CLUSTER, SPARK, normalized
 from .target import PLATFORMS, Target
@@ -116,9 +116,9 @@ def _check_member(member: tarfile.TarInfo) -> None:
 
 
 def _check_said(manifest: Manifest, target: Target, plugins: tuple[str, ...]) -> None:
-    if manifest.enrichkit != __version__:
+    if manifest.enrichkit != VERSION:
         raise ConfigError(
-            f"it has enrichkit {manifest.enrichkit}, and this driver has {__version__}; the two must be the same. Pack "
+            f"it has enrichkit {manifest.enrichkit}, and this driver has {VERSION}; the two must be the same. Pack "
             "it again on this machine."
         )
     if manifest.python != target.python:

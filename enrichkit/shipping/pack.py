@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import __version__
 from ..errors import ConfigError
+from ..version import VERSION
 from .archive import Manifest, write
 from .checks import check_archive
 from .collect import collect
@@ -49,7 +49,7 @@ def pack(
         site = Path(place, "site")
         site.mkdir()
         found = collect(names, extra, target, site, bare=bare)
-        manifest = Manifest(__version__, target.python, target.platform, bare, found.plugins, found.packages, {})
+        manifest = Manifest(VERSION, target.python, target.platform, bare, found.plugins, found.packages, {})
         candidate = Path(place, path.name)
         write(site, candidate, manifest, executor_python)
         checked = check_archive(candidate, target=target)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from enrichkit.engine import admission
 from enrichkit.engine.bridge import Bridge
 from enrichkit.engine.engine import Engine
 from enrichkit.engine.fallback import Fallback
@@ -26,13 +27,13 @@ from .columns import values_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
+    from enrichkit.engine.answers import FirstAnswers
     from enrichkit.engine.cache import AnswerCache, Stage
     from enrichkit.engine.consumer import Consumer
     from enrichkit.engine.loop import LoopThread
     from enrichkit.engine.preload import Table
     from enrichkit.engine.records import Part
     from enrichkit.engine.reuse import Reuse
-    from enrichkit.engine.run import FirstAnswers
     from enrichkit.engine.sizes import BytesEach
     from enrichkit.interface import Connector, TaskInfo
 
@@ -95,7 +96,7 @@ class Task:
         outcomes.apart = apart
         self._held[id(outcomes)] = outcomes
         self.admitted += rows
-        self.run.admit(outcomes)
+        admission.admit(self.run, outcomes)
         return outcomes
 
     def admit_each(self, *keys: Any) -> None:

@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
+from enrichkit.engine import admission
 from enrichkit.engine.cache import MISS
 from enrichkit.engine.hedging import Hedges
 from enrichkit.engine.records import Bundle, Lookup, State
@@ -50,6 +52,9 @@ TRANSITIONS = {
     State.SETTLED: set(),
 }
 """The table in `records.py`, and the outcome that ends each state."""
+_admit, _ask_source = admission.admit, admission.ask_source
+_watches: WeakKeyDictionary[Run, RunWatch] = WeakKeyDictionary()
+
 CHANGERS = {"__init__", "sent", "joined", "queued", "returned", "blamed", "settle", "settle_lookup"}
 """The functions that may change a lookup's state."""
 
@@ -140,6 +145,22 @@ class Once(bytearray):
                 self.watch.settled(self.entry, index, status)
 
 
+def _admit_watched(run: Run, outcomes: Outcomes) -> None:
+    """Hand a slice to the books of *run*, which hand it on, or to *run* itself if it has none."""
+    if run in _watches:
+        _watches[run].admit(outcomes)
+    else:
+        _admit(run, outcomes)
+
+
+def _ask_source_watched(run: Run, outcomes: Outcomes, indices: Sequence[int], spent: float) -> None:
+    """Likewise for keys that no tier has answered."""
+    if run in _watches:
+        _watches[run].asks_source(outcomes, indices, spent)
+    else:
+        _ask_source(run, outcomes, indices, spent)
+
+
 class RunWatch:
     """The books of one run."""
 
@@ -149,9 +170,9 @@ class RunWatch:
         self.plan = plan
         self.number = number
         self.run = run
-        self._admit, run.admit = run.admit, self.admit  # type: ignore[method-assign]  # the books come first
+        _watches[run] = self
+        admission.admit, admission.ask_source = _admit_watched, _ask_source_watched  # the books come first
         self._restart, run.restart_clock = run.restart_clock, self.restarted  # type: ignore[method-assign]  # likewise
-        self._ask, run.ask_source = run.ask_source, self.asks_source  # type: ignore[method-assign]  # likewise
         self._stop, run.stop_clocks = run.stop_clocks, self.stopped  # type: ignore[method-assign]  # likewise
         self.options: Options = plan.options
         self.current: dict[Any, Waiting] = {}
@@ -196,7 +217,7 @@ class RunWatch:
         if isinstance(outcomes.tag, Slice):
             if not self.run.tiers:  # it has waited until the source was loaded
                 self._looked_up(outcomes.tag, range(len(outcomes.keys)))
-            self._admit(outcomes)
+            _admit(self.run, outcomes)
             return
         now = self.watch.now
         entry = Slice(outcomes, outcomes.tag, now, left=[False] * len(outcomes.keys))
@@ -216,9 +237,9 @@ class RunWatch:
         outcomes.statuses = statuses = Once(outcomes.statuses)
         statuses.watch, statuses.entry = self, entry
         entry.waiting = [Waiting(key, now, unsettled=1) for key in outcomes.keys]
-        if not (self.run.tiers or self.run._waiting is not None):
+        if not (self.run.tiers or self.run.until_loaded is not None):
             self._looked_up(entry, range(len(outcomes.keys)))
-        self._admit(outcomes)
+        _admit(self.run, outcomes)
         assert outcomes.statuses is statuses
         if outcomes.apart and any(held.outcomes is outcomes for held in self._holders() if isinstance(held, Bundle)):
             self.watch.flags.add("apart")
@@ -248,7 +269,7 @@ class RunWatch:
         self.watch.flags.add("tier")
         assert 0.0 <= spent <= self.watch.now - outcomes.admitted + EPSILON, "a tier took longer than it had"
         self._looked_up(outcomes.tag, indices)
-        self._ask(outcomes, indices, spent)
+        _ask_source(self.run, outcomes, indices, spent)
 
     def _start(self, waiting: Waiting) -> None:
         waiting.first = self.watch.now
@@ -471,7 +492,7 @@ class RunWatch:
             for outcomes, request in tier._asked.items():
                 places = [place for place, status in enumerate(outcomes.statuses) if status == PENDING]
                 yield from ((request.outcomes, request.indices[place]) for place in places if request is not None)
-        for _, given in self.run._waiting or ():
+        for given in (step.args[-1] for step in self.run.until_loaded or ()):
             if isinstance(given, Outcomes):
                 yield from ((given, index) for index in range(len(given.keys)))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from enrichkit.engine import watchdog
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.deadlines import TICKS_PER_TIMEOUT, Deadlines, Sweeper
 from enrichkit.engine.limits import RetryBudget
@@ -21,6 +22,8 @@ from enrichkit.testing.clock import VirtualTimeLoop
 from enrichkit.testing.scripted import Step
 
 if TYPE_CHECKING:
+    from enrichkit.engine.run import Run
+
     from .bench import Lab
 
 POISON = Step(error=PermanentError("poison"))
@@ -192,12 +195,12 @@ async def test_the_sweeper_comes_by_twenty_times_in_the_shortest_timeout_and_in_
 async def test_a_defect_in_the_sweeper_fails_every_task_instead_of_hanging_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def defect(now: float) -> bool:
+    def defect(run: Run, now: float) -> bool:
         raise ZeroDivisionError
 
     server, task = lab.start(otherwise=Step(never=True), timeout=1.0)
     other = lab.task(lab.engines[0], timeout=1.0)
-    monkeypatch.setattr(other.run, "expire", defect)
+    monkeypatch.setattr(watchdog, "expire", defect)
     task.admit("a")
     other.admit("b")
     text = (

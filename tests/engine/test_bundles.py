@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from enrichkit.engine import admission, results
 from enrichkit.engine import engine as engine_module
-from enrichkit.engine import results
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.records import Bundle, InFlight
 from enrichkit.errors import ContractError, PermanentError, TransientError
@@ -386,7 +386,7 @@ async def test_a_source_that_takes_no_columns_gets_none(lab: Lab, monkeypatch: p
     server = TakesColumns()
     task = lab.task(lab.engine(server, batch_size=4))
     column = pa.array([1, 2, 3])
-    task.run.admit(Outcomes(Keys([column], column.to_pylist), 3, counts=[1, 1, 1]))
+    admission.admit(task.run, Outcomes(Keys([column], column.to_pylist), 3, counts=[1, 1, 1]))
     task.admitted += 3
     await task.end()
     assert task.values == ["v1", "v2", "v3"]

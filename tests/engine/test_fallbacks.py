@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enrichkit.engine import admission
 from enrichkit.engine.bridge import Bridge
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.engine import Engine
@@ -623,7 +624,7 @@ async def test_a_slice_that_waits_for_a_fallback_is_not_looked_at_for_every_othe
     fallback = lab.fallback(lab.server(otherwise=Step(after=0.01)), "on_missing", capacity=2)
     _, task = lab.start(otherwise=MISSING, capacity=500, fallbacks=[fallback], on_missing="backup")
     for n in range(500):
-        task.run.admit(Watched([n], 1, counts=[1]))
+        admission.admit(task.run, Watched([n], 1, counts=[1]))
     task.admitted = 500
     await task.end()
     assert [f"v{n}" for n in range(500)] == task.values

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enrichkit.engine.limits import Breaker, Rate, RetryBudget
+from enrichkit.engine.limits import Breaker, RetryBudget
+from enrichkit.engine.pacing import Rate
 from enrichkit.engine.sizes import BytesEach
 from enrichkit.errors import PermanentError, SourceStalledError, TransientError, UnavailableError
 from enrichkit.options import Retry

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enrichkit.engine import bridge, loop
+from enrichkit.engine import admission, bridge, loop
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.engine import Engine
 from enrichkit.engine.loop import LoopThread, loop_thread
@@ -255,7 +255,7 @@ def test_a_tier_that_is_asked_late_still_has_its_engine(thread: LoopThread, monk
         beat = thread._beat
         assert wait_until(lambda beat=beat: thread._beat > beat, 60)
     asked = Outcomes(["a"], 1)
-    thread.post(run.admit, asked)
+    thread.post(admission.admit, run, asked)
     [part] = emitted.get(timeout=60.0)
     assert (part.outcomes.values, near.asked, source.asked) == (["va"], {"a": 1}, {})
     thread.post(run.close)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from enrichkit.engine import admission
 from enrichkit.engine.engine import Engine
 from enrichkit.engine.run import Run
 from enrichkit.errors import PermanentError, TransientError
@@ -112,7 +113,7 @@ class Race:
         outcomes = Outcomes(list(keys), len(keys))
         outcomes.statuses = _Once(len(keys))
         self.slices.append(outcomes)
-        self.run.admit(outcomes)
+        admission.admit(self.run, outcomes)
 
     def play(self, order: tuple[str, ...]) -> tuple[str, ...]:
         """Let the events happen in *order*, those that cannot happen yet as soon as they can; return what happened."""

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from enrichkit.engine import admission
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.engine import Engine
 from enrichkit.engine.queues import Window
@@ -214,7 +215,7 @@ class EngineMachine(RuleBasedStateMachine):
             given = Keys([pa.array(keys, pa.string())], keys)
         outcomes = Outcomes(given, size, self.segment, details=self.run.options.details, counts=counts)
         outcomes.apart = self.told and told and self.watched.is_apart(outcomes)
-        self.run.admit(outcomes)
+        admission.admit(self.run, outcomes)
         self._step()
 
     @rule()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from enrichkit.engine.hedging import Hedges
-from enrichkit.engine.limits import RETRY_AFTER_MAX, Rate, RetryBudget
+from enrichkit.engine.limits import RETRY_AFTER_MAX, RetryBudget
+from enrichkit.engine.pacing import Rate
 from enrichkit.engine.records import Bundle
 from enrichkit.engine.watchdog import GRACE
 from enrichkit.errors import TransientError, UnavailableError

@@ -1,0 +1,86 @@
+"""
+Lookups that end without a call: their deadline has passed, a stale value is at hand, or the budget of the job is spent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..outcome import ERROR, OVER_BUDGET, TIMEOUT
+from . import settlement
+
+if TYPE_CHECKING:
+    from ..errors import OverBudgetError
+    from .records import Group, Lookup
+    from .run import Run
+
+__all__ = ["answer_stale", "expire", "refuse"]
+
+
+def expire(run: Run, now: float) -> bool:
+    """Give the lookups of *run* whose deadline has passed their timeout outcome; return whether there was one."""
+    found = False
+    outage = run.engine.gate.outage
+    for lookup in run.deadlines.expired(now):
+        if run.deadlines.of(lookup) > now:
+            continue  # its clock was restarted
+        if run.patient and outage.since is not None and lookup not in outage.alone and not _has_old(run, lookup):
+            run.restart_clock(lookup, now)
+            continue
+        found = True
+        call = lookup.call
+        if call is not None and call.running:
+            run.draining[lookup.key] = call
+        elif call is None:
+            run.pending.clocked -= 1
+        if lookup in outage.alone:  # no other key has failed, so this key may be the reason
+            lookup.attempts = max(1, lookup.attempts)
+            settlement.settle(run, lookup, ERROR, error=lookup.error)
+        else:
+            # A key that had no slot during the outage, or whose first call is the probe, has no error of its own:
+            # use the last error of the outage.
+            away = outage.last if call is None or outage.asks_with(call) else None
+            settlement.settle(run, lookup, TIMEOUT, error=lookup.error or away)
+        if run.closed:
+            break
+    if found:
+        run.pending.drop_settled()
+        run.flush()
+    return found
+
+
+def _has_old(run: Run, lookup: Lookup) -> bool:
+    """Whether an old value would stand for *lookup* if it failed."""
+    return run.serves_stale and bool(run.old_values((lookup.key,)))
+
+
+def answer_stale(run: Run) -> None:
+    """Give stale values, if the cache has any, to the keys of *run* that wait for a source which is away."""
+    if not run.serves_stale:
+        return
+    outage = run.engine.gate.outage
+    if run.stale_since != outage.since:
+        run.stale_since = outage.since
+        run.pending.separate()  # keys that come later are looked up when they are admitted
+    waiting = run.pending.lookups()
+    known = run.old_values([lookup.key for lookup in waiting])
+    for lookup in waiting:
+        if lookup.key in known and not run.closed:
+            run.pending.clocked -= lookup.call is None and lookup.started is not None
+            settlement.settle(run, lookup, ERROR, error=outage.last)
+    if known:
+        run.ask_in_background(known)
+        run.pending.drop_settled()
+        run.flush()
+
+
+def refuse(run: Run, group: Group, error: OverBudgetError) -> None:
+    """Give the keys of *group* their outcome: the budget is spent, as *error* says."""
+    for held in group:
+        for lookup in held.singly():
+            if run.closed:
+                return
+            if not lookup.settled and lookup.unasked():
+                settlement.settle(run, lookup, OVER_BUDGET, error=error)
+    run.flush()
+    run.engine.wake()
