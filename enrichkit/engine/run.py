@@ -189,6 +189,7 @@ class Run:
     Attributes:
         stages: The stages that are asked before the source, in order.
         remembers: Whether a stage wants the answers of the source.
+        only_reuse: The reuse, if nothing else wants the answers of the source; else None.
         table: By key, the lookup or bundle that asks for the key.
         draining: By key, the call that goes on although the key's lookup has timed out.
         touched: Slices that have new outcomes since the last flush; in an unordered run, with the indices of the keys.
@@ -263,6 +264,7 @@ class Run:
             tier.parent, tier.next = self, self.tiers[place + 1] if place + 1 < len(tiers) else None
         self.writers = [tier.writer for tier in self.tiers if tier.writer is not None]
         self.remembers = bool(self.stages or self.writers)
+        self.only_reuse = reuse if self.stages == (reuse,) and not self.writers else None
         self._journal = journal
         self._flushes = False
         self.ordered = ordered

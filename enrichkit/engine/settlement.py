@@ -125,7 +125,10 @@ def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int)
     lookup.state = SETTLED
     del run.table[lookup.key]
     if run.remembers:
-        run.remember((lookup.key,), values, started)
+        if run.only_reuse is not None:
+            run.only_reuse.put_one(lookup.key, values[0])
+        else:
+            run.remember((lookup.key,), values, started)
     stats = run.stats
     stats.ok += 1
     latency = run.engine.now() - started

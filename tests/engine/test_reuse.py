@@ -200,20 +200,42 @@ def test_a_sample_makes_no_objects_of_the_other_keys() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.lists(st.integers(0, 60), unique=True, max_size=20), st.booleans()), max_size=30),
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 60), unique=True, max_size=40), st.sampled_from(["together", "late", "one by one"])
+        ),
+        max_size=30,
+    ),
     st.sampled_from([600, 2_000, 2**20]),
 )
-def test_it_never_gives_a_wrong_value_and_keeps_to_its_bytes(steps: list[tuple[list[int], bool]], room: int) -> None:
+def test_it_never_gives_a_wrong_value_and_keeps_to_its_bytes(steps: list[tuple[list[int], str]], room: int) -> None:
     reuse, told = Reuse(room), dict[int, Any]()
-    for keys, late in steps:
+    for keys, how in steps:
         found = reuse.get_many(keys, 0.0)
         assert all(value is ABSENT or value == told[key] for key, value in zip(keys, found, strict=True))
         absent = [key for key, value in zip(keys, found, strict=True) if value is ABSENT]
         values = [MISS if key % 5 == 0 else f"v{key}" * (key % 7) for key in absent]
         told |= dict(zip(absent, values, strict=True))
-        reuse.put_many(absent, values, 0.0, late=late)
+        if how == "one by one":
+            for key, value in zip(absent, values, strict=True):
+                reuse.put_one(key, value)
+        else:
+            reuse.put_many(absent, values, 0.0, late=how == "late")
         assert reuse.bytes <= room
-        assert (reuse.bytes == 0) == (len(reuse) == 0)
+        assert how == "one by one" or (reuse.bytes == 0) == (len(reuse) == 0)
+
+
+def test_an_answer_that_came_alone_is_known_at_once_and_replaced_by_a_later_one() -> None:
+    reuse = Reuse(ROOM)
+    for value in ("first", "second"):
+        reuse.put_one("a", value)
+        assert (reuse.get_many(["a", "b"], 0.0), len(reuse)) == ([value, ABSENT], 1)
+    reuse.put_one("b", "new")
+    reuse.put_many(["b"], ["old"], 0.0, late=True)
+    assert reuse.get_many(["b"], 0.0) == ["new"]
+    reuse.put_one("b", "newest")
+    reuse.close()
+    assert (reuse.get_many(["b"], 0.0), len(reuse)) == ([ABSENT], 0)
 
 
 def test_a_late_answer_replaces_none() -> None:
