@@ -5,6 +5,9 @@ The algorithm is the gradient of Netflix's concurrency-limits (Gradient2) with a
 a factor for each refusal. Gradient2 compares the latency with its own long average, which a job that always has work
 drags upwards; here the latency is compared with that of an idle source, which is measured from time to time with few
 calls in flight, as TCP BBR does.
+
+After a time in which all calls failed, the number doubles, as in the slow start of TCP (RFC 5681), up to half of what
+it was before.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ class Tuner:
         "_busiest",
         "_ceiling",
         "_cut_at",
+        "_doubles_to",
+        "_has_answered",
         "_idle",
         "_idle_at",
         "_limit",
@@ -67,10 +72,13 @@ class Tuner:
         self._measuring_from: float | None = None  # loop time; calls that start later measure the idle source
         self._cut_at = -math.inf
         self._ceiling = float(most)
+        self._has_answered = True  # a call that left after the last decrease
+        self._doubles_to = 0.0
 
     def answered(self, started: float, now: float, in_flight: int) -> bool:
         """Note an answered call, one of *in_flight* calls; return whether more calls may be in flight than before."""
         before = self.allowed
+        self._has_answered = self._has_answered or started >= self._cut_at
         if self._measuring_from is not None:
             if started >= self._measuring_from:
                 self._samples.append(now - started)
@@ -89,6 +97,8 @@ class Tuner:
         """Note a call that was refused, failed, or became late; ignore a call that left before the last decrease."""
         if started < self._cut_at:
             return
+        if self._has_answered:
+            self._has_answered, self._doubles_to = False, self._limit / 2
         self._cut_at = now
         self._limit = max(1.0, self._limit * self.DECREASE)
         self._ceiling = self._limit
@@ -104,6 +114,10 @@ class Tuner:
         self._steep = self._steep + 1 if gradient == self.GRADIENT_MIN else 0
         limit = self._limit * gradient + math.sqrt(self._limit)
         limit = self._limit + self.SMOOTHING * (limit - self._limit)
+        if gradient < 1.0:
+            self._doubles_to = 0.0
+        elif self._limit < self._doubles_to:
+            limit, self._ceiling = min(2.0 * self._limit, self._doubles_to), float(self._most)
         if limit > self._limit and self._busiest < self._limit / 2:
             limit = self._limit  # too few calls were in flight to show whether the source can take more
         if now - self._cut_at < self.MEMORY:

@@ -107,6 +107,29 @@ async def test_a_refusal_counts_at_once_and_those_of_one_moment_once() -> None:
     assert tuner.allowed == 1
 
 
+async def test_a_source_that_failed_all_calls_for_a_while_has_its_throughput_back_soon(lab: Lab) -> None:
+    server = QueueingServer(1, 0.05, 1_000)
+    server.ceiling = 1e6
+    engine = Engine(server, 100, 1, tuned=True, seed=1)
+    lab.engines.append(engine)
+    task = lab.task(engine, timeout=60.0, retry=Retry(attempts=50))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    keys, lowest = 0, 100
+    while loop.time() < began + 21.0:
+        failing = 10.0 <= loop.time() - began < 13.0
+        server._room = 0 if failing else 1_000
+        while keys - len(task.left) < 1_000:
+            task.admit(*range(keys, keys + 100))
+            keys += 100
+        await asyncio.sleep(0.1)
+        lowest = min(lowest, engine.allowed)
+    before, after = (sum(at <= served - began < at + 3.0 for served in server.served) for at in (7.0, 18.0))
+    assert lowest == 1
+    assert after >= 0.9 * before
+    task.close()
+
+
 @pytest.mark.parametrize("most", [1, 7, 100])
 async def test_there_are_never_more_calls_than_the_most(lab: Lab, most: int) -> None:
     server = QueueingServer(1, 0.05, 1_000)
