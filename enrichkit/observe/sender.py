@@ -69,9 +69,7 @@ class Sender:
     def put(self, reports: Iterable[dict[str, Any]]) -> None:
         """Queue *reports*, each in place of an earlier report of the same task; return at once."""
         with self._sent:
-            for report in reports:
-                if report["id"] in self._reports or self._has_room(report):
-                    self._reports[report["id"]] = report
+            self._add(reports)
             self._sent.notify_all()
 
     def put_last(self, reports: Iterable[dict[str, Any]], seconds: float) -> None:
@@ -87,6 +85,11 @@ class Sender:
 
     def _waiting(self) -> set[str]:
         return self._under_way | self._reports.keys()
+
+    def _add(self, reports: Iterable[dict[str, Any]]) -> None:
+        for report in reports:
+            if report["id"] in self._reports or self._has_room(report):
+                self._reports[report["id"]] = report
 
     def _has_room(self, report: dict[str, Any]) -> bool:
         if len(self._reports) < WAITING_MAX:
@@ -111,7 +114,9 @@ class Sender:
                 self._under_way.clear()
                 self._failures = self._failures + 1 if failed else 0
                 if failed:  # a newer report of the same task stays in its place
-                    self._reports = {report["id"]: report for report, _ in reports} | self._reports
+                    waiting = {report["id"]: report for report, _ in reports} | self._reports
+                    self._reports = {}
+                    self._add(waiting.values())
                 self._sent.notify_all()
             if failed:
                 time.sleep(min(AGAIN_MAX, AGAIN * 2 ** min(self._failures - 1, 10)))

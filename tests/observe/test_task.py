@@ -23,7 +23,7 @@ from enrichkit.driver.planner import make_plan
 from enrichkit.interface import TaskInfo
 from enrichkit.local import Fault
 from enrichkit.observe import hooks
-from enrichkit.observe.sender import Address, sender
+from enrichkit.observe.sender import WAITING_MAX, Address, sender
 from enrichkit.observe.state import State
 from enrichkit.observe.stats import Stats
 from enrichkit.observe.task import ObservedTask
@@ -338,7 +338,31 @@ def test_what_has_ended_takes_the_place_of_what_runs() -> None:
                 return sum(report["state"] == "ok" for report in process._reports.values())
 
         wait_until(lambda: ended() == 1_500)
-        assert len(process._reports) <= 2_600, "those that were under way came back"
+        with process._sent:
+            assert len(process._reports) <= WAITING_MAX
+
+
+@pytest.mark.usefixtures("impatient")
+def test_reports_that_could_not_be_sent_take_no_more_room_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    pushing, go_on = threading.Event(), threading.Event()
+
+    def refused(*_: Any) -> None:
+        pushing.set()
+        assert go_on.wait(60.0)
+        raise OSError("refused")
+
+    with deaf("nobody") as address:
+        process = sender(address)
+        monkeypatch.setattr(process, "_push", refused)
+        process.put([{"id": f"{n}", "state": "running"} for n in range(WAITING_MAX)])
+        assert pushing.wait(60.0)
+        process.put([{"id": f"last-{n}", "state": "ok"} for n in range(WAITING_MAX - 500)])
+        pushing.clear()
+        go_on.set()
+        assert pushing.wait(60.0), "it is tried again"
+        waiting = process._reports.keys() | process._under_way
+        assert len(waiting) == WAITING_MAX
+        assert sum(each.startswith("last-") for each in waiting) == WAITING_MAX - 500
 
 
 def test_an_error_of_a_page_is_cut(http_service: HttpService) -> None:
