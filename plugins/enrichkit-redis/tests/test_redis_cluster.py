@@ -25,7 +25,7 @@ from enrichkit.testing.bench import wait_until
 from enrichkit.worker.keys import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.waits
@@ -410,6 +410,26 @@ def test_a_frozen_node_costs_no_more_than_the_timeout(filled, connected, frozen)
     asyncio.run(main())
 
 
+@contextlib.contextmanager
+def patient(ports: Sequence[int]) -> Iterator[None]:
+    """Let the nodes wait a minute, not 2 s, before they take a silent one for lost and the cluster for down."""
+    name = "cluster-node-timeout"
+
+    def set_on_all(milliseconds: Any) -> Any:
+        before = None
+        for port in ports:
+            with redis.Redis(port=port, protocol=2) as client:
+                before = client.config_get(name)[name]
+                client.config_set(name, milliseconds)
+        return before
+
+    before = set_on_all(60_000)
+    try:
+        yield
+    finally:
+        set_on_all(before)
+
+
 def test_a_frozen_node_does_not_delay_the_map(filled, connected, frozen, monkeypatch):
     monkeypatch.setattr("enrichkit_redis.cluster.REFRESH", 0.0)
     keys = [key for key in KEYS if slot_of(key.encode()) < 16384 // 3]
@@ -418,7 +438,7 @@ def test_a_frozen_node_does_not_delay_the_map(filled, connected, frozen, monkeyp
         async with connected(filled.url, cluster=True) as connector:
             await connector.fetch_many(KEYS, CALL)
             monkeypatch.setattr("enrichkit_redis.cluster.LOAD_TIMEOUT", 0.5)
-            with frozen(filled.pids[1]):
+            with patient(filled.ports), frozen(filled.pids[1]):
                 for _ in range(5):
                     with pytest.raises(TransientError):  # after a node that hangs the map is loaded again
                         await connector.fetch_many(KEYS, Call(timeout=0.05))
