@@ -15,6 +15,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as F
+
 from benchmarks.harness import COLUMN, ROOT, Table, median
 from enrichkit import enrich, local
 
@@ -27,6 +29,8 @@ ROWS, CAPACITY, LATENCY = 100_000, 100, 0.02
 TYPE = "key string, name string"
 SOURCES = (*COLUMN, "plugins/enrichkit-http/enrichkit_http", "benchmarks/few_rows.py")
 CALLS_MAX, SECONDS_MAX, AFTER = 3 * CAPACITY, 1.0, 1.0
+PLAIN = "show(5), a pandas UDF that asks nobody"
+"""What Spark and the start of a worker process take without enrichkit, on the same machine."""
 
 
 def measure(spark: SparkSession, rounds: int, *, connect: bool) -> dict[str, list[tuple[float, float, float]]]:
@@ -70,9 +74,11 @@ def measure(spark: SparkSession, rounds: int, *, connect: bool) -> dict[str, lis
             job.join()
             return service.stats().calls, 0.0, after
 
+        plain = spark.range(ROWS).select(F.pandas_udf(_as_text, "string")("id"))
         uses: dict[str, Callable[[], tuple[float, float, float]]] = {
             "show(5)": lambda: few(lambda: rows.show(5)),
             "select(...).head(5)": lambda: few(lambda: rows.select("profile.*").head(5)),
+            PLAIN: lambda: few(lambda: plain.show(5)),
             "cancel": cancelled,
         }
         rows.show(5)  # starts the JVM's part
@@ -80,6 +86,10 @@ def measure(spark: SparkSession, rounds: int, *, connect: bool) -> dict[str, lis
             for name, use in uses.items():
                 found.setdefault(name, []).append(use())
     return found
+
+
+def _as_text(ids: Any) -> Any:
+    return ids.astype(str)
 
 
 def _in_vain(job: Callable[[], object]) -> None:
@@ -102,6 +112,9 @@ def main(quick: bool) -> list[Table]:
             calls, seconds, after = ([sample[column] for sample in found] for column in range(3))
             worst = max(calls)
             shown = f"{median(seconds):.2f}" if any(seconds) else ""
+            if name == PLAIN:
+                table.rows.append((kind, name, "", shown, ""))
+                continue
             table.rows.append((kind, name, f"{median(calls):,.0f} (at most {worst:,})", shown, f"{max(after):.2f}"))
             if name != "cancel":
                 table.goals.append((f"{kind}, {name}: at most {CALLS_MAX} calls: {worst:,}", worst <= CALLS_MAX))
@@ -110,6 +123,9 @@ def main(quick: bool) -> list[Table]:
             text = f"{kind}, {name}: no new call {AFTER:g} s after the end: {max(after):.2f}"
             table.goals.append((text, max(after) <= AFTER))
     table.notes.append("the worker process of a job that ends early ends with it, so each use starts one")
+    table.notes.append(
+        "such a process imports pandas, because pyarrow does with the first array that it makes of a list"
+    )
     return [table]
 
 
