@@ -126,7 +126,7 @@ def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int)
     del run.table[lookup.key]
     if run.remembers:
         if run.only_reuse is not None:
-            run.only_reuse.put_one(lookup.key, values[0])
+            run.only_reuse.put_one(lookup.key, values[0], size)
         else:
             run.remember((lookup.key,), values, started)
     stats = run.stats

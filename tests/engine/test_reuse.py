@@ -218,7 +218,7 @@ def test_it_never_gives_a_wrong_value_and_keeps_to_its_bytes(steps: list[tuple[l
         told |= dict(zip(absent, values, strict=True))
         if how == "one by one":
             for key, value in zip(absent, values, strict=True):
-                reuse.put_one(key, value)
+                reuse.put_one(key, value, 64)
         else:
             reuse.put_many(absent, values, 0.0, late=how == "late")
         assert reuse.bytes <= room
@@ -228,14 +228,21 @@ def test_it_never_gives_a_wrong_value_and_keeps_to_its_bytes(steps: list[tuple[l
 def test_an_answer_that_came_alone_is_known_at_once_and_replaced_by_a_later_one() -> None:
     reuse = Reuse(ROOM)
     for value in ("first", "second"):
-        reuse.put_one("a", value)
+        reuse.put_one("a", value, 64)
         assert (reuse.get_many(["a", "b"], 0.0), len(reuse)) == ([value, ABSENT], 1)
-    reuse.put_one("b", "new")
+    reuse.put_one("b", "new", 64)
     reuse.put_many(["b"], ["old"], 0.0, late=True)
     assert reuse.get_many(["b"], 0.0) == ["new"]
-    reuse.put_one("b", "newest")
+    reuse.put_one("b", "newest", 64)
     reuse.close()
     assert (reuse.get_many(["b"], 0.0), len(reuse)) == ([ABSENT], 0)
+
+
+def test_a_large_answer_that_came_alone_counts_at_once() -> None:
+    reuse = Reuse(100_000)
+    for number in range(10):
+        reuse.put_one(number, "x" * 40_000, 40_000)
+        assert 40_000 <= reuse.bytes <= 100_000
 
 
 def test_a_late_answer_replaces_none() -> None:
