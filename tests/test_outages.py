@@ -377,7 +377,7 @@ def test_a_service_that_ends_all_connections_gets_few(worker: Worker, http_servi
         assert_good(worker.outcomes(bad, INT, GOOD), [local.value_of(key)["score"] for key in GOOD])
 
 
-@pytest.mark.parametrize("scene", ["http", "redis", "postgres"], indirect=True)
+@pytest.mark.parametrize("scene", [pytest.param(name, marks=marks) for name, marks in SCENES], indirect=True)
 def test_a_process_that_stands_still_for_longer_than_the_timeout_costs_no_row(scene: Scene) -> None:
     """Its answers lie in its sockets when it goes on, and no key is asked for twice."""
     timeout = at_pace(2.0)

@@ -7,6 +7,7 @@ A line that must be refused says so to mypy and to pyright, which both complain 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Any, TypedDict, assert_type
@@ -91,6 +92,7 @@ from enrichkit.plugin import (
     reveal,
     revealed,
     secrets_of,
+    time_limit,
     tls_context,
 )
 from enrichkit.shipping import Manifest, Target, check_archive, pack, ship
@@ -368,6 +370,7 @@ def a_connector_of_a_sql_database(config: SqlServerConfig) -> None:
     assert_type(tls_context(config, "S3cret"), SSLContext)
     assert_type(RenewedContext(lambda: tls_context(config), config)(), SSLContext)
     assert_type(file_stamp("/ca.pem", None), tuple[object, ...])
+    assert_type(time_limit(2.0), AbstractAsyncContextManager[None, bool | None])
     LiteConfig(key=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     LitePool(lite, 4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Source(ConnectorConfig(), "it")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

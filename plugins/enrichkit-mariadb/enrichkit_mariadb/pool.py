@@ -9,11 +9,10 @@ call would read.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from enrichkit.plugin import tls_context
+from enrichkit.plugin import time_limit, tls_context
 from enrichkit.sql import Pool, Session
 
 from .faults import STOPPED, translate
@@ -110,7 +109,7 @@ class MariadbPool(Pool[MariadbSession]):
         callers that wait for a connect, too.
         """
         address = self.address
-        async with asyncio.timeout(min(CONNECT_TIMEOUT, 0.9 * timeout)):
+        async with time_limit(min(CONNECT_TIMEOUT, 0.9 * timeout)):
             password = self.password() or ""
             connection = await self._asyncmy.connect(
                 host=address.host,

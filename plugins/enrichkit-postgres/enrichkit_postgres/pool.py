@@ -13,7 +13,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from enrichkit.errors import UnavailableError
-from enrichkit.plugin import tls_context
+from enrichkit.plugin import time_limit, tls_context
 from enrichkit.sql import Pool, Session
 
 from .connection import connection_class
@@ -198,21 +198,22 @@ class PostgresPool(Pool[PostgresSession]):
         settings = {"application_name": address.application_name}
         if not config.pgbouncer:  # PgBouncer refuses settings that it does not know
             settings |= SETTINGS | {"statement_timeout": str(milliseconds(limit))} | given
-        connection = await self._driver.connect(
-            host=host,
-            port=port,
-            user=address.user,
-            database=address.database,
-            password=password,
-            ssl=self._tls(),
-            target_session_attrs=attributes,
-            server_settings=settings,
-            statement_cache_size=0 if config.pgbouncer else 100,
-            max_cacheable_statement_size=0,  # no limit: a statement for 70 columns of text is longer than the default
-            connection_class=self._connection,
-            timeout=min(CONNECT_TIMEOUT, limit),
-            command_timeout=COMMAND_TIMEOUT,  # for statements without a timeout of their own
-        )
+        async with time_limit(min(CONNECT_TIMEOUT, limit)):
+            connection = await self._driver.connect(
+                host=host,
+                port=port,
+                user=address.user,
+                database=address.database,
+                password=password,
+                ssl=self._tls(),
+                target_session_attrs=attributes,
+                server_settings=settings,
+                statement_cache_size=0 if config.pgbouncer else 100,
+                max_cacheable_statement_size=0,  # no limit: a statement for 70 columns of text is beyond the default
+                connection_class=self._connection,
+                timeout=None,  # the limit above
+                command_timeout=COMMAND_TIMEOUT,  # for statements without a timeout of their own
+            )
         return PostgresSession(connection, 0.9 * limit, given)
 
     def _tls(self) -> ssl.SSLContext | str | bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hiredis import ReplyError
 
 from enrichkit.errors import ConnectorError, FatalError, TransientError, UnavailableError
+from enrichkit.plugin import time_limit
 
 from .commands import pack
 from .pool import Dialler, Pool
@@ -179,7 +180,7 @@ class Cluster:
         failure: ConnectorError = UnavailableError("The Redis cluster has no nodes.")
         for address in (*nodes, self._seed):
             try:
-                async with asyncio.timeout(LOAD_TIMEOUT):
+                async with time_limit(LOAD_TIMEOUT):
                     (reply,) = await self._pool(address).ask(pack(("CLUSTER", "SLOTS")), 1)
                 if isinstance(reply, ReplyError):
                     raise translate(reply, "The Redis cluster")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from enrichkit.errors import ConfigError, ConnectorError, FatalError, TransientError, UnavailableError
-from enrichkit.plugin import RenewedContext, Secret, refuse, revealed, tls_context
+from enrichkit.plugin import RenewedContext, Secret, refuse, revealed, time_limit, tls_context
 
 from .commands import pack
 from .config import Address, RedisConfig, parse_url
@@ -113,7 +113,7 @@ class Dialler:
             return Connection(source, self._config.max_bytes, greeting, len(commands))
 
         try:
-            async with asyncio.timeout(timeout):
+            async with time_limit(timeout):
                 if isinstance(address, str):
                     transport, connection = await loop.create_unix_connection(protocol, address)
                 else:
@@ -291,7 +291,7 @@ class Pool:
 
     async def _alive(self, connection: Connection) -> bool:
         try:
-            async with asyncio.timeout(CHECK_TIMEOUT):
+            async with time_limit(CHECK_TIMEOUT):
                 await connection.ask(b"", 0)
         except (ConnectorError, TimeoutError):
             connection.abort()

@@ -1,0 +1,44 @@
+"""A time limit that does not count the time in which the event loop stood still."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ["time_limit"]
+
+STEPS = 8
+
+
+@asynccontextmanager
+async def time_limit(seconds: float) -> AsyncIterator[None]:
+    """
+    Return an asynchronous context manager that raises `TimeoutError` after *seconds* in which the event loop ran.
+
+    It is for what takes several round trips, such as a login. While the process is stopped, or something else holds the
+    loop up, the replies of the server wait in the socket; `asyncio.timeout` would then end the login before the loop
+    has read all of them. Here the loop waits for `STEPS` timers, one after the other, and a pause of any length delays
+    only one of them.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+    left = STEPS
+
+    def step() -> None:
+        nonlocal left, timer
+        left -= 1
+        if left:
+            timer = loop.call_later(seconds / STEPS, step)
+        else:
+            limit.reschedule(loop.time())
+
+    async with asyncio.timeout(None) as limit:
+        timer = loop.call_later(seconds / STEPS, step)
+        try:
+            yield
+        finally:
+            timer.cancel()
