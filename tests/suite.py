@@ -34,10 +34,10 @@ PARTS = {
     "connect": ("--connect",),
     "waits": ("--part", "waits"),
 }
-AFTER = {"plugins": "rest", "connect": "spark"}
+AFTER = {"plugins": "waits", "connect": "spark"}
 """
-The part after which another begins, so that two processes run to the end beside the tests that mostly wait. Classic
-Spark and Spark Connect cannot share a process, and at most one of them runs at a time.
+The part after which another begins, so that three processes run almost to the end, one of them with a Spark session.
+Classic Spark and Spark Connect cannot share a process.
 """
 
 GATE = "not more and not cluster"

@@ -43,10 +43,12 @@ NOT_RUN = {
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 # On Spark Connect too; the others use nothing in which it differs, and a page is many jobs.
-ON_BOTH = ("README.md", "docs/streaming.md", "docs/troubleshooting.md")
+ON_BOTH = ("docs/streaming.md", "docs/troubleshooting.md")
+# `test_newcomer.py` runs all blocks of these pages, and the start page of the site has the same example.
+PASTED = {block.code for block in PYTHON if block.page in ("README.md", "docs/quickstart.md")}
 RUN = [
     pytest.param(page, marks=pytest.mark.spark if page in ON_BOTH else ())
-    for page in sorted({block.page for block in PYTHON if block.info != Info.NOT_RUN})
+    for page in sorted({block.page for block in PYTHON if block.info != Info.NOT_RUN and block.code not in PASTED})
 ]
 
 

@@ -1,8 +1,9 @@
-"""A job in a Spark of its own, which `test_chaos.py` disturbs: prints what came out of it as a line of JSON."""
+"""Jobs in a Spark of its own, which `test_chaos.py` disturbs: prints what came out of each as a line of JSON."""
 
 from __future__ import annotations
 
 import json
+import queue
 import sys
 import threading
 
@@ -23,23 +24,29 @@ def job(spark: SparkSession, values: Column, keys: int, tasks: int = 4) -> dict[
 
 
 def main() -> None:
+    """Run a job for each line "job" of standard input, and cancel the one that runs at a line "cancel"."""
     asked = json.loads(sys.argv[1])
-    with local.spark(master=asked["master"], **asked["conf"]) as spark:
+    wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    with local.spark(master=asked["master"]) as spark:
         config = HttpConfig(url=asked["url"] + "/{}", value="name")
         values = enrich(config, "key", returns="string", capacity=asked["capacity"])
 
-        def cancel() -> None:
-            for _ in sys.stdin:
-                spark.sparkContext.cancelAllJobs()
+        def listen() -> None:
+            for line in sys.stdin:
+                if line == "cancel\n":
+                    spark.sparkContext.cancelAllJobs()
+                else:
+                    wanted.put(True)
+            wanted.put(False)
 
-        threading.Thread(target=cancel, daemon=True).start()
-        try:
-            result = job(spark, values, asked["keys"])
-        except Exception as error:  # the test reads which
-            result = {"error": str(error)}
+        threading.Thread(target=listen, daemon=True).start()
+        while wanted.get():
+            try:
+                result = job(spark, values, asked["keys"])
+            except Exception as error:  # the test reads which
+                result = {"error": str(error)}
             sys.stdout.write(json.dumps(result) + "\n")
-            result = job(spark, values, asked["keys"])
-        sys.stdout.write(json.dumps(result) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

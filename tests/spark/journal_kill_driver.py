@@ -1,11 +1,10 @@
-"""A job with a journal or a monitor, of which `test_journal_kill.py` kills a worker: prints what came out of it."""
+"""A job with a monitor, of which `test_journal_kill.py` kills a worker: prints what came out of it."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from contextlib import nullcontext
 
 from chaos_driver import job
 from enrichkit_http import HttpConfig
@@ -16,18 +15,14 @@ from enrichkit import Journal, enrich, local, monitor
 def main() -> None:
     asked = json.loads(sys.argv[1])
     journal = Journal(asked["journal"], run_id="tuesday") if asked["journal"] else None
-    with (
-        local.spark(master=asked["master"]) as spark,
-        monitor(terminal=False) if asked["monitor"] else nullcontext() as watched,
-    ):
+    with local.spark(master=asked["master"]) as spark, monitor(terminal=False) as watched:
         config = HttpConfig(url=asked["url"] + "/{}", value="name")
         values = enrich(config, "key", returns="string", capacity=asked["capacity"], journal=journal)
         result = job(spark, values, asked["keys"], asked["tasks"])
-        if watched is not None:
-            until = time.monotonic() + 10
-            while time.monotonic() < until and watched.view()["state"] == "running":
-                time.sleep(0.05)
-            result["totals"] = watched.view()["totals"]
+        until = time.monotonic() + 10
+        while time.monotonic() < until and watched.view()["state"] == "running":
+            time.sleep(0.05)
+        result["totals"] = watched.view()["totals"]
         sys.stdout.write(json.dumps(result) + "\n")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from enrichkit import local
 from enrichkit.testing.proxy import FaultProxy, fault_proxy
 
 from ..test_local import alive, descendants, wait_until
@@ -29,7 +30,7 @@ KEYS, CAPACITY, TASKS = 4_000, 10, 2
 LATENCY = 0.03
 CLUSTER = "local-cluster[2,1,1024]"
 
-# Not `spark`: each test has a Spark of its own.
+# Not `spark`: the tests share a Spark of their own.
 pytestmark = [pytest.mark.slow, pytest.mark.service]
 
 
@@ -90,17 +91,45 @@ def started(script: str, asked: dict[str, Any], service: Any, proxy: Any = None)
             os.kill(pid, signal.SIGKILL)
 
 
-@contextmanager
-def driver(service: HttpService, master: str = CLUSTER, **conf: str) -> Iterator[Driver]:
-    """Start a job; at its end no process may be left, and no connection 10 s later."""
-    service.script(latency=LATENCY)
-    service.reset_stats()
-    with fault_proxy("127.0.0.1", service.port) as proxy:
-        asked = {"master": master, "conf": conf, "url": proxy.url(service.url), "capacity": CAPACITY, "keys": KEYS}
+@dataclass
+class Jobs(Driver):
+    """A driver that runs a job when it is told to, in a Spark that goes on after it."""
+
+    def say(self, word: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+
+    def begin(self) -> None:
+        """Start a job whose calls are the only ones that count, and wait until it is at a fifth of its keys."""
+        wait_until(lambda: self.service.stats().in_flight == 0)
+        self.service.reset_stats()
+        self.say("job")
+        self.after(KEYS // 5)
+
+    def result(self) -> dict[str, Any]:
+        """Wait for the end of a job, and return what it printed."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        self.seen.update(descendants(self.process.pid))
+        result: dict[str, Any] = json.loads(line)
+        return result
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Jobs]:
+    """A driver and two executors; at the end no process may be left, and no connection."""
+    with local.http() as service, fault_proxy("127.0.0.1", service.port) as proxy:
+        service.script(latency=LATENCY)
+        asked = {"master": CLUSTER, "url": proxy.url(service.url), "capacity": CAPACITY, "keys": KEYS}
         with started("chaos_driver.py", asked, service, proxy) as running:
-            yield running
-            assert running.seen, "nobody looked"
-            wait_until(lambda: proxy.open == 0 and not any(map(alive, running.seen)), timeout=60)
+            jobs = Jobs(running.process, service, proxy, running.seen)
+            yield jobs
+            assert jobs.process.stdin is not None
+            jobs.process.stdin.close()
+            assert jobs.seen, "nobody looked"
+            wait_until(lambda: proxy.open == 0 and not any(map(alive, jobs.seen)), timeout=60)
             assert service.stats().in_flight == 0
 
 
@@ -108,60 +137,52 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def assert_all_right(results: list[dict[str, Any]]) -> None:
-    assert results == [{"rows": KEYS, "right": KEYS}]
+ALL_RIGHT = {"rows": KEYS, "right": KEYS}
 
 
-def test_a_python_worker_is_killed(http_service: HttpService) -> None:
+def test_a_python_worker_is_killed(cluster: Jobs) -> None:
     """Spark runs its task again; the calls of the task that died are made again, and no other."""
-    with driver(http_service) as job:
-        job.after(800)
-        os.kill(job.worker(), signal.SIGKILL)
-        assert_all_right(job.results())
-        assert KEYS < http_service.stats().calls <= KEYS + KEYS // 4 + TASKS * CAPACITY
+    cluster.begin()
+    os.kill(cluster.worker(), signal.SIGKILL)
+    assert cluster.result() == ALL_RIGHT
+    assert KEYS < cluster.service.stats().calls <= KEYS + KEYS // 4 + TASKS * CAPACITY
 
 
-def test_a_python_worker_stands_still(http_service: HttpService) -> None:
+def test_a_python_worker_stands_still(cluster: Jobs) -> None:
     """For less than `timeout`: no key is asked for twice."""
-    with driver(http_service) as job:
-        job.after(800)
-        worker = job.worker()
-        os.kill(worker, signal.SIGSTOP)
-        time.sleep(3.0)
-        os.kill(worker, signal.SIGCONT)
-        assert_all_right(job.results())
-        assert http_service.stats().calls <= KEYS + CAPACITY
+    cluster.begin()
+    worker = cluster.worker()
+    os.kill(worker, signal.SIGSTOP)
+    time.sleep(3.0)
+    os.kill(worker, signal.SIGCONT)
+    assert cluster.result() == ALL_RIGHT
+    assert cluster.service.stats().calls <= KEYS + CAPACITY
 
 
-def test_an_executor_is_killed(http_service: HttpService) -> None:
+def test_an_executor_is_killed(cluster: Jobs) -> None:
     """Its task, and what it had finished and nobody had fetched, run again on another executor."""
-    with driver(http_service) as job:
-        job.after(800)
-        busy = _parent(_parent(job.worker()))  # the other one may have no task yet, on a busy machine
-        os.kill(busy, signal.SIGKILL)
-        assert_all_right(job.results())
-        assert KEYS < http_service.stats().calls <= KEYS + KEYS // 2 + TASKS * CAPACITY
+    cluster.begin()
+    busy = _parent(_parent(cluster.worker()))  # the other one may have no task yet, on a busy machine
+    os.kill(busy, signal.SIGKILL)
+    assert cluster.result() == ALL_RIGHT
+    assert KEYS < cluster.service.stats().calls <= KEYS + KEYS // 2 + TASKS * CAPACITY
 
 
-def test_a_job_is_cancelled_and_the_next_one_is_right(http_service: HttpService) -> None:
-    with driver(http_service, master="local[2]") as job:
-        job.after(800)
-        assert job.process.stdin is not None
-        job.process.stdin.write("cancel\n")
-        job.process.stdin.flush()
-        cancelled, after = job.results()
-        assert "cancelled" in cancelled["error"]
-        assert after == {"rows": KEYS, "right": KEYS}
-        assert http_service.stats().calls <= 2 * KEYS
+def test_a_job_is_cancelled_and_the_next_one_is_right(cluster: Jobs) -> None:
+    cluster.begin()
+    cluster.say("cancel")
+    assert "cancelled" in cluster.result()["error"]
+    cluster.say("job")
+    assert cluster.result() == ALL_RIGHT
+    assert cluster.service.stats().calls <= 2 * KEYS
 
 
-def test_the_driver_is_killed(http_service: HttpService) -> None:
-    """The workers notice that nobody takes their rows, and end; the service gets no more calls."""
-    with driver(http_service) as job:
-        job.after(800)
-        job.process.kill()
-        job.process.wait()
-        wait_until(lambda: not any(map(alive, job.seen)), timeout=60)
-        calls = http_service.stats().calls
-        time.sleep(1.0)
-        assert http_service.stats().calls == calls < KEYS
+def test_the_driver_is_killed(cluster: Jobs) -> None:
+    """The workers notice that nobody takes their rows, and end; the service gets no more calls. The last test here."""
+    cluster.begin()
+    cluster.process.kill()
+    cluster.process.wait()
+    wait_until(lambda: not any(map(alive, cluster.seen)), timeout=60)
+    calls = cluster.service.stats().calls
+    time.sleep(1.0)
+    assert cluster.service.stats().calls == calls < KEYS

@@ -197,9 +197,8 @@ SCRIPT = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[1,1,1024]"])
 def test_a_script_and_a_module_beside_it_need_not_be_on_the_cluster(
-    request: pytest.FixtureRequest, tmp_path: Path, master: str
+    request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """In a process of its own, because `__main__` is pytest here; executors of a cluster are processes of their own."""
     beside = tmp_path / "program"
@@ -209,7 +208,7 @@ def test_a_script_and_a_module_beside_it_need_not_be_on_the_cluster(
     kind = "connect" if request.config.getoption("--connect") else "classic"
     # Python looks for modules in the current folder, too, and so would the workers.
     done = subprocess.run(
-        [sys.executable, beside / "script.py", kind, master],
+        [sys.executable, beside / "script.py", kind, "local-cluster[1,1,1024]"],
         capture_output=True,
         text=True,
         cwd=tmp_path,

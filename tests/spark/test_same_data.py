@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Table = Callable[[dict[Any, Any]], ConnectorConfig]
 
-pytestmark = pytest.mark.spark
-
 ROWS, KEYS = 1_000_000, 50_000
 PROFILE = "key string, name string, score int"
 
@@ -175,6 +173,7 @@ def comparable(column: Column, data_type: t.DataType) -> Column:
     return F.array_sort(F.map_entries(column)) if isinstance(data_type, t.MapType) else column
 
 
+@pytest.mark.spark  # types are those of plans; in the others only workers ask, who get the same rows from Spark Connect
 def test_twenty_thousand_rows_of_all_types(
     spark: SparkSession, table: Table, carrier: str, conf: Callable[[str, str], None]
 ) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from enrichkit.local import HttpService
     from enrichkit.local.redis import RedisServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.service]
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture
@@ -64,6 +64,7 @@ def value(row: Any) -> tuple[Any, ...] | None:
     return None if row is None else tuple(row)
 
 
+@pytest.mark.spark
 def test_what_the_service_knows_is_written_to_the_tier_and_found_there(
     spark: SparkSession, near: RedisServer, http_service: HttpService
 ) -> None:
@@ -84,6 +85,7 @@ def test_what_the_service_knows_is_written_to_the_tier_and_found_there(
         assert 0 < client.ttl(names[0]) <= 600
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("form", ["frame", "unordered", "sql", "pandas"])
 def test_tiers_are_a_source_in_each_form(
     spark: SparkSession, near: RedisServer, http_service: HttpService, form: str

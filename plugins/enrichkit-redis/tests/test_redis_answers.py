@@ -94,7 +94,7 @@ def check(client: Any, lookup: Callable[..., Any], url: str, asked: list[str], *
         assert expected == told(lookup(url, in_columns, **config, **fields))
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents_and_names())
 def test_an_answer_is_the_value_of_its_key(
     server: RedisServer, lookup: Callable[..., Any], case: tuple[dict[str, Any], list[str]]
@@ -106,7 +106,7 @@ def test_an_answer_is_the_value_of_its_key(
         check(client, lookup, server.url, asked)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents_and_names())
 def test_an_answer_of_a_cluster_is_the_value_of_its_key(
     cluster: RedisCluster, lookup: Callable[..., Any], case: tuple[dict[str, Any], list[str]]
