@@ -91,7 +91,7 @@ class Allowance:
         return 0.0 if taken < max(1, allowed) or not in_flight else self.REST
 
     def refused(self, call: InFlight, now: float) -> None:
-        """Note that *call* was refused."""
+        """Record that *call* was refused."""
         self._rests.append(now + min(self.REST, self._took or self.REST))
         if not self._unanswered:
             self._refused_since = call.started
@@ -110,7 +110,7 @@ class Allowance:
             self._calls = None
 
     def answered(self, call: InFlight, now: float) -> None:
-        """Note that *call* was answered."""
+        """Record that *call* was answered."""
         if call.started >= self._refused_since:  # an answer to an older call says nothing about later ones
             self._unanswered = 0
         took = now - call.started

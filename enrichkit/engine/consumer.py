@@ -54,7 +54,7 @@ class FirstRows:
         self._rows -= rows
 
     def leave(self) -> None:
-        """Note that rows have left."""
+        """Record that rows have left."""
         if self._first_left is None:
             self._first_left = time.monotonic()
 

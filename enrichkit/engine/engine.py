@@ -144,6 +144,7 @@ class Engine:
         """Serve *run* until it closes."""
         self.runs.append(run)
         self.idle_since = None
+        self.gate.patience = max(each.options.stall_timeout for each in self.runs)
         for timeout in (run.options.timeout, run.attempt_timeout):
             if timeout is not None:
                 self._sweeper.watch(timeout / TICKS_PER_TIMEOUT)
@@ -424,7 +425,7 @@ class Engine:
         self.wake()
 
     def _end(self, run: Run, call: InFlight, answers: Any, failure: BaseException | None) -> None:
-        """Note how *call* ended, and give its keys their outcomes."""
+        """Record how *call* ended, and give its keys their outcomes."""
         del self.calls[call]
         ending: Ending | None = None
         settled = run.settled_bytes
@@ -487,7 +488,7 @@ class Engine:
             self.wake()
 
     def _note_for_outage(self, call: InFlight, ending: Ending | None) -> None:
-        """Note that *call* ended: an answer ends an outage, and the calls in flight ramp up after the outage."""
+        """Record that *call* ended: an answer ends an outage, and the calls in flight ramp up after the outage."""
         outage, now = self.gate.outage, self.now()
         if ending not in (ANSWERED, FAULTY) or call.cancelled_at is not None:
             outage.gave_up(call, now)

@@ -62,7 +62,7 @@ class Hedges:
 
     def answered(self, call: InFlight, now: float, *, earns: bool) -> bool:
         """
-        Note that *call* was answered; if it *earns*, a first attempt adds `SHARE` to the second calls that may leave.
+        Record that *call* was answered; if it *earns*, a first attempt adds `SHARE` to the second calls that may leave.
 
         Returns:
             Whether the delay has been computed again.

@@ -234,7 +234,7 @@ class Lessee:
         return error
 
     def _back(self, share: Share, now: float) -> bool:
-        """Note that the store has answered; return whether it was away."""
+        """Record that the store has answered; return whether it was away."""
         self._answered, self.waiting_since, self.problem = True, None, ""
         was_away, share.away = share.away, False
         if was_away:

@@ -28,17 +28,24 @@ if TYPE_CHECKING:
 __all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "RetryBudget", "asked_pause", "background_slots"]
 
 RETRY_AFTER_MAX = 60.0
-"""Longest Retry-After that is honoured, in seconds; botocore clamps likewise."""
+"""
+Longest Retry-After that is honoured, in seconds, unless a run's `stall_timeout` is longer; botocore clamps likewise.
+"""
 BACKGROUND_SHARE = 4
 """Background calls may take one in this many slots: one slot if there are fewer, and none if there is only one."""
 TOGETHER = 0.01
 """Refusals within this many seconds count as one, because a second search for idle engines would find none."""
 
 
-def asked_pause(retry_after: float | None) -> float | None:
-    """Return *retry_after* clamped to 0..60; None if the source asks for no pause, or for a pause of NaN seconds."""
-    # A NaN is not equal to itself.
-    return None if retry_after is None or retry_after != retry_after else min(max(retry_after, 0.0), RETRY_AFTER_MAX)
+def asked_pause(retry_after: float | None, stall_timeout: float = RETRY_AFTER_MAX) -> float | None:
+    """
+    Return *retry_after*, clamped to at most a minute or *stall_timeout*, whichever is longer.
+
+    The result is None if the source asks for no pause, or for a pause of NaN seconds.
+    """
+    if retry_after is None or retry_after != retry_after:  # a NaN is not equal to itself
+        return None
+    return min(max(retry_after, 0.0), max(RETRY_AFTER_MAX, stall_timeout))
 
 
 def background_slots(capacity: int) -> int:
@@ -150,6 +157,7 @@ class Gate:
         make_room: Close idle engines with connectors of the same class; called when a server had no free connection.
         asked: Two loop times: when the source last asked for a pause, and when that pause ends.
         may_hold: Whether `delay` has to be asked before a call; False while nothing holds calls back.
+        patience: The longest `stall_timeout` of the runs, in seconds.
     """
 
     __slots__ = (
@@ -167,6 +175,7 @@ class Gate:
         "make_room",
         "may_hold",
         "outage",
+        "patience",
     )
 
     def __init__(
@@ -182,6 +191,7 @@ class Gate:
         self.allowance = Allowance(capacity)
         self.breaker = Breaker(rng)
         self.make_room: Callable[[], None] = _no_engines
+        self.patience = RETRY_AFTER_MAX
         self.accepted = self.breaker.accepted  # an attribute, because a method around it costs 1 % of a lookup
         self.may_hold = rate is not None or limit is not None or account is not None
         self._rate = rate
@@ -254,7 +264,7 @@ class Gate:
                 self._mean[unit] = before + 0.1 * (amount - before)
 
     def told(self, now: float, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """Note that, in the next *seconds*, the source allows *remaining* of a *unit*, out of *limit*."""
+        """Record that, in the next *seconds*, the source allows *remaining* of a *unit*, out of *limit*."""
         each = self._mean.get(unit, 0.0)
         if each > 0.0:
             remaining, limit = remaining / each, None if limit is None else limit / each
@@ -267,7 +277,7 @@ class Gate:
         self.may_hold = self.may_hold or quota.holds
 
     def unavailable(self, call: InFlight, error: TransientError, in_flight: int, now: float) -> bool:
-        """Note that *error* ended all of *call*, and *in_flight* others go on; return whether the source is away."""
+        """Record that *error* ended all of *call*, and *in_flight* others go on; return whether the source is away."""
         answers = self._answers_others(call, error, in_flight)
         away = self.outage.unavailable(call, error, answers, now, doubt=not _busy(error))
         if away:
@@ -282,8 +292,8 @@ class Gate:
         return call.accepts != self.breaker.accepts or (_busy(error) and in_flight > 0)
 
     def pause(self, now: float, seconds: float) -> None:
-        """Let no call leave for *seconds*, clamped to 0..60, because the source asked for it."""
-        if (pause := asked_pause(seconds)) is not None:
+        """Let no call leave for *seconds*, at most a minute or `patience`, because the source asked for it."""
+        if (pause := asked_pause(seconds, self.patience)) is not None:
             self.asked = now, now + pause
             if pause >= Breaker.PERIOD:
                 self.breaker.held_since = None  # when the pause is over, the breaker has forgotten all requests
@@ -318,7 +328,7 @@ class Gate:
             self.pause(now, error.retry_after)
 
     def no_connection(self, now: float) -> None:
-        """Note that a server had no free connection; idle engines close, once for refusals that come together."""
+        """Record that a server had no free connection; idle engines close, once for refusals that come together."""
         if now >= self._room_at:  # the same refusal may come for many keys, and in all slots
             self._room_at = now + TOGETHER
             self.make_room()

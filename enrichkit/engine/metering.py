@@ -44,14 +44,14 @@ class CallMeter:
             gate.correct(now(), average.beyond(self._reserved))
 
     def spent(self, units: Mapping[str, float]) -> None:
-        """Note *units* as the whole cost of the call."""
+        """Record *units* as the whole cost of the call."""
         self.reported.update(
             (unit, amount) for unit, amount in units.items() if math.isfinite(amount) and amount >= 0.0
         )
         self.known = not any(map(math.isnan, units.values()))
 
     def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """Note how much of *unit* the source still allows."""
+        """Record how much of *unit* the source still allows."""
         numbers = (remaining, seconds, 1.0 if limit is None else limit)
         if all(math.isfinite(number) and number >= 0.0 for number in numbers):
             self._gate.told(self._now(), remaining, seconds, limit, unit)

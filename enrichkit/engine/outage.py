@@ -136,7 +136,7 @@ class Outage:
         return 0.0 if self._doubt is None else max(0.0, self._next_in_doubt - now)
 
     def sent(self, call: InFlight) -> None:
-        """Note that *call* leaves; while the source is away, the call is the probe."""
+        """Record that *call* leaves; while the source is away, the call is the probe."""
         self._next_in_doubt = call.started + self.HOLD
         if self.since is not None:
             self._probe = call
@@ -162,7 +162,7 @@ class Outage:
         self, call: InFlight, error: TransientError, answered: bool, now: float, *, doubt: bool = True
     ) -> bool:
         """
-        Note that *call* as a whole ended with *error*.
+        Record that *call* as a whole ended with *error*.
 
         Args:
             call: The call; its keys go out again when the source is away.
@@ -196,14 +196,14 @@ class Outage:
         return True
 
     def gave_up(self, call: InFlight, now: float) -> None:
-        """Note that *call* ended without an answer; if it was the last probe, another one goes out later."""
+        """Record that *call* ended without an answer; if it was the last probe, another one goes out later."""
         if call is self._probe:
             self._probe = None
             self._schedule(now)
 
     def answered(self, call: InFlight, now: float, in_flight: int) -> list[Lookup] | None:
         """
-        Note that *call* ended well, after which *in_flight* others are in flight.
+        Record that *call* ended well, after which *in_flight* others are in flight.
 
         Returns:
             None unless *call* ends an outage. Otherwise the lookups that failed through their own fault; an empty list

@@ -91,7 +91,7 @@ class AverageCost:
         return {unit: cost[unit] - average for unit, average in self.units.items()}
 
     def learn(self, reserved: Mapping[str, float], cost: Mapping[str, float]) -> None:
-        """Note that a call for which *reserved* was reserved had the *cost*."""
+        """Record that a call for which *reserved* was reserved had the *cost*."""
         for unit, average in self.units.items():
             self.units[unit] = average + self.WEIGHT * (cost[unit] - average)
             if reserved[unit] > 0.0:

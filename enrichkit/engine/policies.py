@@ -121,7 +121,7 @@ class Policies:
 
     def next_policy(self, request: FallbackRequest, fallback: NamedFallback, status: int, text: str | None) -> int:
         """
-        Note in *request* that *fallback* has no answer either, and ended with *status* and the error *text*.
+        Record in *request* that *fallback* has no answer either, and ended with *status* and the error *text*.
 
         Returns:
             The status whose policy comes next: `MISSING` when the fallback does not hold the key, else `ERROR`.

@@ -219,7 +219,7 @@ class Table(Stage):
                 # The time away counts from the last answer before the first failure, not from the last answer at all.
                 # So a load also ends in an error if each attempt gets some answers and then fails.
                 away = max(began, load.heard) if away is None else away
-                pause = max(wait, asked_pause(error.retry_after) or 0.0)
+                pause = max(wait, asked_pause(error.retry_after, self._patience) or 0.0)
                 if now - away + pause > self._patience:
                     raise FatalError(
                         f"it was away for {now - away:.1f} s, and stall_timeout is {self._patience:g} s. The last "

@@ -31,7 +31,7 @@ class Quota:
 
     def told(self, now: float, remaining: float, seconds: float, limit: float | None) -> None:
         """
-        Note that *remaining* calls of *limit* may leave within *seconds*.
+        Record that *remaining* calls of *limit* may leave within *seconds*.
 
         If *limit* is None, the highest number of remaining calls so far counts as the limit.
         """

@@ -122,7 +122,7 @@ class Lookup:
         return self.state is IN_FLIGHT and self.call is call
 
     def sent(self, call: InFlight) -> None:
-        """Note that *call* was made with the key, which has thereby left the queue."""
+        """Record that *call* was made with the key, which has thereby left the queue."""
         self.state = IN_FLIGHT
         self.attempts += 1
         self.call = call
@@ -147,14 +147,14 @@ class Lookup:
         self.node_away_since = node_away_since
 
     def unasked(self) -> bool:
-        """Note that no further call is made with the key; return whether no call in flight can answer it either."""
+        """Record that no further call is made with the key; return whether no call in flight can answer it either."""
         self.routes -= 1
         if self.routes:
             self.state = IN_FLIGHT  # a late call still holds the key
         return not self.routes
 
     def blamed(self) -> None:
-        """Note that the call after which the key was put back has failed because of the key."""
+        """Record that the call after which the key was put back has failed because of the key."""
         self.routes -= 1
         if self.routes:
             self.state = IN_FLIGHT  # a late call holds the key, and perhaps no retry follows
@@ -162,11 +162,11 @@ class Lookup:
         self.failures += 1
 
     def call_ended(self) -> None:
-        """Note that a call that held the key has ended."""
+        """Record that a call that held the key has ended."""
         self.routes -= 1
 
     def failed(self, error: BaseException | None, *, counted: bool) -> None:
-        """Note a transient *error*; if *counted*, it is one more failure of the key."""
+        """Record a transient *error*; if *counted*, it is one more failure of the key."""
         self.error = error
         self.node_away_since = None
         self.failures += counted

@@ -71,7 +71,7 @@ class Refresher:
         self._room = AHEAD * max(1, background_slots(capacity)) * self.run.engine.batch_size
 
     def took(self, seconds: float) -> None:
-        """Note that a call took *seconds*, for the cache's moving average of the duration of calls."""
+        """Record that a call took *seconds*, for the cache's moving average of the duration of calls."""
         known = self._cache.call_time
         self._cache.call_time = known + (seconds - known) / 8 if known else seconds
 

@@ -19,7 +19,7 @@ from ..functions import place, raised
 from ..options import Retry
 from ..outcome import ERROR
 from . import settlement
-from .limits import RetryBudget, asked_pause
+from .limits import RETRY_AFTER_MAX, RetryBudget, asked_pause
 from .records import Search
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def put_off(
             by_count.setdefault(count, []).append(lookup)
     now = run.engine.now()
     for count, group in by_count.items():
-        wait = backoff(REFUSED, count, retry_after, run.rng)
+        wait = backoff(REFUSED, count, retry_after, run.rng, run.options.stall_timeout)
         late = any(now + wait >= run.deadlines.of(lookup) for lookup in group)
         if late and retry_after is not None and wait <= run.options.stall_timeout:
             run.stop_clocks(group)
@@ -249,7 +249,7 @@ def _due(
     due: list[tuple[float, list[Lookup]]] = []
     too_late: list[Lookup] = []
     for failures, group in by_failures.items():
-        wait = backoff(retry, failures, retry_after, run.rng)
+        wait = backoff(retry, failures, retry_after, run.rng, run.options.stall_timeout)
         in_time = [lookup for lookup in group if now + wait < run.deadlines.of(lookup)]
         for lookup in group:
             if now + wait >= run.deadlines.of(lookup):
@@ -298,14 +298,21 @@ def _search(run: Run, call: InFlight, waiting: list[Lookup]) -> None:
             run.put_first(part, search)
 
 
-def backoff(retry: Retry, failures: int, retry_after: float | None, rng: random.Random) -> float:
+def backoff(
+    retry: Retry,
+    failures: int,
+    retry_after: float | None,
+    rng: random.Random,
+    stall_timeout: float = RETRY_AFTER_MAX,
+) -> float:
     """
     Return the seconds to wait after the *failures*-th failure of a key, 1 or more.
 
     Full jitter after "Exponential Backoff And Jitter" (AWS Architecture Blog). A Retry-After of the source is a lower
-    bound, clamped to 0..60; a Retry-After that is not a number is ignored. `explain` uses this function, too.
+    bound, clamped to a minute or *stall_timeout*, whichever is longer; a Retry-After that is not a number is ignored.
+    `explain` uses this function, too.
     """
     wait = min(retry.wait_max, retry.wait * retry.factor ** (failures - 1))
     if retry.jitter == "full":
         wait = rng.uniform(0.0, wait)
-    return max(wait, asked_pause(retry_after) or 0.0)
+    return max(wait, asked_pause(retry_after, stall_timeout) or 0.0)

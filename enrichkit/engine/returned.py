@@ -75,18 +75,18 @@ def wait_for_node(run: Run, lacking: Sequence[tuple[Lookup, UnavailableError]]) 
     for (_, retry_after), group in by_node.items():
         run.stats.returned += len(group)
         run.stop_clocks(group)
-        run.engine.later(run, backoff(NODE_RETRY, 1, retry_after, run.rng), group)
+        run.engine.later(run, backoff(NODE_RETRY, 1, retry_after, run.rng, run.options.stall_timeout), group)
 
 
 def came_back(run: Run, since: float, now: float, blamed: Sequence[Lookup], *, counted: bool) -> None:
     """
-    Note that the source was away from *since* to *now*.
+    End the wait of *run* for its source, which began at *since* and ends *now*.
 
     Args:
         run: A run that the engine served during that time.
         since: Loop time at which the outage began.
         now: Loop time.
-        blamed: The lookups that failed through their own fault, so that the source was not away; empty: it was away.
+        blamed: The lookups that failed through their own fault, so that the source was not away; empty if it was away.
         counted: Whether the time counts as an outage.
     """
     run.pending.fresh_first = False

@@ -156,7 +156,7 @@ class RunStats:
         return self.alone.distribution() + self.latency.distribution()
 
     def took_long(self, seconds: float, key: Any) -> None:
-        """Note that *key* took *seconds*, more than `slow_from`."""
+        """Record that *key* took *seconds*, more than `slow_from`."""
         self.noted += 1
         entry = (seconds, self.noted, key)  # the number is unique, so that keys need not be comparable
         if len(self.slow) < LARGEST:

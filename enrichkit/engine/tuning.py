@@ -76,7 +76,7 @@ class Tuner:
         self._doubles_to = 0.0
 
     def answered(self, started: float, now: float, in_flight: int) -> bool:
-        """Note an answered call, one of *in_flight* calls; return whether more calls may be in flight than before."""
+        """Record an answered call, one of *in_flight* calls; return whether more calls may be in flight than before."""
         before = self.allowed
         self._has_answered = self._has_answered or started >= self._cut_at
         if self._measuring_from is not None:
@@ -94,7 +94,7 @@ class Tuner:
         return self.allowed > before
 
     def refused(self, started: float, now: float) -> None:
-        """Note a call that was refused, failed, or became late; ignore a call that left before the last decrease."""
+        """Record a call that was refused, failed, or became late; ignore a call that left before the last decrease."""
         if started < self._cut_at:
             return
         if self._has_answered:

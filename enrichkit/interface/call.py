@@ -72,10 +72,10 @@ class Meter(Protocol):
     """The receiver of a call's reports. Calls have one if the connector has `reports`, or if a limit needs reports."""
 
     def spent(self, units: Mapping[str, float]) -> None:
-        """Note the total cost of the call."""
+        """Record the total cost of the call."""
 
     def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """Note how much of *unit* the source still allows."""
+        """Record how much of *unit* the source still allows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,22 +261,22 @@ def _background_run(
 def _side_run(
     kind: type[RunT],
     plan: Plan,
-    of: Plan | SidePlan,
+    side: Plan | SidePlan,
     options: Options,
     engine: Engine,
     decode: Decode,
     task: TaskInfo,
     emit: Callable[[Any], None],
 ) -> RunT:
-    """Return an unordered run beside the main run of *plan*. It asks the source of the plan *of*, with *options*."""
+    """Return an unordered run beside the main run of *plan*. The run asks the source of *side*, with *options*."""
     return kind(
         engine,
-        of.source,
+        side.source,
         options,
         decode,
         emit,
         task=task,
-        call_run=_call_run(of.content_key, plan.run, task),
+        call_run=_call_run(side.content_key, plan.run, task),
         salt=plan.engine_key,
         ordered=False,
         many=plan.many,

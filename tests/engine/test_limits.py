@@ -105,6 +105,15 @@ async def test_a_pause_is_never_longer_than_a_minute(lab: Lab) -> None:
     assert server.calls[1].started == pytest.approx(60.0)
 
 
+async def test_a_pause_is_as_long_as_the_source_asks_for_within_a_longer_stall_timeout(lab: Lab) -> None:
+    server, task = lab.start(
+        {"a": Step(error=throttled(120.0))}, capacity=1, on_error="null", timeout=500.0, stall_timeout=300.0
+    )
+    task.admit_each("a", "b")
+    await task.end()
+    assert [call.started for call in server.calls[:2]] == pytest.approx([0.0, 120.0])
+
+
 @pytest.mark.parametrize("seconds", [float("nan"), -1.0, 0.0])
 async def test_a_pause_that_makes_no_sense_is_none(lab: Lab, seconds: float) -> None:
     server, task = lab.start({"a": Step(error=throttled(seconds))}, capacity=1, on_error="null", retry=None)

@@ -282,6 +282,11 @@ def test_a_retry_after_is_a_lower_bound_within_reason(retry_after: float, wait: 
     assert backoff(retry, 1, retry_after, random.Random(0)) == wait
 
 
+def test_a_retry_after_may_be_as_long_as_the_stall_timeout() -> None:
+    assert backoff(Retry(wait=0.1), 1, 200.0, random.Random(0), stall_timeout=300.0) == 200.0
+    assert backoff(Retry(wait=0.1), 1, 400.0, random.Random(0), stall_timeout=300.0) == 300.0
+
+
 class OfAPlugin(TransientError):
     """An error whose `__init__` nobody else can call."""
 

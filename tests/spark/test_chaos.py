@@ -126,8 +126,7 @@ def cluster() -> Iterator[Jobs]:
         with started("chaos_driver.py", asked, service, proxy) as running:
             jobs = Jobs(running.process, service, proxy, running.seen)
             yield jobs
-            assert jobs.process.stdin is not None
-            jobs.process.stdin.close()
+            jobs.process.communicate(timeout=120)  # closes its standard input, which ends it
             assert jobs.seen, "nobody looked"
             wait_until(lambda: proxy.open == 0 and not any(map(alive, jobs.seen)), timeout=60)
             assert service.stats().in_flight == 0

@@ -186,7 +186,7 @@ class LifecycleChecks(Fixtures):
 
     @needs_network
     def test_close_waits_for_no_server(self, network: Network) -> None:
-        """Look at a `close` that waits for a reply to its goodbye, or for its calls: the server may never answer."""
+        """Look at what `close` waits for: a server that no longer answers replies to no goodbye, and ends no call."""
         network.open()
         network.look_up(network.keys[:1])
         with network.frozen():

@@ -159,7 +159,7 @@ class Url:
                 first, *others = piece.split("/")
                 segments[-1].append(first)
                 segments += [[other] for other in others]
-        # Only a filled path segment can change the meaning of the address; a query cannot.
+        # The segments that `fill` checks: a key `..` would lead to another path. In a query such a key does no harm.
         self._segments = [segment for segment in segments if any(isinstance(piece, int) for piece in segment)]
         # Filling takes a tenth of the Python time of a lookup. So templates with one placeholder, which are nearly all
         # templates, have a fast path.

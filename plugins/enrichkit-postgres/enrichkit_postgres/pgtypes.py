@@ -168,8 +168,8 @@ class KeyType:
         as_text: Whether keys are sent as text and cast by the server.
         enum: Whether the keys are labels of an enum.
         joined: Whether keys are sent as one text with commas, so that asyncpg need not check each key.
-        returned_as: Takes a key and returns the value that the server returns for it; None when the server returns the
-            key itself, or when the value is not known.
+        returned_as: A function that takes a key and returns the form in which the server sends this key back; None if
+            the server sends the key back unchanged, or if the form cannot be predicted.
     """
 
     types: tuple[type, ...]

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Dialler", "Pool"]
 
 NAME = "enrichkit"
-CONNECT_TIMEOUT = 2.0  # TCP, TLS and login together
-CHECK_AFTER = 15.0  # a connection that has been idle for longer is checked by an exchange before it is used
+CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and login together
+CHECK_AFTER = 15.0  # a connection that was idle for more seconds must answer an empty request before it is used
 CHECK_TIMEOUT = 1.0
 LIFETIME = 300.0  # +/- 20 %, then a new connection is made, because the host name may lead to another server
 PAUSE = 1.0  # +/- 25 %; between attempts to connect to a node of a cluster while the node is away
