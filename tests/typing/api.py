@@ -370,7 +370,8 @@ def a_connector_of_a_sql_database(config: SqlServerConfig) -> None:
     assert_type(tls_context(config, "S3cret"), SSLContext)
     assert_type(RenewedContext(lambda: tls_context(config), config)(), SSLContext)
     assert_type(file_stamp("/ca.pem", None), tuple[object, ...])
-    assert_type(time_limit(2.0), AbstractAsyncContextManager[None, bool | None])
+    limit: AbstractAsyncContextManager[None] = time_limit(2.0)
+    assert_type(limit, AbstractAsyncContextManager[None])
     LiteConfig(key=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     LitePool(lite, 4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Source(ConnectorConfig(), "it")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
