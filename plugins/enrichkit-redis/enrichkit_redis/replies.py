@@ -22,8 +22,14 @@ _TRANSIENT = {
     "TRYAGAIN": "moves the keys' slot",
     "UNBLOCKED": "changed its role",
 }
-_UNAVAILABLE = {"LOADING", "MASTERDOWN", "READONLY"}
-"""Replies of a server that answers no key now: it starts, or a fail-over is under way."""
+_UNAVAILABLE = {"BUSY", "LOADING", "MASTERDOWN", "READONLY"}
+"""Replies of a server that answers no key now: it runs a script, it starts, or a fail-over is under way."""
+_LIMITED = ("LIMIT ", "ERR max requests limit", "ERR max daily request limit")
+"""
+Starts of the replies by which a hosted service says that it gets more than it accepts.
+
+Such texts are matched at the start only, because a text may repeat a key further on.
+"""
 _LOGIN = "Check RedisConfig.username and RedisConfig.password."
 _FATAL = {
     "CROSSSLOT": "is a node of a cluster; say RedisConfig(cluster=True)",
@@ -60,11 +66,13 @@ def translate(reply: Exception, source: str) -> ConnectorError:
         message = f"{source} {_TRANSIENT[code]} ({code})."
         if code == "CLUSTERDOWN":  # one node may be cut off while the others answer
             return UnavailableError(message, node=f"A node of {source}")
-        return UnavailableError(message) if code in _UNAVAILABLE else TransientError(message)
+        return UnavailableError(message, busy=code == "BUSY") if code in _UNAVAILABLE else TransientError(message)
     if code in _FATAL:
         return FatalError(f"{source} {_FATAL[code]} ({code}).")
     if any(part in text for part in _FULL):
         return UnavailableError(f"{source} has its maximum number of clients ({code}).", busy=True)
+    if text.startswith(_LIMITED):
+        return UnavailableError(f"{source} has reached its limit of clients or requests ({code}).", busy=True)
     for part, kind, meaning in _BY_TEXT:
         if part in text:
             return kind(f"{source} {meaning} ({code}).")

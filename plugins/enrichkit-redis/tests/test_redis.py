@@ -727,6 +727,7 @@ def test_too_many_clients_may_be_tried_again(server, client, lookup):
 
     assert f"Redis at 127.0.0.1:{server.port} has its maximum number of clients (ERR)." == str(caught.value)
     assert (caught.value.node, caught.value.sent, caught.value.retry_after) == (None, False, None)
+    assert caught.value.busy
 
 
 def test_a_running_script_makes_calls_wait_and_may_be_tried_again(server, client, lookup):
@@ -745,14 +746,14 @@ def test_a_running_script_makes_calls_wait_and_may_be_tried_again(server, client
                     other.ping()
                 except redis.exceptions.ResponseError:
                     break
-            with pytest.raises(TransientError) as caught:
+            with pytest.raises(UnavailableError) as caught:
                 lookup(server.url, ["a"])
             other.script_kill()
     finally:
         script.join()
 
     text = f"Redis at 127.0.0.1:{server.port} runs a script (BUSY)."
-    assert (TransientError, text) == (type(caught.value), str(caught.value))
+    assert (text, True) == (str(caught.value), caught.value.busy)
 
 
 @pytest.mark.parametrize(
@@ -779,6 +780,20 @@ def test_a_running_script_makes_calls_wait_and_may_be_tried_again(server, client
             "R has its maximum number of clients (ERR).",
         ),
         ("ERR max + cluster connections reached", UnavailableError, "R has its maximum number of clients (ERR)."),
+        ("BUSY Redis is busy running a script", UnavailableError, "R runs a script (BUSY)."),
+        ("OOM command not allowed", TransientError, "R is out of memory (OOM)."),
+        ("LIMIT max clients", UnavailableError, "R has reached its limit of clients or requests (LIMIT)."),
+        (
+            "ERR max requests limit exceeded. Limit: 500000, Usage: 500000",
+            UnavailableError,
+            "R has reached its limit of clients or requests (ERR).",
+        ),
+        (
+            "ERR max daily request limit exceeded",
+            UnavailableError,
+            "R has reached its limit of clients or requests (ERR).",
+        ),
+        ("ERR odd key 'ERR max requests limit'", PermanentError, "R answered with an error (ERR)."),
         (
             "ERR invalid password",
             FatalError,
@@ -831,6 +846,27 @@ def test_an_error_of_the_server_becomes_a_message_without_its_text(reply, error,
     found = translate(RuntimeError(reply), "R")
 
     assert (error, text) == (type(found), str(found))
+
+
+@pytest.mark.parametrize(
+    ("reply", "busy"),
+    [
+        ("ERR max number of clients reached", True),
+        ("ERR max number of clients + cluster connections reached", True),
+        ("LIMIT max clients", True),
+        ("ERR max requests limit exceeded", True),
+        ("BUSY Redis is busy running a script", True),
+        ("LOADING Redis is loading the dataset in memory", False),
+        ("MASTERDOWN Link with MASTER is down", False),
+        ("READONLY You can't write", False),
+        ("CLUSTERDOWN Hash slot not served", False),
+    ],
+)
+def test_a_reply_about_the_load_of_the_server_says_so(reply, busy):
+    found = translate(RuntimeError(reply), "R")
+
+    assert isinstance(found, UnavailableError)
+    assert found.busy is busy
 
 
 # Connections
