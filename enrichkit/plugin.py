@@ -21,6 +21,7 @@ plugin.
 | `tls_context` | a TLS context from the certificate files that a config names |
 | `RenewedContext` | such a context for each new connection, made again when a file has changed |
 | `file_stamp` | a value that changes when a file is changed or replaced |
+| `files_exhausted` | why no more files can be opened, where an error says so |
 | `time_limit` | a time limit for what takes several round trips, such as a login |
 | `LeaseStore`, `Ask`, `Grant`, `grant` | a store that holds limits of a whole job, what it is asked, and the rules |
 | `Draw`, `Drawn`, `draw`, `ALIVE` | the same for the account of a budget |
@@ -33,7 +34,18 @@ from __future__ import annotations
 from .columnar import Answers, Key, Keys, Value, objects_of
 from .errors import did_you_mean
 from .hookspecs import hookimpl
-from .interface import Absent, BatchForm, BatchStatus, Call, Connector, ConnectorConfig, Failure, TaskInfo, time_limit
+from .interface import (
+    Absent,
+    BatchForm,
+    BatchStatus,
+    Call,
+    Connector,
+    ConnectorConfig,
+    Failure,
+    TaskInfo,
+    files_exhausted,
+    time_limit,
+)
 from .leases import ALIVE, Ask, Draw, Drawn, Grant, LeaseStore, draw, grant
 from .secrets import Secret, fresh, redact, refuse, reveal, revealed, secrets_of
 from .tls import RenewedContext, file_stamp, tls_context
@@ -64,6 +76,7 @@ __all__ = [
     "draw",
     "fields_of",
     "file_stamp",
+    "files_exhausted",
     "fresh",
     "grant",
     "hookimpl",

@@ -5,6 +5,7 @@ What a plugin extends: a config that travels, and a connector that stays on its 
     config.py       the config of a source
     connector.py    the connector
     batch_form.py   the batch form of a connector, for a service that answers files of requests later
+    descriptors.py  why no more files can be opened
     time_limit.py   a time limit for what takes several round trips
 """
 
@@ -15,6 +16,7 @@ from .batch_form import BatchForm, BatchStatus
 from .call import Absent, Call, Failure, Meter, TaskInfo
 from .config import ConnectorConfig, Returns, check_key_parts
 from .connector import Connector, connector_of
+from .descriptors import files_exhausted
 from .time_limit import time_limit
 
 __all__ = [
@@ -34,5 +36,6 @@ __all__ = [
     "Value",
     "check_key_parts",
     "connector_of",
+    "files_exhausted",
     "time_limit",
 ]

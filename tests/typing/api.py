@@ -84,6 +84,7 @@ from enrichkit.plugin import (
     draw,
     fields_of,
     file_stamp,
+    files_exhausted,
     fresh,
     grant,
     objects_of,
@@ -379,6 +380,7 @@ def a_connector_of_a_sql_database(config: SqlServerConfig) -> None:
 
 async def helpers_of_a_plugin(key: Key, value: Value, task: TaskInfo) -> None:
     assert_type(did_you_mean("nmae", ["name"]), str)
+    assert_type(files_exhausted(OSError()), str | None)
     assert_type(fields_of("id int, name string"), dict[str, str])
     assert_type(redact("redis://:S3cret@host", "S3cret"), str)
     assert_type(reveal(Secret.env("S3CRET")), str | None)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import enrichkit
-from enrichkit.errors import ConfigError, FatalError, PermanentError
-from enrichkit.plugin import reveal
+from enrichkit.errors import ConfigError, FatalError, PermanentError, UnavailableError
+from enrichkit.plugin import files_exhausted, reveal
 
 from .document import as_utf8, decompressed, too_large
 from .faults import CONNECT_TIMEOUT, header
@@ -77,6 +77,7 @@ def make_client(config: HttpConfig, capacity: int) -> Client:
 
     Raises:
         FatalError: A secret or a file is absent or wrong, or this process is a fork of one that has made a client.
+        UnavailableError: This process can open no more files.
     """
     builder = _builder(capacity).default_headers(_headers(config))
     secure = config.url.lower().startswith("https:")
@@ -127,16 +128,30 @@ def _builder(capacity: int) -> ClientBuilder:
 def _built(builder: ClientBuilder, config: HttpConfig, secure: bool) -> Client:
     if config.proxy is not None:
         builder = with_proxy(builder, config.proxy, config.proxy_auth)
-    if not secure:
-        return builder.build()
     try:
-        return _with_tls(builder, config).build()
+        return (_with_tls(builder, config) if secure else builder).build()
     except ValueError:  # the text of this error is not shown, because it may quote the file
+        _check_files()
+        if not secure:
+            raise
         raise FatalError(
             "The certificate and the key of HttpConfig.tls_cert and tls_key are damaged or no pair, or tls_ca is "
             "damaged; each must be a PEM file, a key without a passphrase. Look at them with: openssl x509 -noout "
             "-text -in FILE"
         ) from None
+
+
+def _check_files() -> None:
+    """
+    Raise an `UnavailableError` if this process can open no more files.
+
+    The client's error does not tell: it found "no CA certificates", because it could not open their files.
+    """
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        if (exhausted := files_exhausted(error)) is not None:
+            raise UnavailableError(f"The HTTP client cannot be made: {exhausted}.", sent=False) from None
 
 
 def own_headers(config: HttpConfig) -> dict[str, str]:

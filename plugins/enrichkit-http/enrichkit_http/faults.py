@@ -14,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
+from enrichkit.plugin import files_exhausted
 
 if TYPE_CHECKING:
     from pyreqwest.exceptions import PyreqwestError
@@ -58,10 +59,9 @@ _UNTRUSTED = re.compile(
 # "Bytes remaining on stream": an HTTP/2 connection that ended inside a frame.
 _CUT_OFF = re.compile(r"end of file|\beof\b|reset|closed|broken pipe|bytes remaining on stream", re.IGNORECASE)
 _UNKNOWN_NAME = re.compile(r"(?:name|node).*not known|does not resolve|no address associated", re.IGNORECASE)
+# The client gives an error of the system as a text only, "Too many open files (os error 24)".
+_TOO_MANY_FILES = re.compile(r"too many open files.*\(os error ([0-9]+)\)", re.IGNORECASE)
 _NO_CONNECTION = {
-    re.compile(r"too many open files", re.IGNORECASE): (
-        "this process may open no more files. Raise its limit, which `ulimit -n` shows, or lower capacity"
-    ),
     re.compile(r"dns error"): "its name has no address",
     re.compile(r"refused"): "refused",
     re.compile(r"deadline has elapsed|timed out"): f"none within {CONNECT_TIMEOUT:g} s",
@@ -171,6 +171,14 @@ def moment(text: str) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
+def _no_connection(causes: list[str]) -> str:
+    """Return why there is no connection, as *causes*, the texts of the client's libraries, tell it."""
+    for found in filter(None, map(_TOO_MANY_FILES.search, causes)):
+        if (exhausted := files_exhausted(OSError(int(found[1]), ""))) is not None:
+            return exhausted
+    return next((why for pattern, why in _NO_CONNECTION.items() if any(map(pattern.search, causes))), "it failed")
+
+
 def client_error(error: PyreqwestError, origin: str, timeout: float) -> tuple[ConnectorError, bool]:
     """
     Return the `ConnectorError` for an exception of the client, and whether the request certainly was not sent.
@@ -194,8 +202,7 @@ def client_error(error: PyreqwestError, origin: str, timeout: float) -> tuple[Co
             "be looked up. Set HttpConfig.proxy_auth to a Secret that holds 'user:password'."
         ), unsent
     if unsent:
-        reasons = (reason for pattern, reason in _NO_CONNECTION.items() if any(map(pattern.search, causes)))
-        message = f"No connection to {origin}: {next(reasons, 'it failed')}."
+        message = f"No connection to {origin}: {_no_connection(causes)}."
         if any(map(_UNKNOWN_NAME.search, causes)):  # the name may be misspelt, and then waiting does not help
             return TransientError(message), True
         return UnavailableError(message, sent=False), True

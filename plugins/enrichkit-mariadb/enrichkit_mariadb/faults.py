@@ -14,7 +14,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
-from enrichkit.plugin import redact
+from enrichkit.plugin import files_exhausted, redact
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -105,7 +105,8 @@ def translate(error: Exception, client_errors: ModuleType, where: str, *secrets:
     if isinstance(cause, OSError):
         # The message has the text of the error number, because asyncio puts the address into `strerror`. Errors of name
         # resolution have negative numbers, for which `os.strerror` has no text.
-        reason = os.strerror(cause.errno) if cause.errno is not None and cause.errno > 0 else cause.strerror or cause
+        known = os.strerror(cause.errno) if cause.errno is not None and cause.errno > 0 else cause.strerror or cause
+        reason = files_exhausted(cause) or known
         misspelt = isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME  # no wait helps then
         kind: type[ConnectorError] = TransientError if misspelt else UnavailableError
         return kind(redact(f"MariaDB at {where} cannot be reached: {reason}.", *secrets))

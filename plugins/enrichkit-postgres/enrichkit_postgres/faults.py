@@ -12,7 +12,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
-from enrichkit.plugin import redact
+from enrichkit.plugin import files_exhausted, redact
 from enrichkit.sql import tls_fault
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _network_error(error: OSError, where: str, secrets: Sequence[str | None]) ->
         return TransientError(
             f"PostgreSQL at {where} did not answer in time. Raise the option timeout, or look at the server."
         )
-    reason = str(error.strerror or error) or type(error).__name__
+    reason = files_exhausted(error) or str(error.strerror or error) or type(error).__name__
     return UnavailableError(redact(f"PostgreSQL at {where} cannot be reached: {reason}.", *secrets))
 
 

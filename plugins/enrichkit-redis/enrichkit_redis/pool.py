@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from enrichkit.errors import ConfigError, ConnectorError, FatalError, TransientError, UnavailableError
-from enrichkit.plugin import RenewedContext, Secret, refuse, revealed, time_limit, tls_context
+from enrichkit.plugin import RenewedContext, Secret, files_exhausted, refuse, revealed, time_limit, tls_context
 
 from .commands import pack
 from .config import Address, RedisConfig, parse_url
@@ -157,6 +157,8 @@ def _connect_error(error: OSError, source: str, timeout: float) -> ConnectorErro
         return FatalError(f"{source} does not speak TLS 1.2 or later with us ({error.reason}). See RedisConfig.url.")
     if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt: no wait helps
         return TransientError(f"{source} cannot be reached: its name has no address.")
+    if (exhausted := files_exhausted(error)) is not None:
+        return UnavailableError(f"{source} cannot be reached: {exhausted}.")
     return UnavailableError(f"{source} cannot be reached ({type(error).__name__}).")
 
 
