@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from enrichkit.local import HttpService
+    from enrichkit.local import HttpService, PostgresServer
 
 pytestmark = pytest.mark.spark
 
@@ -434,6 +434,21 @@ def test_a_table_that_is_not_there_is_found_out_on_the_driver(postgres_dsn: str)
     assert message.startswith("The type of the values of 'postgres' could not be asked: ")
     assert "userz" in message
     assert "Declare" not in message, "which would not help"
+
+
+@pytest.mark.parametrize("how", [{"table": "totals"}, {"query": "SELECT id, score FROM totals WHERE id = ANY($1)"}])
+def test_a_materialised_view_without_data_is_found_out_on_the_driver(
+    postgres_server: PostgresServer, postgres_dsn: str, how: dict[str, str]
+) -> None:
+    view = "CREATE MATERIALIZED VIEW totals AS SELECT 1 AS id, 2 AS score WITH NO DATA"
+    postgres_server.execute(view, postgres_dsn.rpartition("/")[2])
+    message = refusal(lambda: enrich(PostgresConfig(dsn=postgres_dsn, **how), "k"))
+    assert message == (
+        "The type of the values of 'postgres' could not be asked: PostgreSQL at "
+        f'{postgres_server.host}:{postgres_server.port} says: materialized view "totals" has not been populated, '
+        "ObjectNotInPrerequisiteStateError, SQLSTATE 55000. Fill it first: REFRESH MATERIALIZED VIEW, with the name of "
+        "the view."
+    )
 
 
 def test_checking_asks_an_http_service_nothing(http_service: HttpService) -> None:

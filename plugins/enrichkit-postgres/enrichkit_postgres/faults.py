@@ -44,11 +44,15 @@ _UNQUALIFIED = (
 _NAMES = ("42P01", "42883", "42704", "3F000")
 """States whose texts name a missing object and never quote a key, even if a function raised the error."""
 
+_UNFILLED = "has not been populated"
+"""In the text of SQLSTATE 55000 of a materialised view WITH NO DATA, which no wait fills; others of that state pass."""
+
 _ADVICE = {
     "28": "Check the user of PostgresConfig.dsn and set the password, for example password=Secret.env('PGPASSWORD').",
     "28000": "Check the user of PostgresConfig.dsn, and what pg_hba.conf of the server asks of it: a password, TLS, or "
     "a certificate, which PostgresConfig.tls_cert and tls_key name.",
     "3D": "Name an existing database at the end of PostgresConfig.dsn.",
+    _UNFILLED: "Fill it first: REFRESH MATERIALIZED VIEW, with the name of the view.",
     "42601": "PostgresConfig.query must be one SELECT statement, without a semicolon inside.",
     "42501": "Grant SELECT on it to this user, and INSERT and UPDATE if PostgresConfig.writable is True.",
     # The server raises these two errors because it does not replace a character that it cannot convert, in a key or in
@@ -95,10 +99,11 @@ def translate(error: Exception, driver: ModuleType, where: str, *secrets: str | 
 
 def _server_error(error: Any, state: str, where: str, secrets: Sequence[str | None]) -> ConnectorError:
     """Return the error for an error that the server reported with the SQLSTATE *state*."""
-    kind = _class_of(state, str(error.args[0]) if error.args else "")
+    said = str(error.args[0]) if error.args else ""
+    kind = _class_of(state, said)
     shown = kind is not PermanentError and (error.context is None or state in _NAMES)
-    text = f"{redact(str(error.args[0]), *secrets).rstrip('.')}, " if shown and error.args else ""
-    advice = "" if state == POOLER and issubclass(kind, TransientError) else _advice(state)
+    text = f"{redact(said, *secrets).rstrip('.')}, " if shown and error.args else ""
+    advice = "" if state == POOLER and issubclass(kind, TransientError) else _advice(state, said)
     message = f"PostgreSQL at {where} says: {text}{type(error).__name__}, SQLSTATE {state}. {advice}"
     if kind is UnavailableError:
         return UnavailableError(message.rstrip(), busy=state == "53300" or "no more connections" in text)
@@ -154,6 +159,8 @@ def _class_of(state: str, text: str) -> type[FatalError | PermanentError | Trans
     """Return the class for *state* by the longest prefix that matches: 25P03 is transient, although 25 is fatal."""
     if state == POOLER and not text.startswith(_OF_SETTINGS):
         return UnavailableError
+    if _is_unfilled(state, text):
+        return FatalError
     transient = max((len(prefix) for prefix in _TRANSIENT if state.startswith(prefix)), default=0)
     fatal = max((len(prefix) for prefix in _FATAL if state.startswith(prefix)), default=0)
     if fatal > transient:
@@ -163,5 +170,11 @@ def _class_of(state: str, text: str) -> type[FatalError | PermanentError | Trans
     return PermanentError
 
 
-def _advice(state: str) -> str:
+def _is_unfilled(state: str, text: str) -> bool:
+    return state == "55000" and _UNFILLED in text
+
+
+def _advice(state: str, text: str) -> str:
+    if _is_unfilled(state, text):
+        return _ADVICE[_UNFILLED]
     return _ADVICE.get(state) or _ADVICE.get(state[:2], "")

@@ -84,6 +84,25 @@ def test_what_the_server_says_of_itself_is_told_with_advice(state: str) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "advice"),
     [
+        (
+            'materialized view "totals" has not been populated',
+            FatalError,
+            "Fill it first: REFRESH MATERIALIZED VIEW, with the name of the view.",
+        ),
+        ("currval of sequence is not yet defined in this session", TransientError, ""),
+    ],
+)
+def test_a_materialised_view_without_data_is_told_from_what_passes(
+    text: str, kind: type[ConnectorError], advice: str
+) -> None:
+    name = "ObjectNotInPrerequisiteStateError"
+    expected = f"PostgreSQL at db:5432 says: {text}, {name}, SQLSTATE 55000. {advice}".rstrip()
+    assert (kind, expected) == told(of_server("55000", text))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "advice"),
+    [
         ("unsupported startup parameter: search_path", FatalError, PGBOUNCER),
         ("no such database: shop", FatalError, PGBOUNCER),
         ("server login has been failing, try again later (server_login_retry)", UnavailableError, ""),
