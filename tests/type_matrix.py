@@ -273,6 +273,7 @@ POSTGRES = [
     Pair("struct<a:int>", """'{"a": 1}'""", Error("it is of type str"), "jsonb"),
     Pair("array<int>", "'{1,NULL,3}'", [1, None, 3], "int4[]"),
     Pair("array<string>", "'{1}'", Error("it is of type int"), "int4[]"),
+    Pair("array<decimal(20,2)>", "'{1.25,NULL}'", [Decimal("1.25"), None], "numeric[]"),
     Pair("array<decimal(38,18)>", "'{1,NaN}'", Error(_LIMITS), "numeric[]"),
     Pair("string", "'happy'", "happy", "mood"),
     Pair("decimal(8,2)", "1.25", Decimal("1.25"), "price"),
