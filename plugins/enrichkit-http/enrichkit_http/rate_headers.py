@@ -10,6 +10,7 @@ because it must not fail a lookup.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from .faults import asked_wait, header, moment
 if TYPE_CHECKING:
     from pyreqwest.response import Response
 
-__all__ = ["Allowed", "allowed", "report_allowed"]
+__all__ = ["Allowed", "Limit", "allowed", "limit_of", "report_allowed"]
 
 UNITS = ("requests", "tokens")
 EPOCH = 1e9
@@ -42,7 +43,7 @@ class Allowed(NamedTuple):
 
     Attributes:
         remaining: Number of requests or tokens that are left.
-        seconds: Seconds until the limit starts again.
+        seconds: Seconds until the limit starts again; infinite, and never from `allowed`, if the service does not say.
         limit: Number of requests or tokens per period of the limit; None if the service does not announce it.
         unit: `"requests"` or `"tokens"`.
     """
@@ -51,6 +52,17 @@ class Allowed(NamedTuple):
     seconds: float
     limit: float | None
     unit: str = "requests"
+
+
+class Limit(NamedTuple):
+    """
+    The rate limit that caused a response.
+
+    Attributes:
+        wait: Seconds to wait; None if the service does not say how long.
+    """
+
+    wait: float | None
 
 
 def report_allowed(response: Response, report: Callable[..., None] | None) -> None:
@@ -80,21 +92,31 @@ def allowed(get: Callable[[str], str | None], unit: str = "requests") -> Allowed
     >>> allowed({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1500"}.get)
     Allowed(remaining=0.0, seconds=1500.0, limit=None, unit='requests')
     """
-    found = [each for each in (*_structured(get), *_named(get)) if each.unit == unit]
+    found = [each for each in _limits(get) if each.unit == unit and math.isfinite(each.seconds)]
     return min(found, key=lambda each: each.remaining / max(each.seconds, 0.001), default=None)
 
 
-def limit_of(response: Response) -> float | None:
+def limit_of(response: Response) -> Limit | None:
     """
-    Return the seconds to wait if a rate limit caused *response*, a 403, as with GitHub; None for any other 403.
+    Return the rate limit that caused *response*, a 403, as with GitHub; None for any other 403.
 
     https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
     """
     wait = asked_wait(response)
     if wait is not None:
-        return wait
-    left = allowed(partial(header, response))
-    return left.seconds if left is not None and left.remaining <= 0 else None
+        return Limit(wait)
+    used_up = [each.seconds for each in _limits(partial(header, response)) if _is_used_up(each)]
+    return Limit(max(filter(math.isfinite, used_up), default=None)) if used_up else None
+
+
+def _is_used_up(left: Allowed) -> bool:
+    return left.unit == "requests" and left.remaining <= 0
+
+
+def _limits(get: Callable[[str], str | None]) -> Iterator[Allowed]:
+    """Yield all limits in the headers, also those without the time at which they start again."""
+    yield from _structured(get)
+    yield from _named(get)
 
 
 def _structured(get: Callable[[str], str | None]) -> Iterator[Allowed]:
@@ -103,8 +125,8 @@ def _structured(get: Callable[[str], str | None]) -> Iterator[Allowed]:
     if text is None:
         return
     pairs = {name: float(value) for name, value in _PAIR.findall(text) if _is_number(value)}
-    if "remaining" in pairs and "reset" in pairs:
-        yield Allowed(pairs["remaining"], min(pairs["reset"], _LONGEST), pairs.get("limit"))
+    if "remaining" in pairs:
+        yield Allowed(pairs["remaining"], _bounded(pairs.get("reset")), pairs.get("limit"))
         return
     policies = dict(_items(get("ratelimit-policy") or ""))
     for name, parameters in _items(text):
@@ -113,8 +135,8 @@ def _structured(get: Callable[[str], str | None]) -> Iterator[Allowed]:
         seconds = _number(parameters.get("t"))
         seconds = _number(policy.get("w")) if seconds is None else seconds
         of_requests = policy.get("qu", "requests") == "requests" or remaining == 0.0
-        if remaining is not None and seconds is not None and of_requests:
-            yield Allowed(remaining, min(seconds, _LONGEST), limit)
+        if remaining is not None and of_requests:
+            yield Allowed(remaining, _bounded(seconds), limit)
 
 
 def _items(text: str) -> Iterator[tuple[str, dict[str, str]]]:
@@ -132,8 +154,12 @@ def _named(get: Callable[[str], str | None]) -> Iterator[Allowed]:
             if remaining is None:
                 continue
             seconds = _seconds(get(f"{prefix}-reset{unit}") or "", get("date"))
-            if seconds is not None:
-                yield Allowed(remaining, seconds, _number(get(f"{prefix}-limit{unit}")), unit[1:] or "requests")
+            limit = _number(get(f"{prefix}-limit{unit}"))
+            yield Allowed(remaining, _bounded(seconds), limit, unit[1:] or "requests")
+
+
+def _bounded(seconds: float | None) -> float:
+    return math.inf if seconds is None else min(seconds, _LONGEST)
 
 
 def _is_number(text: str) -> bool:

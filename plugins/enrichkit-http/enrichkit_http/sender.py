@@ -293,9 +293,10 @@ class Sender:
         """
         if 403 in self._missing:
             return
-        wait = limit_of(response)
-        if wait is not None:
-            raise self.limited("The service answered 403, with the marks of a rate limit.", retry_after=wait, busy=True)
+        limit = limit_of(response)
+        if limit is not None:
+            text = "The service answered 403, with the marks of a rate limit."
+            raise self.limited(text, retry_after=limit.wait, busy=True)
         self._forbidden += 1
         end = deadline - 0.1
         # An answer or a further 403 ends the wait, and no single event signals both.

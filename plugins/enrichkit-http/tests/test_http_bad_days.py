@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from itertools import pairwise
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -39,6 +41,7 @@ class Service:
     ) -> None:
         self.status, self.closes = status, closes
         self.asked: list[str] = []
+        self.times: list[float] = []
         self.connections = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -75,6 +78,7 @@ class Service:
                 key = head.split(b" ")[1].decode().rpartition("/")[2]
                 status = self.status(key, len(self.asked))
                 self.asked.append(key)
+                self.times.append(monotonic())
                 await asyncio.sleep(0.01)
                 body = f'"v{key}"'.encode()
                 lines = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -128,18 +132,30 @@ def test_a_request_that_must_not_be_repeated_is_not() -> None:
         assert all(row["status"] == "ok" or "may have been carried out" in row["error"] for row in rows)
 
 
-LIMITED = ["Retry-After: 0", "x-ratelimit-remaining: 0\r\nx-ratelimit-reset: 0"]
+LIMITED = [
+    ("Retry-After: 0", 0.0),
+    ("Retry-After: 1", 1.0),
+    ("x-ratelimit-remaining: 0\r\nx-ratelimit-reset: 0", 0.0),
+    ('RateLimit: "a";r=0;t=1', 1.0),
+    ("x-ratelimit-remaining: 0", 0.0),
+    ("ratelimit-remaining: 0", 0.0),
+]
 
 
-@pytest.mark.parametrize("marks", LIMITED)
-def test_a_403_with_the_marks_of_a_rate_limit_is_a_pause(marks: str) -> None:
+@pytest.mark.parametrize(("marks", "wait"), LIMITED)
+@pytest.mark.parametrize("first", [0, 100])
+def test_a_403_with_the_marks_of_a_rate_limit_is_a_pause(marks: str, wait: float, first: int) -> None:
     def status(key: str, before: int) -> str:
-        return f"403 Forbidden\r\n{marks}" if 100 <= before < 130 else "200 OK"
+        return f"403 Forbidden\r\n{marks}" if first <= before < first + 30 else "200 OK"
 
     with Service(status) as service:
-        rows = service.look_up(KEYS[:400])
-        assert [(row["value"], row["status"]) for row in rows] == [(f'"v{key}"', "ok") for key in KEYS[:400]]
+        assert right(KEYS[:400], service.look_up(KEYS[:400]))
         assert len(service.asked) == 430
+        requests: dict[str, list[float]] = {}
+        for key, time in zip(service.asked, service.times, strict=True):
+            requests.setdefault(key, []).append(time)
+        pauses = [later - sooner for times in requests.values() for sooner, later in pairwise(times)]
+        assert min(pauses) > 0.95 * wait
 
 
 @pytest.mark.parametrize("forbidden", [["7"], ["0", "7", "399"], KEYS[100:110]], ids=["one", "three", "ten in a row"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,13 +15,15 @@ from enrichkit_http import HttpConfig
 from enrichkit_http.rate_headers import Allowed, allowed
 
 from enrichkit.driver.planner import make_plan
-from enrichkit.errors import ConfigError
+from enrichkit.errors import ConfigError, FatalError, UnavailableError
 from enrichkit.local import Fault
 from enrichkit.plugin import Call
 from enrichkit.testing import open_connector
 from enrichkit.worker.entry import arrow_batches
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from enrichkit import local
 
 DATE = "Wed, 21 Oct 2026 07:28:00 GMT"
@@ -63,6 +65,40 @@ def test_tokens_are_a_limit_of_their_own() -> None:
     headers |= {"x-ratelimit-limit-tokens": "40000"}
     assert allowed(headers.get, "tokens") == Allowed(900, 360, 40_000, "tokens")
     assert allowed(headers.get) == Allowed(5, 1, None)
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    ("lines", "wait"),
+    [
+        (["x-ratelimit-remaining: 0"], None),
+        (["ratelimit-remaining: 0"], None),
+        (["x-ratelimit-remaining: 0", "x-ratelimit-reset: soon"], None),
+        (["x-ratelimit-remaining-requests: 0"], None),
+        (["RateLimit: limit=100, remaining=0"], None),
+        (['RateLimit: "a";r=0'], None),
+        (['RateLimit: "a";r=0;t=7'], 7.0),
+        (['RateLimit: "s";r=0;t=1, "d";r=0;t=9'], 9.0),
+        (["x-ratelimit-remaining: 0", "ratelimit-remaining: 0", "ratelimit-reset: 5"], 5.0),
+        (["x-ratelimit-remaining: 0", "Retry-After: 3"], 3.0),
+    ],
+)
+def test_a_403_with_nothing_left_is_a_rate_limit(
+    answered: Callable[..., Any], http: Callable[..., bytes], lines: list[str], wait: float | None
+) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        answered(http(b"", *lines, status="403 Forbidden"))
+    assert caught.value.retry_after == wait
+    assert caught.value.busy
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    "line", ["x-ratelimit-remaining: 1", "x-ratelimit-remaining: none", "x-ratelimit-remaining-tokens: 0", "X-A: 0"]
+)
+def test_any_other_403_is_none(answered: Callable[..., Any], http: Callable[..., bytes], line: str) -> None:
+    with pytest.raises(FatalError, match="refuses the credentials"):
+        answered(http(b"", line, status="403 Forbidden"))
 
 
 def test_the_flag_is_a_flag() -> None:
