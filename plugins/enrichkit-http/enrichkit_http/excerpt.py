@@ -57,7 +57,8 @@ def shown(body: bytes, config: HttpConfig, token: Token | None) -> str:
         text = redact(body.decode("utf-8", "replace"), *_secrets(config, token))
     except ConfigError:
         return ""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text[:BYTES]).split())
+    text = text.encode()[:BYTES].decode("utf-8", "ignore")
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def _secrets(config: HttpConfig, token: Token | None) -> Iterator[str | None]:

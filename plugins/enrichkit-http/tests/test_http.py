@@ -982,9 +982,14 @@ def test_after_a_fork_a_client_that_was_used_before_is_refused(
 
 def test_an_error_has_the_beginning_of_the_response(http_service: HttpService, lookup: Lookup) -> None:
     body = b'{"error":\n"no such\x07tenant\xff"}' + b"x" * 1000
-    http_service.script(Fault(match="bad", status=400, body=body), Fault(match="empty", status=410, body=b""))
+    http_service.script(
+        Fault(match="bad", status=400, body=body),
+        Fault(match="empty", status=410, body=b""),
+        Fault(match="wide", status=400, body="x\u20ac".encode() * 1000),
+    )
     said = failure(lambda: lookup(http_service.url + "/{}", "bad")).said
-    assert said == ('{"error": "no such tenant\ufffd"}' + "x" * 300)[:300]
+    assert said == '{"error": "no such tenant\ufffd"}' + "x" * (300 - 30)
+    assert failure(lambda: lookup(http_service.url + "/{}", "wide")).said == "x\u20ac" * 75
     assert str(failure(lambda: lookup(http_service.url + "/{}", "bad"))) == (
         "The service answered 400; a value comes with 200, 201 or 203. If 400 says that the service does not hold the "
         "key, add it to HttpConfig.missing."
