@@ -102,9 +102,10 @@ def status_error(status: int, response: Response, limited: type[UnavailableError
             f"The service answered {status}, a redirect, which is not followed: it could lead keys and credentials "
             "elsewhere. Write the final address into HttpConfig.url."
         )
+    also = ", or set HttpConfig.missing_when='empty'" if status == 204 else ""
     return PermanentError(
         f"The service answered {status}; a value comes with 200, 201 or 203. If {status} says that the service does "
-        "not hold the key, add it to HttpConfig.missing."
+        f"not hold the key, add it to HttpConfig.missing{also}."
     )
 
 

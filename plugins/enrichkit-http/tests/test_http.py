@@ -343,9 +343,10 @@ def test_any_other_status_fails_the_key(http_service: HttpService, lookup: Looku
     http_service.script(Fault(status=status, body=b""))
     error = failure(lambda: lookup(http_service.url + "/{}", "k"))
     assert type(error) is PermanentError
+    also = ", or set HttpConfig.missing_when='empty'" if status == 204 else ""
     assert (
         str(error) == f"The service answered {status}; a value comes with 200, 201 or 203. If {status} says that the "
-        "service does not hold the key, add it to HttpConfig.missing."
+        f"service does not hold the key, add it to HttpConfig.missing{also}."
     )
 
 

@@ -730,6 +730,28 @@ CLIENT = {"token_url": "https://login.example/token", "client_id": "jobs", "clie
             ),
         ),
         (
+            {"url": URL, "missing_when": "null"},
+            "HttpConfig.missing_when is 'null'; it must be 'empty' or None.",
+        ),
+        (
+            {"url": URL, "missing_when": True},
+            "HttpConfig.missing_when is True; it must be 'empty' or None.",
+        ),
+        *(
+            (
+                {"url": URL, "missing_when": "empty", **others},
+                (
+                    f"HttpConfig.missing_when is given with {name}, where an empty response says nothing of one key. "
+                    "Leave one of them out."
+                ),
+            )
+            for name, others in {
+                "bulk": {"url": "https://api.example/", "bulk": True, "method": "POST", "body": {"ids": "{}"}},
+                "raw": {"raw": True},
+                "next_page": {"next_page": "next", "value": "items"},
+            }.items()
+        ),
+        (
             {"url": URL, "returns": " "},
             "HttpConfig.returns is ' '; it must be the DDL of one value, as in 'name string, tier int'.",
         ),

@@ -391,6 +391,21 @@ def test_an_empty_answer_is_a_miss_where_the_config_says_so(
         assert error_of(lambda: answered(http(body, *heads), returns=returns)) == (PermanentError, EMPTY)
 
 
+@pytest.mark.parametrize("returns", ["a int", "string"])
+@pytest.mark.parametrize("missing", [None, (404,), ()], ids=["default", "404", "none"])
+def test_a_204_is_a_miss_where_an_empty_answer_is(
+    answered: Callable[..., Any], returns: str, missing: tuple[int, ...] | None
+) -> None:
+    answer = b"HTTP/1.1 204 No Content\r\n\r\n"
+    assert answered(answer, returns=returns, missing=missing, missing_when="empty") == {}
+    kind, text = error_of(lambda: answered(answer, returns=returns, missing=missing))
+    assert kind is PermanentError
+    assert text == (
+        "The service answered 204; a value comes with 200, 201 or 203. If 204 says that the service does not hold the "
+        "key, add it to HttpConfig.missing, or set HttpConfig.missing_when='empty'."
+    )
+
+
 def test_a_gzip_stream_inside_a_gzip_stream_is_not_json(
     answered: Callable[..., Any], http: Callable[..., bytes]
 ) -> None:
