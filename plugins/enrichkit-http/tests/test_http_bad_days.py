@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from itertools import pairwise
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from enrichkit.errors import FatalError
 from enrichkit.worker.entry import arrow_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
 pytestmark = pytest.mark.service
 
@@ -32,17 +32,19 @@ class Service:
         status: Takes a key and the number of requests before, and returns the status and further lines of the head.
         closes: Takes the number of answers on a connection, and returns the seconds after which the server closes it
             without a word; None: it does not.
+        keep_alive: Seconds after which the server closes an idle connection; None: it keeps it.
     """
 
     def __init__(
         self,
         status: Callable[[str, int], str] = lambda key, before: "200 OK",
         closes: Callable[[int], float | None] = lambda answers: None,
+        keep_alive: float | None = None,
     ) -> None:
-        self.status, self.closes = status, closes
+        self.status, self.closes, self.keep_alive = status, closes, keep_alive
         self.asked: list[str] = []
         self.times: list[float] = []
-        self.connections = 0
+        self.connections = self.closed = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -74,7 +76,8 @@ class Service:
         answers = 0
         try:
             while True:
-                head = await reader.readuntil(b"\r\n\r\n")
+                async with asyncio.timeout(self.keep_alive):
+                    head = await reader.readuntil(b"\r\n\r\n")
                 key = head.split(b" ")[1].decode().rpartition("/")[2]
                 status = self.status(key, len(self.asked))
                 self.asked.append(key)
@@ -89,15 +92,18 @@ class Service:
                 if pause is not None:
                     await asyncio.sleep(pause)
                     return
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             return
         finally:
             writer.close()
+            self.closed += 1
 
-    def look_up(self, keys: list[str], **options: Any) -> list[dict[str, Any]]:
+    def look_up(self, keys: Iterable[str], *more: Iterable[str], **options: Any) -> list[dict[str, Any]]:
+        """Look up *keys*, and then each of *more*, in one task; an iterator is read when Spark would send its rows."""
         config = HttpConfig(url=f"http://127.0.0.1:{self.port}/{{}}", **options.pop("config", {}))
         plan, _ = make_plan(config, 1, spark.StringType(), {"details": True, **options})
-        return [row for array in arrow_batches(pack(plan), [pa.array(keys)]) for row in array.to_pylist()]
+        arrays = (pa.array(list(batch)) for batch in (keys, *more))
+        return [row for array in arrow_batches(pack(plan), arrays) for row in array.to_pylist()]
 
 
 def right(keys: list[str], rows: list[dict[str, Any]]) -> bool:
@@ -122,6 +128,26 @@ def test_a_server_that_hangs_up_without_a_word_costs_no_attempt(closes: Callable
     with Service(closes=closes) as service:
         assert right(KEYS, service.look_up(KEYS))
         assert len(service.asked) <= 2 * len(KEYS)
+
+
+@pytest.mark.parametrize("config", [{}, {"method": "POST", "body": {"id": "{}"}}], ids=["GET", "POST"])
+def test_connections_that_the_server_closes_while_they_are_idle_cost_no_attempt(config: dict[str, Any]) -> None:
+    """Rows that come after the end of the keep-alive find the connections closed; a POST could not be repeated."""
+    before: list[int] = []
+
+    def later() -> Iterator[str]:
+        while len(service.asked) < 100 or service.closed < service.connections:
+            sleep(0.01)
+        sleep(0.2)  # the client sees that they are closed
+        before.append(service.connections)
+        yield from KEYS[100:200]
+
+    with Service(keep_alive=1.0) as service:
+        assert right(KEYS[:200], service.look_up(KEYS[:100], later(), config=config))
+        assert service.asked[100] in KEYS[100:200]
+        assert service.times[100] - service.times[99] > 1.0
+        assert len(service.asked) == 200
+        assert service.connections > before[0]
 
 
 def test_a_request_that_must_not_be_repeated_is_not() -> None:
