@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +13,8 @@ from ..errors import ConfigError
 
 __all__ = ["check_declared"]
 
+_Path = tuple[str, ...]
+"""The names of the fields that lead to a part of a value; the elements of a list have no name of their own."""
 _SAMPLES: tuple[tuple[Any, Any], ...] = (
     (pa.types.is_boolean, True),
     (pa.types.is_integer, 1),
@@ -31,7 +34,8 @@ def check_declared(name: str, declared: pa.DataType, told: pa.DataType) -> None:
     Raise a `ConfigError` if no value of the type *told* fits into *declared*, so that each row would be an error.
 
     The check decodes a sample value of the type *told*, as a worker decodes values. If there is no sample of this type,
-    nothing is raised.
+    nothing is raised. Of structs the fields are compared, and of lists the elements, for which only an empty list or
+    one of nulls would fit. A field that the source does not tell is left out.
 
     Args:
         name: Name of the source, for the message.
@@ -43,25 +47,60 @@ def check_declared(name: str, declared: pa.DataType, told: pa.DataType) -> None:
     Traceback (most recent call last):
     enrichkit.errors.ConfigError: The value of 'users' is declared as int, but it is of type string in the source, and \
 such a value does not fit. Declare string, or leave returns= out.
+    >>> check_declared("users", pa.list_(pa.int32()), pa.list_(pa.string()))
+    Traceback (most recent call last):
+    enrichkit.errors.ConfigError: The value of 'users' is declared as array<int>, but it is of type array<string> in \
+the source, and such a value does not fit. Declare array<string>, or leave returns= out.
     """
+    from ..values.types import spark_name
+
+    for path, one, other in _misfits((), declared, told):
+        what = f"The field {'.'.join(path)!r}" if path else "The value"
+        raise ConfigError(
+            f"{what} of {name!r} is declared as {spark_name(one)}, but it is of type {spark_name(other)} in the "
+            f"source, and such a value does not fit. Declare {spark_name(other)}, or leave returns= out."
+        )
+
+
+def _misfits(path: _Path, declared: pa.DataType, told: pa.DataType) -> Iterator[tuple[_Path, pa.DataType, pa.DataType]]:
+    """Yield the parts at or below *path* that no value fits: their paths, and the types as declared and as told."""
+    if _is_plain_struct(declared) and _is_plain_struct(told):
+        theirs = {field.name: field.type for field in told}
+        for field in declared:
+            if field.name in theirs:
+                yield from _misfits((*path, field.name), field.type, theirs[field.name])
+    elif pa.types.is_list(declared) and pa.types.is_list(told):
+        for below, one, other in _misfits(path, _innermost(declared), _innermost(told)):
+            yield (below, one, other) if below != path else (path, declared, told)
+    elif not _takes(declared, told):
+        yield path, declared, told
+
+
+def _takes(declared: pa.DataType, told: pa.DataType) -> bool:
+    """Return whether a sample of the type *told* fits into *declared*; True if there is no sample."""
     from ..values.rules import rule
     from ..values.scalars import MismatchError
-    from ..values.types import is_variant, spark_name
 
-    pairs = [("The value", declared, told)]
-    if all(pa.types.is_struct(one) and not is_variant(one) for one in (declared, told)):
-        theirs = {field.name: field.type for field in told}
-        pairs = [(f"The field {f.name!r}", f.type, theirs[f.name]) for f in declared if f.name in theirs]
-    for what, one, other in pairs:
-        sample = _sample(other)
-        try:
-            if sample is not None:
-                rule(one, "python")(sample)
-        except MismatchError:
-            raise ConfigError(
-                f"{what} of {name!r} is declared as {spark_name(one)}, but it is of type {spark_name(other)} in the "
-                f"source, and such a value does not fit. Declare {spark_name(other)}, or leave returns= out."
-            ) from None
+    sample = _sample(told)
+    try:
+        if sample is not None:
+            rule(declared, "python")(sample)
+    except MismatchError:
+        return False
+    return True
+
+
+def _is_plain_struct(data_type: pa.DataType) -> bool:
+    from ..values.types import is_variant
+
+    return pa.types.is_struct(data_type) and not is_variant(data_type)
+
+
+def _innermost(data_type: Any) -> pa.DataType:
+    """Return the type of the elements of a list, or of a list of lists: PostgreSQL tells no number of dimensions."""
+    while pa.types.is_list(data_type):
+        data_type = data_type.value_type
+    return data_type
 
 
 def _sample(data_type: pa.DataType) -> Any:

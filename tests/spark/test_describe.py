@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from enrichkit_http import HttpConfig
 from enrichkit_postgres import PostgresConfig
+from enrichkit_sqlite import SqliteConfig
 
 from enrichkit import ConfigError, describe, enrich, register, tiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -88,12 +92,23 @@ def test_a_source_that_cannot_be_asked_says_why_and_shows_no_secret(spark: Spark
 
 
 def test_a_type_that_the_table_does_not_have_is_found_before_the_job(
-    spark: SparkSession, postgres_server: PostgresServer, postgres_dsn: str, request: pytest.FixtureRequest
+    spark: SparkSession,
+    postgres_server: PostgresServer,
+    postgres_dsn: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     """Only where the workers run on this machine: elsewhere the driver leaves the source to them."""
     database = postgres_dsn.rpartition("/")[2]
-    postgres_server.execute("CREATE TABLE folk (id text PRIMARY KEY, name text, born date, score bigint)", database)
-    postgres_server.execute("INSERT INTO folk VALUES ('u1', '7', '2001-02-03', 4)", database)
+    postgres_server.execute(
+        "CREATE TABLE folk (id text PRIMARY KEY, name text, born date, score bigint, tags text[])", database
+    )
+    postgres_server.execute("INSERT INTO folk VALUES ('u1', '7', '2001-02-03', 4, '{a}')", database)
+    lite = tmp_path / "folk.db"
+    with contextlib.closing(sqlite3.connect(lite)) as connection:
+        connection.executescript(
+            "CREATE TABLE folk (id TEXT PRIMARY KEY, name TEXT, tags TEXT); INSERT INTO folk VALUES ('u1', '7', '[1]')"
+        )
     frame = spark.createDataFrame([("u1",)], "user_id string")
     config = PostgresConfig(dsn=postgres_dsn, table="folk", columns=("name", "born"))
     one = PostgresConfig(dsn=postgres_dsn, table="folk", columns=("name",))
@@ -114,6 +129,14 @@ def test_a_type_that_the_table_does_not_have_is_found_before_the_job(
                 "does not fit. Declare string, or leave returns= out."
             ),
         ),
+        (
+            PostgresConfig(dsn=postgres_dsn, table="folk", columns=("name", "tags")),
+            "name string, tags array<int>",
+            (
+                "The field 'tags' of 'postgres' is declared as array<int>, but it is of type array<string> in the "
+                "source, and such a value does not fit. Declare array<string>, or leave returns= out."
+            ),
+        ),
     ):
         if request.config.getoption("--connect"):
             with pytest.raises(Exception, match=r"does not fit the declared type "):
@@ -124,6 +147,9 @@ def test_a_type_that_the_table_does_not_have_is_found_before_the_job(
             assert str(caught.value) == text
     scores = PostgresConfig(dsn=postgres_dsn, table="folk", columns=("score",))
     assert [(4,)] == frame.select(enrich(scores, "user_id", returns="int")).collect()  # a bigint may be an int
+    tags = SqliteConfig(path=str(lite), table="folk", columns=("tags",))
+    found = frame.select(enrich(tags, "user_id", returns="array<int>")).collect()
+    assert [([1],)] == found  # SQLite has no arrays, so a text may be one, as JSON
 
 
 def test_a_declared_type_needs_no_source(spark: SparkSession) -> None:
