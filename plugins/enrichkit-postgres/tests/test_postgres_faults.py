@@ -24,6 +24,10 @@ UNQUALIFIED = (
     "The search_path of enrichkit's sessions is 'public, pg_temp', whatever that of the role is: write the schema in "
     "query, view or function, or name another in PostgresConfig.settings, as in settings={'search_path': 'app'}."
 )
+UNDEFINED = (
+    "A setting that the database reads is named in PostgresConfig.settings, as in settings={'app.tenant': 'acme'}; for "
+    f"a type or another object: {UNQUALIFIED}"
+)
 SLOW = "The statement ran longer than the lookup may take: give the key an index, or raise the option timeout."
 
 
@@ -56,6 +60,7 @@ OF_ITSELF = {
         "Grant SELECT on it to this user, and INSERT and UPDATE if PostgresConfig.writable is True.",
     ),
     "42601": ("PostgresSyntaxError", FatalError, ONE_SELECT),
+    "42704": ("UndefinedObjectError", FatalError, UNDEFINED),
     "42P01": ("UndefinedTableError", FatalError, UNQUALIFIED),
     "42883": ("UndefinedFunctionError", FatalError, UNQUALIFIED),
     "3F000": ("InvalidSchemaNameError", FatalError, UNQUALIFIED),
