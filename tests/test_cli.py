@@ -399,7 +399,6 @@ def test_check_ends_with_one_when_a_key_has_no_answer(redis_source: str) -> None
 
 
 @pytest.mark.service
-@pytest.mark.service
 @pytest.mark.parametrize("status", [400, 403, 429, 500, 502, 503, 504])
 def test_check_shows_what_the_service_said(http_service: local.HttpService, folder: Path, status: int) -> None:
     http_service.script(local.Fault(status=status, body=b'{"error": "quota of tenant 7 is used up"}'))
