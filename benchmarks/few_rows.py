@@ -78,6 +78,10 @@ def measure(spark: SparkSession, rounds: int, *, connect: bool) -> dict[str, lis
         uses: dict[str, Callable[[], tuple[float, float, float]]] = {
             "show(5)": lambda: few(lambda: rows.show(5)),
             "select(...).head(5)": lambda: few(lambda: rows.select("profile.*").head(5)),
+            "where(...).limit(5).collect()": lambda: few(
+                lambda: rows.where("profile.name is not null").limit(5).collect()
+            ),
+            "isEmpty()": lambda: few(rows.isEmpty),
             PLAIN: lambda: few(lambda: plain.show(5)),
             "cancel": cancelled,
         }
