@@ -29,7 +29,7 @@ __all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "RetryBudget", "asked_pause", "
 
 RETRY_AFTER_MAX = 60.0
 """
-Longest Retry-After that is honoured, in seconds, unless a run's `stall_timeout` is longer; botocore clamps likewise.
+Longest Retry-After that is honoured beyond a run's `stall_timeout`, in seconds; botocore clamps likewise.
 """
 BACKGROUND_SHARE = 4
 """Background calls may take one in this many slots: one slot if there are fewer, and none if there is only one."""
@@ -39,13 +39,14 @@ TOGETHER = 0.01
 
 def asked_pause(retry_after: float | None, stall_timeout: float = RETRY_AFTER_MAX) -> float | None:
     """
-    Return *retry_after*, clamped to at most a minute or *stall_timeout*, whichever is longer.
+    Return *retry_after* if it is at most *stall_timeout*, else at most a minute, after which the source is asked again.
 
     The result is None if the source asks for no pause, or for a pause of NaN seconds.
     """
     if retry_after is None or retry_after != retry_after:  # a NaN is not equal to itself
         return None
-    return min(max(retry_after, 0.0), max(RETRY_AFTER_MAX, stall_timeout))
+    seconds = max(retry_after, 0.0)
+    return seconds if seconds <= stall_timeout else min(seconds, RETRY_AFTER_MAX)
 
 
 def background_slots(capacity: int) -> int:
@@ -292,7 +293,7 @@ class Gate:
         return call.accepts != self.breaker.accepts or (_busy(error) and in_flight > 0)
 
     def pause(self, now: float, seconds: float) -> None:
-        """Let no call leave for *seconds*, at most a minute or `patience`, because the source asked for it."""
+        """Let no call leave for *seconds*, or for a minute if they are more than `patience`, as the source asked."""
         if (pause := asked_pause(seconds, self.patience)) is not None:
             self.asked = now, now + pause
             if pause >= Breaker.PERIOD:

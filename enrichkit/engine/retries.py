@@ -309,8 +309,8 @@ def backoff(
     Return the seconds to wait after the *failures*-th failure of a key, 1 or more.
 
     Full jitter after "Exponential Backoff And Jitter" (AWS Architecture Blog). A Retry-After of the source is a lower
-    bound, clamped to a minute or *stall_timeout*, whichever is longer; a Retry-After that is not a number is ignored.
-    `explain` uses this function, too.
+    bound; beyond *stall_timeout* it counts as at most a minute, and one that is not a number is ignored. `explain` uses
+    this function, too.
     """
     wait = min(retry.wait_max, retry.wait * retry.factor ** (failures - 1))
     if retry.jitter == "full":

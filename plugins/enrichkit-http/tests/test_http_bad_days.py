@@ -13,6 +13,7 @@ import pytest
 from enrichkit_http import HttpConfig
 from pyspark.sql import types as spark
 
+from enrichkit import local
 from enrichkit.driver.pickling import pack
 from enrichkit.driver.planner import make_plan
 from enrichkit.errors import FatalError
@@ -22,7 +23,6 @@ from enrichkit.worker.entry import arrow_batches
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
 
-    from enrichkit.local import HttpService
 
 pytestmark = pytest.mark.service
 
@@ -217,15 +217,18 @@ def test_credentials_that_expire_fail_the_task() -> None:
         assert len(service.asked) < 300
 
 
-def test_a_key_of_each_task_that_is_never_answered_costs_no_other_key_its_value(http_service: HttpService) -> None:
-    """Task after task in one process, and so on one engine."""
-    http_service.script(Fault(match="hangs", hang=True), log=True)
-    config = HttpConfig(url=http_service.url + "/{}", value="key")
-    plan, _ = make_plan(config, 1, spark.StringType(), {"details": True, "timeout": 1.0, "on_timeout": "null"})
-    packed = pack(plan)
-    for task in range(5):
-        keys = [f"hangs{task}", *(f"{task}-{number}" for number in range(100))]
-        first, *others = (row for array in arrow_batches(packed, [pa.array(keys)]) for row in array.to_pylist())
-        assert (first["value"], first["status"]) == (None, "timeout")
-        assert [(row["value"], row["status"], row["attempts"]) for row in others] == [(k, "ok", 1) for k in keys[1:]]
-    assert len(http_service.log()) == 505
+def test_a_key_of_each_task_that_is_never_answered_costs_no_other_key_its_value() -> None:
+    """Task after task in one process, and so on one engine; the service is its own, for its calls go on for a while."""
+    with local.http() as service:
+        service.script(Fault(match="hangs", hang=True), log=True)
+        config = HttpConfig(url=service.url + "/{}", value="key")
+        plan, _ = make_plan(config, 1, spark.StringType(), {"details": True, "timeout": 4.0, "on_timeout": "null"})
+        packed = pack(plan)
+        for task in range(5):
+            keys = [f"hangs{task}", *(f"{task}-{number}" for number in range(100))]
+            first, *others = (row for array in arrow_batches(packed, [pa.array(keys)]) for row in array.to_pylist())
+            assert (first["value"], first["status"]) == (None, "timeout")
+            assert [(row["value"], row["status"], row["attempts"]) for row in others] == [
+                (k, "ok", 1) for k in keys[1:]
+            ]
+        assert len(service.log()) == 505
