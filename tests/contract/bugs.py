@@ -451,12 +451,30 @@ class ReusesTheLine(SampleConnector):
             return await super().exchange(line, request)
         except asyncio.CancelledError:
             if self.patient:
-                self.idle.append(line)
+                self.give_back(line)
             raise
 
     def drop(self, line: Line) -> None:
         if not self.patient or line.writer.is_closing() or line.reader.at_eof():
             super().drop(line)
+
+
+@caught_by("the_answer_to_a_cancelled_call_goes_to_nobody")
+class ReusesTheLineLater(ReusesTheLine):
+    """A pool that opens all its connections at once, and lends each in its turn, as that of aiomcache."""
+
+    async def open(self) -> None:
+        await super().open()
+        self.opening = asyncio.Lock()
+
+    async def connect(self) -> Line:
+        async with self.opening:
+            while not self.idle and len(self.lines or ()) < self.capacity - 1:
+                self.give_back(await super().connect())
+            return self.idle.pop() if self.idle else await super().connect()
+
+    def give_back(self, line: Line) -> None:
+        self.idle.insert(0, line)
 
 
 @caught_by("cancelled_calls_give_their_places_back")

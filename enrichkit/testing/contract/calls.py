@@ -163,12 +163,13 @@ class CallChecks(Fixtures):
                 [task] = network.start_all([network.keys[n % 2]], timeout=GRACE)
                 network.cancel(task)
             right = network.expected([network.keys[2]])
-            got = network.values(network.fetch_until_recovered([network.keys[2]]))
-            assert right == got, (
-                f"The call after a cancelled call for the key {short(network.keys[n % 2])} must return the value of "
-                f"its own key; it returned {told(right, got)}. Close the connection of a cancelled call, or read its "
-                "answer, before another call uses it."
-            )
+            for _ in range(2 * network.capacity):  # a pool may lend all its other connections first
+                got = network.values(network.fetch_until_recovered([network.keys[2]]))
+                assert right == got, (
+                    f"Each call after a cancelled call for the key {short(network.keys[n % 2])} must return the value "
+                    f"of its own key; one returned {told(right, got)}. Close the connection of a cancelled call, or "
+                    "read its answer, before another call uses it."
+                )
 
     @needs_network
     def test_cancelled_calls_give_their_places_back(self, network: Network) -> None:
