@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from enrichkit_http import HttpConfig
+from pyspark.sql.types import StringType, StructField, StructType
 
-from enrichkit.errors import PermanentError
+from enrichkit.driver.pickling import pack
+from enrichkit.driver.planner import make_plan
+from enrichkit.errors import ConfigError, PermanentError
 from enrichkit.interface import Absent, Answers, Failure
 from enrichkit.values.first_answers import ENOUGH, FirstAnswers
+from enrichkit.worker.entry import arrow_batches
+
+if TYPE_CHECKING:
+    from enrichkit import local
 
 TEXT, INT = pa.string(), pa.int32()
 
@@ -165,3 +173,50 @@ def test_a_source_whose_answers_are_no_objects_is_not_looked_at_for_ever() -> No
         first.see(keyed([7] * 20))
         calls += 1
     assert calls == 10
+
+
+# --- a job that takes a few rows of a task, through the worker without Spark
+
+
+def rows_of(answers: Sequence[dict[str, Any]], rows: int, http_service: local.HttpService) -> Iterator[dict[str, Any]]:
+    """Look up *rows* keys, of which the first have *answers* and the others are unknown; yield rows as they leave."""
+    documents = {f"k{number}": answer for number, answer in enumerate(answers)}
+    http_service.seed(documents)
+    config = HttpConfig(url=f"{http_service.url}/{uuid.uuid4().int}/{{}}", missing=(404,))
+    fields = StructType([StructField("name", StringType()), StructField("town", StringType())])
+    plan, _ = make_plan(config, 1, fields, {})
+    keys = [f"k{number}" if number < len(answers) else f"missing{number}" for number in range(rows)]
+    for array in arrow_batches(pack(plan), [pa.array(keys)]):
+        yield from array.to_pylist()
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    ("count", "which"), [(10, "the answers of this task (10 in all)"), (500, "the first 20 answers of this task")]
+)
+def test_no_row_leaves_before_a_declared_field_was_seen(
+    count: int, which: str, http_service: local.HttpService
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        next(rows_of([{"name": "Ann", "city": "Bergen"}] * count, count, http_service))
+    assert str(caught.value) == (
+        f"http: none of {which} has the declared field 'town', so it would be null in every row. They have 'name', "
+        "'city'. Correct returns=, or set absent_fields='null' if that is right."
+    )
+
+
+@pytest.mark.service
+def test_rows_leave_in_their_order_once_the_field_was_seen(http_service: local.HttpService) -> None:
+    answers: list[dict[str, Any]] = [{"name": f"n{number}"} for number in range(15)]
+    answers += [{"name": f"n{number}", "town": "Bergen"} for number in range(15, 40)]
+    found = list(rows_of(answers, 40, http_service))
+    assert found == [{"town": None, **answer} for answer in answers]
+
+
+@pytest.mark.service
+def test_rows_do_not_wait_for_ever_for_an_answer_that_tells(http_service: local.HttpService) -> None:
+    """Where nearly all keys are missing, only the first rows are kept back; the task fails at its end, as before."""
+    rows = rows_of([{"name": "Ann"}] * 3, 5_000, http_service)
+    assert next(rows) == {"name": "Ann", "town": None}
+    with pytest.raises(ConfigError, match=r"none of the answers of this task \(3 in all\) has"):
+        list(rows)

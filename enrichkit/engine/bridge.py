@@ -13,6 +13,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,6 +47,7 @@ LAG_FAIL_TIMEOUTS = 3.0
 FROZEN = 4.0
 SLICES_PER_WINDOW = 8
 SLICES_PER_WINDOW_BYTES = 16
+DOUBTED = 1000  # rows
 
 NOTHING = Part(Outcomes([], 0), None, 0, 0)
 """Yielded when no part is ready, so that the caller can flush the rows that it holds, or yield an empty batch."""
@@ -173,7 +175,7 @@ class Bridge:
         """
         ended: BaseException | None = None
         try:
-            for part in self._parts(slices):
+            for part in self._when_sure(self._parts(slices)):
                 self._clock.enter(Phase.OUTPUT)
                 yield part
                 del part  # its values may be many, and the next part may take long to come
@@ -185,6 +187,27 @@ class Bridge:
             self._loop.post(self._close)
             if self.observed is not None:
                 self.observed.end(self._loop, ended)
+
+    def _when_sure(self, parts: Iterator[Part]) -> Iterator[Part]:
+        """
+        Yield *parts*, but keep them back while a declared field was absent from all answers so far.
+
+        A job that wants a few rows, such as `show(5)`, would otherwise show nulls and end before enough answers are
+        there to tell that the name of the field is wrong. Most rows may have no answer that tells anything, so only
+        the first `DOUBTED` rows wait.
+        """
+        kept: deque[Part] = deque()
+        rows = 0
+        for part in parts:
+            if part is NOTHING:
+                yield part
+            else:
+                rows += part.rows
+                kept.append(part)
+            del part
+            while kept and (rows > DOUBTED or not self.run.doubtful):
+                yield kept.popleft()
+        yield from kept
 
     def _parts(self, slices: Iterable[Outcomes | Mark]) -> Iterator[Part]:
         window, loop = self._window, self._loop

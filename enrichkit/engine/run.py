@@ -309,6 +309,7 @@ class Run:
         self.failed_in_a_row = 0
         self.healthy = 0
         self.first_answers = first_answers
+        self.doubtful = False  # whether a declared field was absent from all answers so far
         self.looks_up = looks_up
         self.found_none = True
         self.stale_since: float | None = None
@@ -496,10 +497,12 @@ class Run:
 
     def look_at_first(self, answers: Any) -> None:
         """Check the first *answers* of the task until enough were seen; fail the task if they lack a declared field."""
-        if self.first_answers is not None and isinstance(answers, Mapping):
-            error = self.first_answers.see(answers)
-            if self.first_answers.done:
+        first = self.first_answers
+        if first is not None and isinstance(answers, Mapping):
+            error = first.see(answers)
+            if first.done:
                 self.first_answers = None
+            self.doubtful = not first.done and first.verdict() is not None
             if error is not None:
                 self.fail(error)
 
