@@ -277,7 +277,9 @@ class Options:
         details: Whether to return `struct<value, status, error, attempts, latency, origin>` instead of the value.
         absent_fields: What happens when a declared field, or the path in the config, is absent from all of the first 20
             answers of a task, or from all answers of a smaller task: `"fail"` (the task fails, because the name is
-            probably misspelt), or `"null"`. A field that other answers have is null where it is absent, in any case.
+            probably misspelt), or `"null"`. While no answer has the field, the first 1,000 rows of a task wait for more
+            answers, so that `show(5)` fails, too. A field that other answers have is null where it is absent, in any
+            case.
         show_keys: Whether messages show keys instead of hashes of keys.
         deterministic: Whether Spark may move and repeat the expression, as join conditions and aggregates require.
         carrier: Format between Spark and the worker: `"arrow"`, `"pandas"`, or `"auto"`, which is Arrow where PySpark

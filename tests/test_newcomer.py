@@ -19,17 +19,22 @@ PROGRAMS = ("sh", "env", "cat", "ls", "chmod", "mkdir", "rm", "python3")
 pytestmark = pytest.mark.slow  # each starts a Spark of its own
 
 
-def run(code: str, folder: Path) -> str:
-    """Run *code* as a file in *folder* with the Python of this environment, and return what it printed."""
+def pasted(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run *code* as a file in *folder* with the Python of this environment."""
     (folder / "job.py").write_text(code)
     (folder / "bin").mkdir()
     for program in PROGRAMS:
         (folder / "bin" / program).symlink_to(f"/usr/bin/{program}")
     passed = {name: value for name, value in os.environ.items() if name.upper().endswith(("_INDEX_URL", "_PROXY"))}
     environment = {**passed, "HOME": os.environ.get("HOME", str(folder)), "PATH": str(folder / "bin")}
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "job.py"], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
+
+
+def run(code: str, folder: Path) -> str:
+    """Run *code* likewise, and return what it printed."""
+    done = pasted(code, folder)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -50,3 +55,25 @@ def test_the_blocks_of_the_quickstart_run_one_after_the_other_in_one_file(tmp_pa
         if block.output is not None:
             expected = block.output.split()
             assert any(printed[at : at + len(expected)] == expected for at in range(len(printed)))
+
+
+MISTAKES = """
+from enrichkit import enrich, local
+from enrichkit_http import HttpConfig
+
+with local.spark() as spark, local.http() as service:
+    users = spark.range(40).selectExpr("concat('missing', id) AS user_id")
+    users.select(enrich(HttpConfig(url=service.url + "/users/{}"), "user_id")).collect()
+    service.script(local.Fault(status=410))
+    users.select(enrich(HttpConfig(url=service.url + "/{}"), "user_id")).collect()
+"""
+
+
+def test_a_newcomer_sees_the_warnings_of_workers_and_the_message_of_an_error(tmp_path: Path) -> None:
+    done = pasted(MISTAKES, tmp_path)
+    assert done.returncode == 1
+    assert "http: the source holds none of the " in done.stderr
+    error = done.stderr.rpartition("PythonException: ")[2]
+    assert error.strip(), done.stderr
+    assert "The service answered 410" in error
+    assert "str() failed" not in done.stderr

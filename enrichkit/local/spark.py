@@ -21,6 +21,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..worker.log import LOG_FILE
+from .copied import copied_to_stderr
 from .java import java_home, java_version
 from .process import LocalServerError, announce, start, start_on_free_port, stop, temp_dir, wait_until_ready
 
@@ -46,7 +48,7 @@ def spark(
     connect: bool = False, master: str = "local[2]", python: str = sys.executable, **conf: str
 ) -> Iterator[SparkSession]:
     """
-    Run Spark and yield a session.
+    Run Spark and yield a session. Warnings of enrichkit on the workers appear on stderr.
 
     A classic session needs the packages of `enrichkit[spark]`, a Spark Connect session needs those of
     `enrichkit[connect]`.
@@ -74,7 +76,8 @@ def spark(
             **{name.replace("__", "."): value for name, value in conf.items()},
         }
         start_session = _connect if connect else _classic
-        with start_session(settings, env, folder) as session:
+        log = folder / "workers.log"  # the log of the JVM has what workers write to stderr, and much else
+        with copied_to_stderr(log), start_session(settings, {**env, LOG_FILE: str(log)}, folder) as session:
             kind = "Spark Connect" if connect else "Spark"
             java = java_version(Path(env["JAVA_HOME"]))
             announce(f"{kind} {session.version} ({master}) on Java {java}, ready in {time.monotonic() - began:.1f} s")
@@ -170,8 +173,9 @@ def _classic(settings: Mapping[str, str], env: Mapping[str, str], folder: Path) 
         try:
             yield session
         except PySparkException as error:
-            # PySpark gets the error's message from the JVM, which has ended by the time the error is printed.
-            error.add_note(str(error))
+            # PySpark asks the JVM for the error's message, and the JVM has ended by the time the error is printed.
+            kind, said = type(error), str(error)
+            error.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__str__": lambda _: said})
             raise
         finally:
             session.stop()

@@ -19,6 +19,7 @@ from ..engine.bridge import NOTHING
 from ..interface import check_key_parts
 from ..outcome import Outcomes
 from .assemble import columns_of
+from .log import log_to_file
 from .task import begin, key_slices
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 
 __all__ = ["arrow_batches", "frame_batches", "pandas_batches", "sql_batches"]
+
+log_to_file()
 
 
 def arrow_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[pa.Array[Any]]:
