@@ -406,8 +406,8 @@ def test_check_shows_what_the_service_said(http_service: local.HttpService, fold
         f"[sources.web]\ntype = 'http'\nurl = '{http_service.url}/{{}}'\nreturns = 'string'\n"
     )
     text = unfolded(run("check", "web", "k", "-o", "retry=none", code=1).output)
-    assert f"The service answered {status}" in text
-    assert "quota of tenant 7 is used up" in text
+    said = re.escape('(the source said: {"error": "quota of tenant 7 is used up"})')
+    assert re.search(rf"Error: The service answered {status}([:;] .*)? {said}\s*$", text), text
 
 
 @pytest.mark.service

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +24,7 @@ from enrichkit.driver.planner import make_plan
 from enrichkit.errors import UnknownOptionError
 from enrichkit.options import Options
 from enrichkit.sources import config as sources
+from enrichkit.sources.registry import FIRST_PARTY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,16 +46,20 @@ def test_a_misspelt_field_of_a_config_is_named_with_the_closest_one() -> None:
     assert refusal(lambda: ShelfConfig(pth="/a")) == (  # type: ignore[call-arg]
         "ShelfConfig has no field 'pth'. Did you mean 'path'? Its fields: path, depth, returns."
     )
-    assert refusal(lambda: HttpConfig(urll="http://127.0.0.1/{}")).startswith(  # type: ignore[call-arg]
-        "HttpConfig has no field 'urll'. Did you mean 'url'? Its fields: url, method, "
+    names = [each.name for each in fields(HttpConfig) if each.name != "returns"]
+    assert refusal(lambda: HttpConfig(urll="http://127.0.0.1/{}")) == (  # type: ignore[call-arg]
+        f"HttpConfig has no field 'urll'. Did you mean 'url'? Its fields: {', '.join(names)}, returns."
     )
     with pytest.raises(TypeError, match="path"):
         ShelfConfig()  # type: ignore[call-arg]
 
 
 def test_explain_knows_its_own_arguments() -> None:
-    assert refusal(lambda: explain(HttpConfig(url="http://127.0.0.1/{}"), key=10)).startswith(  # type: ignore[call-arg]
-        "explain() has no option 'key'. Did you mean 'keys'? Options: keys, rows, task_slots, "
+    own = ("keys", "rows", "task_slots", "expressions", "latency", "returns")
+    of_enrich = [each.name for each in fields(Options) if each.name != "ordered"]
+    assert refusal(lambda: explain(HttpConfig(url="http://127.0.0.1/{}"), key=10)) == (  # type: ignore[call-arg]
+        f"explain() has no option 'key'. Did you mean 'keys'? Options: {', '.join([*own, *of_enrich])}. What concerns "
+        "the source belongs to its config."
     )
 
 
@@ -108,7 +113,11 @@ def test_more_keys_per_request_lead_to_bulk() -> None:
 def test_a_registered_source_is_suggested_for_a_misspelt_one(fresh_registry: None) -> None:
     register("users", HttpConfig(url="http://127.0.0.1/{}"))
     text = refusal(lambda: explain("usres"), UnknownConnectorError)
-    assert text.startswith("No connector is named 'usres'. Did you mean 'users'? Installed or registered: ")
+    known = ", ".join(map(repr, sorted([*FIRST_PARTY, "users"])))
+    assert text == (
+        f"No connector is named 'usres'. Did you mean 'users'? Installed or registered: {known}. Install a plugin, or "
+        "call enrichkit.register('usres', config)."
+    )
 
 
 @pytest.mark.parametrize(
