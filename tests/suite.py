@@ -29,14 +29,14 @@ RESULTS = ROOT / ".results"
 
 PARTS = {
     "rest": ("--part", "rest"),
-    "plugins": ("--part", "plugins"),
     "spark": ("--part", "spark"),
     "connect": ("--connect",),
     "waits": ("--part", "waits"),
+    "plugins": ("--part", "plugins"),
 }
 AFTER = {"plugins": "waits", "connect": "spark"}
 """
-The part after which another begins, so that three processes run almost to the end, one of them with a Spark session.
+The part after which another of `PARTS` begins, so that three processes run almost to the end, one of them with a Spark session.
 Classic Spark and Spark Connect cannot share a process.
 """
 
