@@ -36,8 +36,8 @@ PARTS = {
 }
 AFTER = {"plugins": "waits", "connect": "spark"}
 """
-The part after which another of `PARTS` begins, so that three processes run almost to the end, one of them with a Spark session.
-Classic Spark and Spark Connect cannot share a process.
+The part after which another of `PARTS` begins, so that three processes run almost to the end, one of them with a Spark
+session. Classic Spark and Spark Connect cannot share a process.
 """
 
 GATE = "not more and not cluster"

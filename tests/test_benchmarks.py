@@ -327,8 +327,8 @@ def test_the_readme_quotes_rounded_figures_of_committed_tables() -> None:
 
 def test_the_readme_is_at_most_two_screens_of_prose_and_code() -> None:
     text = (report.ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 130
-    assert len(text.split()) <= 900
+    assert len(text.splitlines()) <= 95
+    assert len(text.split()) <= 800
 
 
 RESULT = """\

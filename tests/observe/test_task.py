@@ -344,11 +344,11 @@ def test_what_has_ended_takes_the_place_of_what_runs() -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_reports_that_could_not_be_sent_take_no_more_room_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    pushing, go_on = threading.Event(), threading.Event()
+    pushing, go_on = threading.Event(), threading.Semaphore(0)
 
     def refused(*_: Any) -> None:
         pushing.set()
-        assert go_on.wait(60.0)
+        assert go_on.acquire(timeout=60.0)
         raise OSError("refused")
 
     with deaf("nobody") as address:
@@ -358,9 +358,10 @@ def test_reports_that_could_not_be_sent_take_no_more_room_than_others(monkeypatc
         assert pushing.wait(60.0)
         process.put([{"id": f"last-{n}", "state": "ok"} for n in range(WAITING_MAX - 500)])
         pushing.clear()
-        go_on.set()
+        go_on.release()
         assert pushing.wait(60.0), "it is tried again"
         waiting = process._reports.keys() | process._under_way
+        go_on.release(1000)
         assert len(waiting) == WAITING_MAX
         assert sum(each.startswith("last-") for each in waiting) == WAITING_MAX - 500
 
