@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import pickle
+import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -146,6 +147,43 @@ def test_what_it_raises_means_what_it_means_for_a_connector(worker: Worker) -> N
 
     with pytest.raises(FatalError, match="no such table"):
         outcomes(worker, ["a"], on_error="null")
+
+
+NAMES = {"u1": "Ann"}
+
+
+async def asynchronous(key: str) -> str:
+    return NAMES[key]
+
+
+def blocking(key: str) -> str:
+    return NAMES[key]
+
+
+async def of_many(keys: Sequence[str]) -> dict[str, str]:
+    return {key: NAMES[key] for key in keys}
+
+
+@pytest.mark.filterwarnings("ignore:@connector.*no async function")
+@pytest.mark.parametrize("show_keys", [False, True])
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [(asynchronous, {}), (blocking, {}), (of_many, {"batch_size": 10})],
+    ids=["asynchronous", "blocking", "of_many"],
+)
+def test_a_bug_of_the_function_is_shown_with_its_line(
+    worker: Worker, function: Any, options: dict[str, int], show_keys: bool
+) -> None:
+    connector("geo", returns=STRING, **options)(function)
+    good, bad = outcomes(worker, ["u1", "u2"], retry=None, show_keys=show_keys)
+    assert (good["value"], good["status"], bad["status"]) == ("Ann", "ok", "error")
+    line = function.__code__.co_firstlineno + 1
+    source = "return {key: NAMES[key] for key in keys}" if function is of_many else "return NAMES[key]"
+    place = f"test_function_connector.py, line {line}, in {function.__name__}: {source}"
+    if function is of_many and sys.version_info < (3, 12):  # from then on a comprehension is no frame of its own
+        place += f"; test_function_connector.py, line {line}, in <dictcomp>: {source}"
+    text = "KeyError: 'u2'" if show_keys else "KeyError"
+    assert bad["error"] == f"PermanentError: the connector raised {text} at {place}"
 
 
 def test_a_group_of_keys_is_halved_until_the_poisoned_one_is_found(worker: Worker) -> None:
