@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -20,7 +21,7 @@ from .faults import INT, assert_good
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .sparkless import Worker
+    from .sparkless import Row, Worker
 
 pytestmark = pytest.mark.service
 
@@ -33,10 +34,18 @@ EACH = pytest.mark.parametrize(
 
 
 class Crowded(NamedTuple):
-    """The config of a source, and a function that asks its server for the ids of the connections of the config."""
+    """
+    A source on a server with little room.
+
+    Attributes:
+        config: Config of the source.
+        connections: Ask the server for the ids of the connections of the config.
+        let_in: Set how many connections of the config the server takes.
+    """
 
     config: Any
     connections: Callable[[], set[Any]]
+    let_in: Callable[[int], object]
 
 
 @pytest.fixture
@@ -46,13 +55,15 @@ def crowded(request: pytest.FixtureRequest) -> Iterator[Crowded]:
     if request.param == "redis":
         with redis.Redis.from_url(request.getfixturevalue("redis_url")) as client:
             client.mset({f"k{n}": n for n in KEYS})
-            client.config_set("maxclients", client.info("clients")["connected_clients"] + ROOM)
             others = {each["id"] for each in client.client_list()}
+            crowded = Crowded(
+                RedisConfig(url=request.getfixturevalue("redis_url"), key="k{}"),
+                lambda: {each["id"] for each in client.client_list()} - others,
+                lambda room: client.config_set("maxclients", len(others) + room),
+            )
+            crowded.let_in(ROOM)
             try:
-                yield Crowded(
-                    RedisConfig(url=request.getfixturevalue("redis_url"), key="k{}"),
-                    lambda: {each["id"] for each in client.client_list()} - others,
-                )
+                yield crowded
             finally:
                 client.config_set("maxclients", 10_000)
     elif request.param == "postgres":
@@ -65,6 +76,7 @@ def crowded(request: pytest.FixtureRequest) -> Iterator[Crowded]:
         yield Crowded(
             PostgresConfig(dsn=dsn.replace("postgres@", f"{user}@"), table="t"),
             lambda: {*server.execute(f"SELECT pid FROM pg_stat_activity WHERE usename = '{user}'").split()},
+            lambda room: server.execute(f"ALTER ROLE {user} CONNECTION LIMIT {room}"),
         )
     else:
         from enrichkit_mariadb import MariadbConfig
@@ -82,6 +94,7 @@ def crowded(request: pytest.FixtureRequest) -> Iterator[Crowded]:
                 lambda: {
                     *server.execute(f"SELECT id FROM information_schema.processlist WHERE user = '{user}'").split()
                 },
+                lambda room: server.execute(f"ALTER USER {user}@'%' WITH MAX_USER_CONNECTIONS {room}"),
             )
 
 
@@ -98,7 +111,7 @@ def test_connections_that_an_earlier_job_has_left_idle_make_room_for_the_next_on
     crowded: Crowded, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job with another `batch_size` has connections of its own; idle ones close only after an hour here."""
-    config, connections = crowded
+    config, connections, _ = crowded
     monkeypatch.setattr(loop, "IDLE_AFTER", 3600.0)
     assert_good(worker.outcomes(config, INT, KEYS, batch_size=10, capacity=ROOM), KEYS)
     idle, first = connections(), worker.run.engine
@@ -111,6 +124,53 @@ def test_connections_that_an_earlier_job_has_left_idle_make_room_for_the_next_on
     assert worker.run.engine is not first
     assert wait_until(lambda: connections().isdisjoint(idle), 60)
     assert 0 < len(connections()) <= ROOM
+
+
+@EACH
+def test_two_jobs_with_connections_of_their_own_share_the_room(crowded: Crowded, worker: Worker) -> None:
+    """They run at the same time, and another `batch_size` has another pool."""
+
+    def job(batch_size: int) -> list[Row]:
+        return worker.outcomes(crowded.config, INT, KEYS, batch_size=batch_size, max_fallback_ratio=0.0)
+
+    with ThreadPoolExecutor(2) as threads:
+        for rows in threads.map(job, (10, 20)):
+            assert_good(rows, KEYS)
+            assert {row["attempts"] for row in rows} == {1}
+
+
+@pytest.mark.parametrize("crowded", ["redis", "postgres"], indirect=True)
+def test_a_server_without_any_room_for_a_while_costs_no_row(crowded: Crowded, worker: Worker) -> None:
+    """Until it has been asked five times whether there is room. (For MariaDB a limit of 0 is none.)"""
+    crowded.let_in(0)
+
+    def asked() -> int:
+        return max((engine.gate.outage.probes for engine in [*worker.thread.engines.values()]), default=0)
+
+    def make_room() -> None:
+        assert wait_until(lambda: asked() >= 5, 60.0)
+        crowded.let_in(ROOM)
+
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(make_room)
+        rows = worker.outcomes(crowded.config, INT, KEYS, batch_size=10, max_fallback_ratio=0.0)
+        done.result()
+    assert_good(rows, KEYS)
+    assert {row["attempts"] for row in rows} == {1}
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_service_that_takes_thirty_calls_at_once_costs_no_row(
+    worker: Worker, http_service: local.HttpService, status: int
+) -> None:
+    http_service.script(latency=0.02, at_once=30, refusal=status)
+    config = HttpConfig(url=f"{http_service.url}/{{}}", value="score")
+    keys = [f"u{n}" for n in range(3000)]
+    rows = worker.outcomes(config, INT, keys, max_fallback_ratio=0.0)
+    assert_good(rows, [local.value_of(key)["score"] for key in keys])
+    assert {row["attempts"] for row in rows} == {1}
+    assert 0 < http_service.stats().refused <= 0.2 * len(keys) + 2 * 100
+    assert worker.run.stats.outages == 0
 
 
 def test_a_service_that_refuses_what_is_beyond_its_rate_costs_no_row(

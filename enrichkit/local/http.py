@@ -127,6 +127,8 @@ class HttpService:
         tail_of: str = "keys",
         ceiling: float = 0.0,
         room: int = 100,
+        at_once: int = 0,
+        refusal: int = 503,
         log: bool | None = None,
     ) -> None:
         """
@@ -144,11 +146,13 @@ class HttpService:
             ceiling: Most requests per second; further requests wait in a queue before their latency begins. 0: no
                 limit.
             room: Most requests in that queue; a further one is answered with 503.
+            at_once: Most requests that are answered at the same time; a further one is refused. 0: no limit.
+            refusal: Status of the answer to such a request.
             log: Whether the service keeps each request for `log()` and counts each key, which costs time and memory;
                 None leaves the setting as it is.
         """
         settings: dict[str, Any] = {"latency": latency, "tail": tail, "tail_latency": tail_latency, "log": log}
-        settings |= {"ceiling": ceiling, "room": room, "tail_of": tail_of}
+        settings |= {"ceiling": ceiling, "room": room, "tail_of": tail_of, "at_once": at_once, "refusal": refusal}
         self._command("/__script", {**settings, "faults": [fault._as_json() for fault in faults]})
 
     def seed(self, values: Mapping[str, Any]) -> None:

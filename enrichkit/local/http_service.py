@@ -83,6 +83,8 @@ class Service:
         self.tail_of: str = settings.get("tail_of", "keys")
         self.ceiling: float = settings.get("ceiling", 0.0)
         self.room: int = settings.get("room", 0)
+        self.at_once: int = settings.get("at_once", 0)
+        self.refusal: int = settings.get("refusal", 503)
         if settings.get("log") is not None:
             self.logging = settings["log"]
         self.faults: list[dict[str, Any]] = settings.get("faults", [])
@@ -139,6 +141,12 @@ class Service:
                 self.faults_used += 1
                 return fault
         return None
+
+    def full(self) -> bool:
+        """Return whether the latest request is one too many at the same time, and count it if so."""
+        full = 0 < self.at_once < self.in_flight
+        self.refused += full
+        return full
 
     def queued(self, now: float) -> float | None:
         """Return the seconds that a request waits in the queue of the ceiling; None when the queue is full."""
@@ -303,6 +311,10 @@ class LookupProtocol(HttpProtocol):
                     "at": time.monotonic(),
                 }
             )
+        if service.full():
+            self.fault = {"status": service.refusal}
+            self.answer()
+            return
         delay = service.delay_of(keys) if service.latency or service.tail else 0.0
         if self.fault is not None:
             if self.fault.get("hang"):
