@@ -303,6 +303,7 @@ def test_a_server_that_restarts_costs_no_row(scene: Scene, probed: int, worker: 
     needed = scene.keys // scene.options.get("batch_size", 1)
     assert counters["outages"] >= 1
     assert counters["calls"] <= needed + scene.in_flight + probed + 5
+    assert scene.asked is None or scene.asked() <= needed + scene.in_flight + probed + 5
 
 
 @pytest.mark.parametrize("scene", [pytest.param(name, marks=marks) for name, marks in SCENES], indirect=True)
@@ -320,6 +321,7 @@ def test_closed_connections_cost_no_row(scene: Scene, times: int, worker: Worker
     needed = scene.keys // scene.options.get("batch_size", 1)
     # The http connector itself repeats a request whose connection has ended before the response.
     assert needed <= counters["calls"] <= needed + times * (scene.in_flight + 2)
+    assert scene.asked is None or scene.asked() <= needed + times * (scene.in_flight + 2)
 
 
 @pytest.mark.parametrize("status", [429, 503])
