@@ -52,6 +52,7 @@ FLAGS = {
     "apart": 0.1,
     "entered later": 0.05,
     "outage": 0.05,
+    "probed": 0.05,
     "refused": 0.05,
     "returned": 0.05,
     "reuse": 0.05,

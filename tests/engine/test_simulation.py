@@ -20,6 +20,7 @@ from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.deadlines import Deadlines
 from enrichkit.engine.engine import Engine
 from enrichkit.engine.limits import Gate, RetryBudget
+from enrichkit.engine.outage import Outage
 from enrichkit.engine.pending import Pending
 from enrichkit.engine.queues import OrderedQueue, UnorderedQueue, Window
 from enrichkit.engine.records import Bundle, State
@@ -158,6 +159,13 @@ def one_slot_too_many(patch: Patch) -> None:
         original(engine, run)
 
     patch.setattr(Engine, "attach", attach)
+
+
+def probes_without_a_wait(patch: Patch) -> None:
+    def at_once(outage: Outage, now: float) -> None:
+        outage._next_probe = now + 0.01
+
+    patch.setattr(Outage, "_schedule", at_once)
 
 
 def ignored_pauses(patch: Patch) -> None:
@@ -323,6 +331,7 @@ PLANTED = [
     hasty_deadlines,
     one_slot_too_many,
     ignored_pauses,
+    probes_without_a_wait,
     unlimited_budget,
     no_attaching_to_late_calls,
     late_calls_that_take_their_rows_down,

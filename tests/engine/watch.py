@@ -59,6 +59,8 @@ class Watch:
         self.paused_until = self._answered_at = -1.0
         self.closed = False
         self._late_since = math.inf  # since when all slots have been held by late calls
+        self._away_since: float | None = None
+        self._probes: list[Flight] = []  # of the outage that began then
         self._rate = Rate(plan.rate) if plan.rate is not None else None
 
     @property
@@ -81,6 +83,7 @@ class Watch:
         flight = Flight(tuple(keys), call.task.partition, call.attempt, started)
         if started > self.opened_at:
             assert self.now >= self.paused_until - EPSILON, "a call was made while the source asked for a pause"
+        self._probed(flight)
         if self._rate is not None and self.plan.weather.opens_at_once:
             assert self._rate.delay(self.now) <= EPSILON, "calls came faster than the rate"
             self._rate.spend(self.now)
@@ -96,6 +99,20 @@ class Watch:
             )  # a little comes back while retries wait
             assert RetryBudget.RETRY * self.repeats <= most, "more retries than the budget allows"
         return flight
+
+    def _probed(self, flight: Flight) -> None:
+        """While the source is away, it is asked seldom, and once at a time unless a probe hangs for a second."""
+        assert self.engine is not None
+        since = self.engine.gate.outage.since
+        if since != self._away_since:
+            self._away_since, self._probes = since, []
+        if since is None or flight.started < since:
+            return
+        hanging = [probe for probe in self._probes if probe in self.flights]
+        assert all(flight.started >= probe.started + 1.0 - EPSILON for probe in hanging), "two probes at a time"
+        self._probes.append(flight)
+        assert len(self._probes) <= 2 * (flight.started - since) + 6, "more probes than two a second"
+        self.flags.add("probed")
 
     def hedged(self) -> None:
         """A second call is made for keys whose first one goes on."""
