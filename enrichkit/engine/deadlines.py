@@ -127,7 +127,7 @@ class Sweeper:
         self._sweep = sweep
         self._stood_still = stood_still
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0
+        self._due = self._fired = 0.0
         self.tick = TICK_MAX
         self.idle = True
         self._stopped = False
@@ -151,18 +151,25 @@ class Sweeper:
             self.idle = True
 
     def _fire(self) -> None:
-        now = self._loop.time()
-        if now - self._due > GAP:
-            self._stood_still(self._due, now)
-            self.idle = True
-            self.wake()
+        self._fired = self._loop.time()
+        if self._was_late(self._due, self._fired):
             return
         # An answer that has arrived in this turn of the loop is in time, but needs two more turns to reach its slot.
         self._loop.call_soon(self._loop.call_soon, self._look)
 
     def _look(self) -> None:
-        if self._stopped:
+        now = self._loop.time()
+        if self._stopped or self._was_late(self._fired, now):  # it may stand still in the two turns, too
             return
         self.idle = True
-        if self._sweep(self._loop.time()):
+        if self._sweep(now):
             self.wake()
+
+    def _was_late(self, due: float, now: float) -> bool:
+        """Tell of a gap between *due* and *now*, wait for another tick after it, and return whether there was one."""
+        if now - due <= GAP:
+            return False
+        self._stood_still(due, now)
+        self.idle = True
+        self.wake()
+        return True

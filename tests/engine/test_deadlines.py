@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from enrichkit.engine.cache import AnswerCache
+from enrichkit.engine.deadlines import Sweeper
 from enrichkit.errors import FatalError, PermanentError, SourceStalledError, TransientError, UnavailableError
 from enrichkit.options import Retry, default
 from enrichkit.testing.scripted import Step
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .bench import Lab
 
 BUSY = Step(error=TransientError("busy"))
@@ -554,3 +558,46 @@ async def test_late_answers_are_counted(lab: Lab) -> None:
     assert task.statuses == ["timeout"] * 3 + ["ok"] * 3
     assert task.run.stats.late == 3
     await task.end()
+
+
+class ByHand:
+    """An event loop whose time and turns the test moves by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.soon: list[Callable[[], Any]] = []
+        self.timer: Callable[[], Any] | None = None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
+        self.soon.append(partial(callback, *args))
+
+    def call_later(self, delay: float, callback: Callable[[], Any]) -> None:
+        self.timer = callback
+
+    def turn(self) -> None:
+        due, self.soon = self.soon, []
+        for callback in due:
+            callback()
+
+
+def test_a_stop_between_the_timer_and_the_sweep_counts_for_nobody() -> None:
+    loop = ByHand()
+    swept: list[float] = []
+    gaps: list[tuple[float, float]] = []
+    sweeper = Sweeper(loop, lambda now: not swept.append(now), lambda since, until: gaps.append((since, until)))  # type: ignore[arg-type, func-returns-value]
+    sweeper.wake()
+    loop.now = 0.05
+    assert loop.timer is not None
+    loop.timer()
+    loop.turn()
+    loop.now = 20.0  # the process was stopped
+    loop.turn()
+    assert (swept, gaps) == ([], [(0.05, 20.0)])
+    loop.now = 20.05
+    loop.timer()
+    loop.turn()
+    loop.turn()
+    assert (swept, gaps) == ([20.05], [(0.05, 20.0)])
