@@ -585,4 +585,4 @@ def test_there_are_more_than_forty_checks_and_a_bug_for_most_of_them() -> None:
     checks = {name for name in dir(TestTheSample) if name.startswith("test_")}
     assert len(checks) >= 40
     assert set(BUGS.values()) <= checks
-    assert len(BUGS) == len(set(BUGS.values())) >= 25
+    assert len(BUGS) >= len(set(BUGS.values())) >= 25, "some checks have several bugs"
