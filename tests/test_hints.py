@@ -37,7 +37,7 @@ def refusal(make: Callable[[], object], error: type[ConfigError] = ConfigError) 
     return str(raised.value)
 
 
-def test_a_misspelt_field_of_a_config_is_named_with_the_closest_one() -> None:
+def test_a_misspelt_field_of_a_config_an_absent_one_and_one_without_its_name_are_named() -> None:
     @dataclass(frozen=True, kw_only=True)
     class ShelfConfig(ConnectorConfig):
         path: str
@@ -50,8 +50,12 @@ def test_a_misspelt_field_of_a_config_is_named_with_the_closest_one() -> None:
     assert refusal(lambda: HttpConfig(urll="http://127.0.0.1/{}")) == (  # type: ignore[call-arg]
         f"HttpConfig has no field 'urll'. Did you mean 'url'? Its fields: {', '.join(names)}, returns."
     )
-    with pytest.raises(TypeError, match="path"):
-        ShelfConfig()  # type: ignore[call-arg]
+    assert refusal(lambda: ShelfConfig("/a")) == (  # type: ignore[call-arg, misc]
+        "ShelfConfig takes each field by its name, as in ShelfConfig(path=...). Its fields: path, depth, returns."
+    )
+    assert refusal(lambda: ShelfConfig(depth=2)) == (  # type: ignore[call-arg]
+        "ShelfConfig needs 'path'. Its fields: path, depth, returns."
+    )
 
 
 def test_explain_knows_its_own_arguments() -> None:

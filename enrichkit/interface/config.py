@@ -33,7 +33,7 @@ class _ConfigType(ABCMeta):  # not a plain metaclass: a config may have abstract
 
     def __call__(cls: type[T], *args: Any, **fields: Any) -> T:
         try:
-            _check_names(cls, list(fields))
+            _check_names(cls, len(args), list(fields))
             config: T = type.__call__(cls, *args, **fields)
         except Exception as error:
             # A dataclass takes its fields as arguments, and a traceback may show the variables of all frames.
@@ -47,10 +47,15 @@ class _ConfigType(ABCMeta):  # not a plain metaclass: a config may have abstract
         return config
 
 
-def _check_names(cls: type, names: Sequence[str]) -> None:
-    """Raise a `ConfigError` when one of *names* is no field of the config class *cls*."""
+def _check_names(cls: type, unnamed: int, names: Sequence[str]) -> None:
+    """
+    Raise a `ConfigError` when one of *names* is no field of the config class *cls*, or a field that it needs is absent.
+
+    Likewise when there are *unnamed* arguments, the number of positional ones, and the class takes none.
+    """
     parameters = inspect.signature(cls).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+    kinds = {each.kind for each in parameters.values()}
+    if inspect.Parameter.VAR_KEYWORD in kinds:
         return  # the class has an `__init__` that takes any names
     known = sorted(parameters, key=lambda name: name == "returns")  # `returns` comes last
     for name in names:
@@ -58,6 +63,16 @@ def _check_names(cls: type, names: Sequence[str]) -> None:
             raise ConfigError(
                 f"{cls.__name__} has no field {name!r}.{did_you_mean(name, known)} Its fields: {', '.join(known)}."
             )
+    if kinds != {inspect.Parameter.KEYWORD_ONLY}:
+        return  # the class takes positional arguments
+    if unnamed:
+        raise ConfigError(
+            f"{cls.__name__} takes each field by its name, as in {cls.__name__}({known[0]}=...). "
+            f"Its fields: {', '.join(known)}."
+        )
+    needed = [name for name in known if parameters[name].default is inspect.Parameter.empty and name not in names]
+    if needed:
+        raise ConfigError(f"{cls.__name__} needs {' and '.join(map(repr, needed))}. Its fields: {', '.join(known)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
