@@ -87,7 +87,7 @@ def assert_fails(look_up: Callable[[], Any], source: str, status: str, error: st
     with pytest.raises(LookupFailedError) as caught:
         look_up()
     pattern = (
-        rf"{source}: the lookup of key #[0-9a-f]{{10}} {what} after \d attempts? and [\d.e-]+ s: {cause}\. "
+        rf"{source}: the lookup of key #[0-9a-f]{{10}} {what} after \d (?:of \d )?attempts? and [\d.e-]+ s: {cause}\. "
         rf"The task fails because {option} is 'fail'; {option}='null' or .*{option}=default\(value\) .*keeps? the row\."
         rf"{slow if status == 'timeout' else ''} Set show_keys=True to see the key\."
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import LookupFailedError, TaskFailedError, TooManyFallbacksError
-from ..options import Default, Options
+from ..options import Default, Options, Retry
 from ..outcome import ERROR, MISSING, OVER_BUDGET, REJECTED, TIMEOUT
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Policies:
         if not last and self._policies[status] != "fail":
             return None
         what = {MISSING: "found nothing", REJECTED: "was refused"}.get(status, "failed")
-        tries = f"after {lookup.attempts} attempt{'s' * (lookup.attempts != 1)} and {waited:.3g} s"
+        tries = f"after {_tries(lookup.attempts, self._options.retry if what == 'failed' else None)} and {waited:.3g} s"
         option = OPTION[status]
         cause = (text or "the source does not hold the key").rstrip(".")
         if status == OVER_BUDGET:
@@ -188,6 +188,14 @@ class Policies:
         if self._options.show_keys:
             return repr(key)[:200]
         return "#" + hashlib.sha256(f"{self._salt}{key!r}".encode("utf-8", "backslashreplace")).hexdigest()[:10]
+
+
+def _tries(made: int, retry: Retry | None) -> str:
+    """Return how many attempts were *made*, and how many *retry* allows: ``1 of 3 attempts``."""
+    allowed = retry.attempts if retry is not None else 1
+    if made <= allowed > 1:
+        return f"{made} of {allowed} attempts"
+    return f"{made} attempt{'s' * (made != 1)}"  # what is repeated after an outage may be more than allowed
 
 
 def _joined_text(request: FallbackRequest, fallback: NamedFallback, text: str | None) -> str | None:

@@ -39,8 +39,9 @@ async def test_a_failed_lookup_fails_the_task_at_once(lab: Lab, ordered: bool, r
     script = {"slow": Step(never=True), "bad": Step(failure=PermanentError("no such shard"))}
     server, task = lab.start(script, ordered=ordered, retry=retry, show_keys=True)
     task.admit_each("slow", "bad")
+    tries = "1 attempt" if retry is None else "1 of 3 attempts"
     text = (
-        "scripted: the lookup of key 'bad' failed after 1 attempt and 0 s: PermanentError: no such shard. "
+        f"scripted: the lookup of key 'bad' failed after {tries} and 0 s: PermanentError: no such shard. "
         "The task fails because on_error is 'fail'; on_error='null' or on_error=default(value) keeps the row."
     )
     with pytest.raises(LookupFailedError, match=f"^{re.escape(text)}$"):

@@ -145,8 +145,8 @@ async def test_a_function_that_fails_fails_the_task(lab: Lab, show_keys: bool, w
     task.admit("a")
     line = stumble.__code__.co_firstlineno + 1
     text = (
-        "scripted: the lookup of key 'a' failed after 1 attempt and TIME s: PermanentError: the function WORDS at "
-        f'test_fallbacks.py, line {line}, in stumble: raise ValueError(f"no {{key}} in redis://***@host") (in the '
+        "scripted: the lookup of key 'a' failed after 1 of 3 attempts and TIME s: PermanentError: the function WORDS "
+        f'at test_fallbacks.py, line {line}, in stumble: raise ValueError(f"no {{key}} in redis://***@host") (in the '
         "function stumble, after: the source does not hold the key). "
         "The task fails because on_error is 'fail'; on_error='null' or on_error=default(value) keeps the row."
     )
@@ -413,8 +413,8 @@ async def test_no_fallback_is_asked_twice(lab: Lab, details: bool) -> None:
         assert (None, "timeout", f"{SAID}TimeoutError: no answer within 1 s)") == task.left[0][1:4]
     else:
         text = re.escape(
-            f"scripted: the lookup of key 'a' failed after 1 attempt and TIME s: {SAID}TimeoutError: no answer within "
-            "1 s). The task fails because on_error names no fallback but the one that failed; mend that, or set "
+            f"scripted: the lookup of key 'a' failed after 1 of 3 attempts and TIME s: {SAID}TimeoutError: no answer "
+            "within 1 s). The task fails because on_error names no fallback but the one that failed; mend that, or set "
             "details=True, which keeps the row."
         ).replace("TIME", r"1(\.\d+)?")
         with pytest.raises(LookupFailedError, match=f"^{text}$"):

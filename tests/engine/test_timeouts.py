@@ -75,8 +75,9 @@ async def test_a_source_that_never_answers_fails_the_task_and_does_not_hang_it(
     """T5: testOrderedWaitTimeoutHandling, testUnorderedWaitTimeoutHandling, both also WithRetry."""
     server, task = lab.start(otherwise=NEVER, timeout=10.0, retry=retry, ordered=ordered, show_keys=True)
     task.admit("a")
+    tries = "1 attempt" if retry is None else "1 of 3 attempts"
     text = re.escape(
-        "scripted: the lookup of key 'a' failed after 1 attempt and 10 s: TimeoutError: no answer within 10 s. "
+        f"scripted: the lookup of key 'a' failed after {tries} and 10 s: TimeoutError: no answer within 10 s. "
         "The task fails because on_timeout is 'fail'; on_timeout='null' or on_timeout=default(value) keeps the row. "
         "Where the source answers other keys, a lower capacity or a longer timeout may keep the answer."
     )

@@ -165,7 +165,7 @@ def test_a_failed_lookup_is_raised_where_spark_waits(spark_thread: SparkThread) 
             yield outcomes
 
     left: list[str] = []
-    with pytest.raises(LookupFailedError, match="the lookup of key 7 failed after 1 attempt"):
+    with pytest.raises(LookupFailedError, match="the lookup of key 7 failed after 1 of 3 attempts"):
         left.extend(part.outcomes.values[0] for part in task.process(source()))
     assert left == [f"v{key}" for key in range(len(left))]
     assert len(left) <= 7

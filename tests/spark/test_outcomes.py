@@ -102,8 +102,8 @@ def test_a_timeout_fails_the_task_and_says_so(spark: SparkSession, service: Http
     message = failure(frame_of(spark, "slow-key").select(enrich(config_of(service), "user_id", timeout=TIMEOUT)))
     assert_says(
         message,
-        rf"LookupFailedError: http: the lookup of key {KEY} failed after 1 attempt and [\d.]+ s: TimeoutError: no "
-        rf"answer within {TIMEOUT:g} s\. The task fails because on_timeout is 'fail'; on_timeout='null' or "
+        rf"LookupFailedError: http: the lookup of key {KEY} failed after 1 of 3 attempts and [\d.]+ s: TimeoutError: "
+        rf"no answer within {TIMEOUT:g} s\. The task fails because on_timeout is 'fail'; on_timeout='null' or "
         r"on_timeout=default\(value\) keeps the row\.",
         "slow-key",
     )
@@ -118,7 +118,7 @@ def test_an_error_fails_the_task_and_says_what_the_service_said(
     message = failure(frame_of(spark, "bad-key").select(enrich("customers", "user_id")))
     assert_says(
         message,
-        rf"LookupFailedError: customers: the lookup of key {KEY} failed after 1 attempt and [\d.e-]+ s: "
+        rf"LookupFailedError: customers: the lookup of key {KEY} failed after 1 of 3 attempts and [\d.e-]+ s: "
         r"PermanentError: .*400.* The task fails because on_error is 'fail'; on_error='null' or "
         r"on_error=default\(value\) keeps the row\.",
         "bad-key",
@@ -134,8 +134,8 @@ def test_attempts_are_counted_and_the_last_cause_is_told(spark: SparkSession, ht
     message = failure(frame_of(spark, "busy-key").select(column))
     assert_says(
         message,
-        rf"LookupFailedError: http: the lookup of key {KEY} failed after 3 attempts and [\d.e-]+ s: TransientError: "
-        r".*500.* The task fails because on_error is 'fail'; ",
+        rf"LookupFailedError: http: the lookup of key {KEY} failed after 3 of 3 attempts and [\d.e-]+ s: "
+        r"TransientError: .*500.* The task fails because on_error is 'fail'; ",
         "busy-key",
     )
     assert 3 == http_service.stats().per_key["busy-key"]
@@ -193,7 +193,7 @@ def test_what_the_service_says_of_an_error_is_shown_with_show_keys(
     http_service.script(Fault(match="/u7", status=400, body=b'{"error": "u7 is no tenant"}'))
     frame = frame_of(spark).where("user_id = 'u7'")
     shown = failure(frame.select(enrich(config_of(http_service), "user_id", show_keys=True)))
-    assert "http: the lookup of key 'u7' failed after 1 attempt and " in shown
+    assert "http: the lookup of key 'u7' failed after 1 of 3 attempts and " in shown
     assert 'add it to HttpConfig.missing (the source said: {"error": "u7 is no tenant"}). The task fails' in shown
     hidden = failure(frame.select(enrich(config_of(http_service), "user_id")))
     assert "no tenant" not in hidden

@@ -279,7 +279,7 @@ def test_a_failing_task_says_which_lookup_failed_and_shows_no_key(people: DataFr
         frame = people.where(F.col("user_id") == key).select(enrich(config, "user_id", timeout=0.5))
         message = failure(frame)
         assert re.search(
-            rf"LookupFailedError: http: the lookup of key #[0-9a-f]{{10}} failed after 1 attempt and [\d.e-]+ s: "
+            rf"LookupFailedError: http: the lookup of key #[0-9a-f]{{10}} failed after 1 of 3 attempts and [\d.e-]+ s: "
             rf"{cause}.* The task fails because {option} is 'fail'; {option}='null' or {option}=default\(value\) keeps "
             r"the row\.",
             message,
