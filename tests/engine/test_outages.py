@@ -927,6 +927,20 @@ async def test_an_empty_budget_delays_retries_and_fails_none(lab: Lab) -> None:
     assert max(row.at for row in task.left) > 5.0, "the retries waited for their tokens"
 
 
+async def test_a_source_that_fails_half_of_the_keys_once_costs_no_row(lab: Lab) -> None:
+    """A retry that succeeds gives back what it has cost, so that a thousand of them wait for few tokens."""
+
+    def step(key: Any, times: int) -> Step:
+        return Step(after=0.02, error=TransientError("500")) if key % 2 and times == 1 else Step(after=0.02)
+
+    server, task = lab.start(step, capacity=100)
+    task.admit_each(*range(2_000))
+    await task.end()
+    assert task.values == [f"v{n}" for n in range(2_000)]
+    assert len(server.calls) == 3_000
+    assert lab.now < 2.5, "3,000 calls of 20 ms take 0.6 s"
+
+
 @pytest.mark.usefixtures("no_breaker")
 async def test_a_named_value_for_errors_is_given_at_once_when_the_budget_is_empty(lab: Lab) -> None:
     def step(key: Any, times: int) -> Step:
