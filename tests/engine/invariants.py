@@ -113,6 +113,7 @@ class Waiting:
     returned: int = 0  # of these, the calls that met a source that was away
     failed: bool = False  # some call that held the key did not answer it
     status: int = PENDING
+    bytes: int = 0  # of the answer, at least
 
 
 @dataclass(eq=False)
@@ -179,6 +180,7 @@ class RunWatch:
         self.clocks: deque[Waiting] = deque()
         self.slices: deque[Slice] = deque()
         self.admitted_rows = self.emitted_rows = self.taken_rows = self.keys = self.lookups = 0
+        self.bytes = 0  # of answers that Spark has not done with, at least
         self.statuses: Counter[int] = Counter()
         self.calls = self.sent = 0
         self.segment = 0  # barriers that have left
@@ -372,6 +374,9 @@ class RunWatch:
         assert not self.closed, "a key got its outcome after the run was closed"
         waiting.unsettled -= 1
         waiting.status = status
+        if status == OK and waiting.flights:  # what was known already belongs to the store that knew it
+            waiting.bytes = len(value_of(key, self.watch.plan.kinds[key]) or "")
+            self.bytes += waiting.bytes
         if not waiting.unsettled:
             if self.current.get(key) is waiting:
                 del self.current[key]
@@ -382,6 +387,13 @@ class RunWatch:
             assert self.options.timeout is not None
             # A lookup that has a slot has its clock from then; one that has none may have had it since its admission.
             assert now - waiting.admitted >= self.options.timeout - EPSILON, f"key {key!r} timed out too early"
+
+    def done_with(self, part: Part) -> None:
+        """Spark is about to ask for the rows behind *part*."""
+        entry = part.outcomes.tag
+        if isinstance(entry, Slice):
+            indices = range(len(entry.waiting)) if part.indices is None else part.indices
+            self.bytes -= sum(entry.waiting[index].bytes for index in indices)
 
     def check(self, entry: Slice, index: int) -> None:
         """The outcome of a key that leaves is right."""
@@ -468,6 +480,8 @@ class RunWatch:
         if clocks and not self.closed:  # clocks start in the order of time, so the first is the oldest
             assert clocks[0].first is not None
             assert now - clocks[0].first <= self.limit, f"a key has waited for {now - clocks[0].first:g} s"
+        known = self.run.settled_bytes - self.run.taken_bytes
+        assert self.closed or self.bytes <= known, f"answers of {self.bytes} bytes are counted as {known}"
         self._quiet_times += 1
         if self._quiet_times % 4 == 0 and not self.closed:  # each time would take half as long again
             check_states(self.run)

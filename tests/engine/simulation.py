@@ -388,6 +388,7 @@ def _play(
             if rng.random() < 0.1:
                 loop.run_until_complete(asyncio.sleep(0.05 * plan.weather.unit * rng.random()))
             yield part
+            bridge.watched.done_with(part)
         else:
             bridge.watched.complete(run_plan.rows)
     except _BrokenInput:

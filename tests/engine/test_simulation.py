@@ -232,6 +232,15 @@ def bytes_without_bound(patch: Patch) -> None:
     patch.setattr(Run, "only_slice", lambda run: None)
 
 
+def bytes_of_bundles_that_nobody_counts(patch: Patch) -> None:
+    original = settlement.settle_bundles
+
+    def settle_bundles(run: Run, call: Any, values: Any, missed: Any, size: int) -> None:
+        original(run, call, values, missed, 0)
+
+    patch.setattr(fast_paths, "settle_bundles", settle_bundles)
+
+
 def errors_in_the_cache(patch: Patch) -> None:
     original = AnswerCache.get_many
 
@@ -343,6 +352,7 @@ PLANTED = [
     barriers_that_do_not_hold,
     window_without_bound,
     bytes_without_bound,
+    bytes_of_bundles_that_nobody_counts,
     errors_in_the_cache,
     outcomes_that_change,
     apart_slices_that_nobody_finds_in_calls,

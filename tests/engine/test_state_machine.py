@@ -261,6 +261,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.window.leave(part.rows)
             self.watched.taken_rows += part.rows
             self.run.taken_bytes += part.bytes
+            self.watched.done_with(part)
         if self.run.held_back:
             self.run.resume()
         self._step()
