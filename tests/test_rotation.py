@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from enrichkit_http import HttpConfig
+from enrichkit_mariadb import MariadbConfig
 from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
 
-from enrichkit import Secret
+from enrichkit import Secret, local
 from enrichkit.errors import FatalError
 from enrichkit.secrets import expiring, reference
 
@@ -26,8 +27,6 @@ from .pace import at_pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from enrichkit import local
 
     from .sparkless import Row, Worker
 
@@ -164,6 +163,26 @@ def test_a_password_of_redis_is_replaced(
         config = RedisConfig(url=redis_url, key="k{}", username="rotated", password=Secret.file(str(file)))
         rows = slowly(worker, config, rotate, batch_size=2, rate=100.0)
         client.execute_command("ACL", "DELUSER", "rotated")
+    assert all_right(rows)
+
+
+@pytest.mark.apt
+def test_a_password_of_mariadb_is_replaced(tmp_path: Path, worker: Worker) -> None:
+    file = tmp_path / "password"
+    file.write_text("pw0")
+    with local.mariadb() as server:
+        url = server.create_database()
+        table = f"CREATE TABLE t (PRIMARY KEY (id)) AS SELECT seq AS id, seq AS score FROM seq_0_to_{KEYS}"
+        server.execute(table, url.rpartition("/")[2])
+        server.execute("CREATE USER rotated IDENTIFIED BY 'pw0'; GRANT SELECT ON *.* TO rotated")
+
+        def rotate(number: int) -> None:
+            server.execute(f"ALTER USER rotated IDENTIFIED BY 'pw{number}'; KILL USER rotated")
+            time.sleep(0.5)
+            file.write_text(f"pw{number}")
+
+        config = MariadbConfig(url=url.replace("root@", "rotated@"), table="t", password=Secret.file(str(file)))
+        rows = slowly(worker, config, rotate, batch_size=2, rate=100.0)
     assert all_right(rows)
 
 
