@@ -242,7 +242,7 @@ class SampleContract(ConnectorContract):
         kind: Class of the connector under test.
     """
 
-    patience = 5.0
+    patience = 20.0
     kind: type[SampleConnector] = SampleConnector
 
     @pytest.fixture
