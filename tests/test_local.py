@@ -578,7 +578,7 @@ def test_mariadb_does_not_outlive_a_killed_parent(open_tmp: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("connect", [False, True])
+@pytest.mark.parametrize("connect", [False, pytest.param(True, marks=pytest.mark.more)])  # both are started alike
 def test_spark_does_not_outlive_a_killed_parent(open_tmp: Path, connect: bool) -> None:
     work = "spark.range(10).mapInArrow(lambda batches: batches, 'id long').count()"
     killed_with_its_servers(f"local.spark(connect={connect}) as spark, contextlib.nullcontext({work})", open_tmp)

@@ -143,6 +143,7 @@ with local.spark(master="local[2,4]") as spark:
 """
 
 
+@pytest.mark.more  # a killed worker, a journal and a cluster are also in the tests of chaos and of the journal
 @pytest.mark.usefixtures("spark")  # not that it needs it: it takes minutes, as those beside which it runs
 def test_a_killed_worker_pays_again_for_what_was_in_flight_and_a_second_run_for_nothing(
     service: LlmService, tmp_path: Path
