@@ -17,7 +17,7 @@ from enrichkit.plugin import Call
 from enrichkit.testing import open_connector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
     from .conftest import Ask
 
@@ -250,10 +250,18 @@ def test_a_key_that_the_column_cannot_hold_and_a_column_without_a_default_are_to
     )
 
 
-def test_values_that_are_too_long_for_one_statement_are_written_in_several(sql: Sql, url: str) -> None:
+@pytest.fixture
+def packet(sql: Sql) -> Iterator[int]:
+    """Bytes that the server takes at once: few, because a write has 4.5 s, also on a busy machine."""
+    before = sql("SELECT @@GLOBAL.max_allowed_packet")
+    sql(f"SET GLOBAL max_allowed_packet = {2**20}")
+    yield 2**20
+    sql(f"SET GLOBAL max_allowed_packet = {before}")
+
+
+def test_values_that_are_too_long_for_one_statement_are_written_in_several(sql: Sql, url: str, packet: int) -> None:
     sql("CREATE TABLE kept (id int PRIMARY KEY, name longtext)")
     config = MariadbConfig(url=url, table="kept", writable=True)
-    packet = int(sql("SELECT @@max_allowed_packet"))
     values = {n: chr(97 + n) * (packet // 5) for n in range(3)}
     store(config, values)
     assert lookup(config, [0, 1, 2]) == values
