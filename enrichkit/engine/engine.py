@@ -213,6 +213,7 @@ class Engine:
                 run.stop_clocks(group)
                 self._short_of_tokens.append((run, group, tokens))
             else:
+                run.stats.retry_tokens += tokens
                 run.put_first(group, search)
 
         handle = self._loop.call_later(wait, due)
@@ -230,6 +231,7 @@ class Engine:
             if group and not self.retry_budget.spend(tokens):
                 break
             waiting.popleft()
+            run.stats.retry_tokens += tokens if group else 0
             run.put_first(group)
         return bool(waiting)
 

@@ -116,6 +116,7 @@ def hedge(engine: EngineCalls, now: float) -> None:
             continue
         if not hedges.spend(engine.retry_budget):
             return
+        run.stats.retry_tokens += RetryBudget.RETRY
         _ask_twice(run, call)
 
 

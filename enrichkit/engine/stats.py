@@ -116,6 +116,7 @@ class RunStats:
     further: int = 0
     retries: int = 0
     retried_for: dict[str, int] = field(default_factory=dict)
+    retry_tokens: int = 0
     bisections: int = 0
     ok: int = 0
     missing: int = 0
@@ -215,6 +216,7 @@ _SAME = (
         "tiered",
         "skipped",
         "calls",
+        "retry_tokens",
         "bisections",
         "ok",
         "missing",

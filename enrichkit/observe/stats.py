@@ -116,6 +116,7 @@ class Stats:
         sent: Keys sent, each once for each call.
         retries: Keys sent again, by reason: the class of the error, `missing`, `attempt_timeout`, or `p95` for hedged
             reads.
+        retry_tokens: Tokens that retries have taken from the retry budget: 5 for each, 10 after a timeout.
         bisections: Calls made to find a key that makes a call of several keys fail.
         returned: Keys whose call met a source that was away; they are sent again, and no attempt is counted.
         ok: Keys with the outcome `ok`.
@@ -174,6 +175,7 @@ class Stats:
     calls: int = 0
     sent: int = 0
     retries: Mapping[str, int] = field(default_factory=dict)
+    retry_tokens: int = 0
     bisections: int = 0
     returned: int = 0
     ok: int = 0

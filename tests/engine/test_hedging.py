@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enrichkit.engine.hedging import Hedges
+from enrichkit.engine.limits import RetryBudget
 from enrichkit.errors import TransientError, UnavailableError
 from enrichkit.testing.scripted import ScriptedConnector, Step
 
@@ -40,6 +41,7 @@ async def test_the_keys_of_slow_calls_are_asked_for_once_more_and_the_first_answ
     assert all(row.latency < 0.2 for row in repeated)
     assert 2000 < len(server.calls) <= 2000 * 1.02 + Hedges.SAVED_MAX
     assert task.run.stats.retried_for == {"p95": len(server.calls) - 2000}
+    assert task.run.stats.retry_tokens == RetryBudget.RETRY * (len(server.calls) - 2000)
     assert max(server.asked.values()) == 2
 
 

@@ -340,6 +340,7 @@ async def test_the_budget_bounds_retries_while_everything_fails(lab: Lab) -> Non
     await task.end()
     assert task.statuses == ["error"] * 100
     assert len(server.calls) == 120
+    assert task.run.stats.retry_tokens == 20 * RetryBudget.RETRY
 
 
 @pytest.mark.usefixtures("no_breaker")
@@ -421,6 +422,7 @@ async def test_retries_after_late_attempts_cost_twice_as_much(lab: Lab) -> None:
     task.admit_each(*range(30))
     await task.end()
     assert len(server.calls) == 40
+    assert task.run.stats.retry_tokens == 10 * RetryBudget.RETRY_AFTER_TIMEOUT
 
 
 async def test_a_key_that_is_answered_while_its_retry_waits_for_tokens_takes_none(lab: Lab) -> None:
@@ -432,3 +434,4 @@ async def test_a_key_that_is_answered_while_its_retry_waits_for_tokens_takes_non
     await task.end()
     assert (task.values, dict(server.asked)) == (["va", "vb"], {"a": 1, "b": 2})
     assert server.calls[-1].started < 3.0, "b waits for 10 tokens, of which 5 come back in a second"
+    assert task.run.stats.retry_tokens == RetryBudget.RETRY_AFTER_TIMEOUT
