@@ -19,7 +19,7 @@ pytestmark = pytest.mark.service
 EXHAUSTED = "the worker process may open no more files (ulimit -n is 64). Raise that limit, or lower capacity."
 
 PROGRAM = """
-    import asyncio, os, resource
+    import asyncio, os, resource, time
     from enrichkit.errors import ConnectorError
     from enrichkit.plugin import Call
     from enrichkit.testing import open_connector
@@ -28,11 +28,13 @@ PROGRAM = """
     held = []
 
     def exhaust():
-        try:
-            while True:
+        # Half a second, because a thread of the first lookup's client may close its sockets meanwhile.
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            try:
                 held.append(os.open(os.devnull, os.O_RDONLY))
-        except OSError:
-            pass
+            except OSError:
+                time.sleep(0.01)
 
     async def ask():
         async with open_connector({config}) as connector:  # what is imported at the first lookup is imported now
