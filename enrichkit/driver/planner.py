@@ -154,11 +154,21 @@ def names_of(columns: Sequence[Column | str]) -> list[str | None]:
 
     A column tells its name only by its `repr`, which is the same for `col("a")` and `lit("a")`.
     """
-    found = [each if isinstance(each, str) else repr(each).removeprefix("Column<'")[:-2] for each in columns]
+    found = [each if isinstance(each, str) else _shown(each).removeprefix("Column<'")[:-2] for each in columns]
     matches = [
         re.fullmatch(r"(?:.* AS |(?:(?:\w+|`[^`]+`)\.)*)([^\W\d]\w*|`[^`]+`)", each, re.DOTALL) for each in found
     ]
     return [None if match is None else match[1].strip("`") for match in matches]
+
+
+def _shown(column: Column) -> str:
+    """Return the `repr` of *column*; empty for a field of an enrichment, which PySpark 3.5 cannot show."""
+    try:
+        return repr(column)
+    except Exception as error:
+        if type(error).__name__ != "AnalysisException":
+            raise
+        return ""
 
 
 def _name_of_run(options: Options, instance: Connector[Any], beside: Sequence[SidePlan]) -> str:
