@@ -137,7 +137,9 @@ class Bridge:
         self._consumer = consumer
         self.observed = observed
         self._clock = TaskClock() if observed is None else observed.clock
-        self._first_rows = FirstRows(start * 3 // 2) if consumer is not None and not consumer.steady else None
+        self._first_rows: FirstRows | None = None
+        if consumer is not None and not consumer.steady:
+            self._first_rows = FirstRows(start * 3 // 2, consumer.grace)
 
     @property
     def run(self) -> Run:

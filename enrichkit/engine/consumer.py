@@ -11,8 +11,6 @@ LOOK = 0.01
 """Seconds between two checks whether the consumer is gone."""
 BEAT = 0.2
 """Seconds without rows after which the consumer gets an empty batch; Spark checks for a cancellation at each batch."""
-GRACE = 0.2
-"""Seconds after its first rows in which a new consumer may go away; until then, only three rounds of calls are made."""
 
 
 class Consumer(Protocol):
@@ -21,6 +19,7 @@ class Consumer(Protocol):
 
     Attributes:
         steady: Whether the consumer of an earlier task of this enrichment took all rows.
+        grace: Seconds that a consumer which wants only a few rows takes to go away after it got the first ones.
         flush: Send the rows that were yielded. Called on the thread that yields; raises `OSError` when the consumer is
             gone.
         gone: Return whether the consumer takes no more rows. Called from any thread.
@@ -28,6 +27,7 @@ class Consumer(Protocol):
     """
 
     steady: bool
+    grace: float
 
     def flush(self) -> None: ...
     def gone(self) -> bool: ...
@@ -43,10 +43,12 @@ class FirstRows:
 
     Args:
         rows: Rows that may be admitted at once.
+        grace: The `Consumer.grace` of the consumer.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, grace: float) -> None:
         self._rows = rows
+        self._grace = grace
         self._first_left: float | None = None
 
     def enter(self, rows: int) -> None:
@@ -65,4 +67,4 @@ class FirstRows:
 
     def until(self) -> float | None:
         """Return the `time.monotonic()` from which any number of rows may be admitted; None while no row has left."""
-        return None if self._first_left is None else self._first_left + GRACE
+        return None if self._first_left is None else self._first_left + self._grace

@@ -14,12 +14,21 @@ import select
 import sys
 from typing import Any
 
+import pyspark
+
 __all__ = ["SparkSocket", "spark_socket"]
 
 # POLLRDHUP, which only Linux has, reports a peer that has closed its side. Elsewhere, POLLHUP and POLLERR, which are
 # always reported, come when the peer has closed the whole socket.
 CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
+
+GRACE = 1.0 if pyspark.__version__.startswith("4.0.") else 0.2
+"""
+Seconds for `SparkSocket.grace`. In PySpark 4.0 one thread of the JVM writes the input and reads the rows: it reads no
+row before it has filled the socket with input, and it measures the size of a batch after each row. That takes 0.1 to
+0.9 s, depending on the machine. Newer versions do not measure, and older ones read on a thread of its own.
+"""
 
 _took_all: set[str] = set()
 """The enrichments of which a task in this process has delivered all rows. A task that ends early ends the process."""
@@ -31,11 +40,14 @@ class SparkSocket:
 
     Attributes:
         steady: Whether an earlier task of this enrichment in this process has delivered all its rows.
+        grace: Seconds that the JVM takes to close the socket of a task that shall deliver no further rows.
 
     Args:
         stream: The buffered writer into which PySpark writes the rows.
         enrichment: Fingerprint of the enrichment.
     """
+
+    grace = GRACE
 
     def __init__(self, stream: io.BufferedWriter, enrichment: str) -> None:
         self.steady = enrichment in _took_all

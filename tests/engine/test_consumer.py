@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from enrichkit.engine.bridge import NOTHING
-from enrichkit.engine.consumer import BEAT, GRACE
+from enrichkit.engine.consumer import BEAT
 from enrichkit.outcome import Outcomes
 from enrichkit.testing.scripted import ScriptedConnector, Step
 
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
     from .bench import SparkThread
 
+GRACE = 0.2
 SOON = Step(after=0.005)
 
 
 class Taker:
     """A consumer that goes when it is told to."""
+
+    grace = GRACE
 
     def __init__(self, *, steady: bool = False) -> None:
         self.steady = steady

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,9 @@ from enrichkit import (
     register_function,
 )
 from enrichkit.local import Fault, value_of
+
+from ..test_local import wait_until
+from .test_few_rows import calls_that_follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -409,14 +413,49 @@ def test_postgres_tells_its_types_itself(
     ] == [tuple(row) for row in rows]
 
 
-def test_five_rows_of_many_ask_for_little(spark: SparkSession, http_service: HttpService) -> None:
+@pytest.mark.parametrize("action", ["head", "show"])
+def test_five_rows_of_many_ask_for_little(
+    spark: SparkSession, http_service: HttpService, action: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Found out by the frame of PySpark's own worker, which each version has under names of its own."""
     http_service.script(latency=0.02)
     frame = spark.range(100_000).select(F.concat(F.lit("u"), F.col("id").cast("string")).alias("k"))
-    rows = frame.withColumn("v", enrich(new_config(http_service), "k")).head(5)
-    assert [row.v.asDict() for row in rows] == [value_of(row.k) for row in rows]
+    frame = frame.withColumn("v", enrich(new_config(http_service), "k"))
+    if action == "show":
+        frame.show(5, truncate=False)
+        shown = capsys.readouterr().out
+        assert all(f"{{u{n}, name of u{n}, " in shown for n in range(5))
+    else:
+        assert [(f"u{n}", value_of(f"u{n}")) for n in range(5)] == [(row.k, row.v.asDict()) for row in frame.head(5)]
     time.sleep(1.0)
     calls = http_service.stats().calls
     assert 5 <= calls <= 300, "three rounds of 100 calls"
     time.sleep(0.5)
     assert http_service.stats().calls == calls
+
+
+def test_a_cancelled_job_asks_for_nothing_more(
+    spark: SparkSession, http_service: HttpService, request: pytest.FixtureRequest
+) -> None:
+    http_service.script(latency=0.02)
+    frame = spark.range(100_000).select(F.concat(F.lit("u"), F.col("id").cast("string")).alias("k"))
+    frame = frame.withColumn("v", enrich(new_config(http_service), "k"))
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            frame.collect()
+        except Exception as error:  # its class depends on the version
+            errors.append(error)
+
+    job = threading.Thread(target=run)
+    job.start()
+    wait_until(lambda: http_service.stats().calls >= 1000)
+    if request.config.getoption("--connect"):
+        spark.interruptAll()
+    else:
+        spark.sparkContext.cancelAllJobs()
+    job.join()
+    assert "cancel" in str(errors[0]).lower()
+    wait_until(lambda: calls_that_follow(http_service, 1.0) == 0)
+    assert http_service.stats().calls < 50_000
