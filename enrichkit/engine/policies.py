@@ -153,7 +153,7 @@ class Policies:
         if not last and self._policies[status] != "fail":
             return None
         what = {MISSING: "found nothing", REJECTED: "was refused"}.get(status, "failed")
-        tries = f"after {_tries(lookup.attempts, self._options.retry if what == 'failed' else None)} and {waited:.3g} s"
+        tries = f"after {_tries(lookup, self._options.retry if what == 'failed' else None)} and {waited:.3g} s"
         option = OPTION[status]
         cause = (text or "the source does not hold the key").rstrip(".")
         if status == OVER_BUDGET:
@@ -190,12 +190,13 @@ class Policies:
         return "#" + hashlib.sha256(f"{self._salt}{key!r}".encode("utf-8", "backslashreplace")).hexdigest()[:10]
 
 
-def _tries(made: int, retry: Retry | None) -> str:
-    """Return how many attempts were *made*, and how many *retry* allows: ``1 of 3 attempts``."""
-    allowed = retry.attempts if retry is not None else 1
-    if made <= allowed > 1:
+def _tries(lookup: Lookup, retry: Retry | None) -> str:
+    """Return how many attempts were made for *lookup*, and how many *retry* allows: ``1 of 3 attempts``."""
+    made, allowed = lookup.attempts, retry.attempts if retry is not None else 1
+    # The calls of a search for a bad key, and those that are repeated after an outage, are not among those allowed.
+    if made <= lookup.failures + 1 and made <= allowed > 1:
         return f"{made} of {allowed} attempts"
-    return f"{made} attempt{'s' * (made != 1)}"  # what is repeated after an outage may be more than allowed
+    return f"{made} attempt{'s' * (made != 1)}"
 
 
 def _joined_text(request: FallbackRequest, fallback: NamedFallback, text: str | None) -> str | None:

@@ -51,6 +51,19 @@ async def test_a_failed_lookup_fails_the_task_at_once(lab: Lab, ordered: bool, r
     assert server.in_flight == 0
 
 
+async def test_the_calls_that_search_for_a_bad_key_are_not_among_the_attempts_that_are_allowed(lab: Lab) -> None:
+    """They are three here: for both keys, and for each alone."""
+    server, task = lab.start({"bad": Step(error=PermanentError("poison"))}, batch_size=2, show_keys=True)
+    task.admit("good", "bad")
+    text = (
+        "scripted: the lookup of key 'bad' failed after 2 attempts and 0 s: PermanentError: poison. "
+        "The task fails because on_error is 'fail'; on_error='null' or on_error=default(value) keeps the row."
+    )
+    with pytest.raises(LookupFailedError, match=f"^{re.escape(text)}$"):
+        await task.end()
+    assert server.keys == [("good", "bad"), ("good",), ("bad",)]
+
+
 @pytest.mark.parametrize(
     "step", [Step(error=PermanentError("poison")), Step(failure=PermanentError("poison"))], ids=["raised", "returned"]
 )
