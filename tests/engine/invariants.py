@@ -329,9 +329,10 @@ class RunWatch:
     def _bytes_allow(self, flight: Flight) -> None:
         """A first call starts: above `window_bytes` it is for the oldest slice, and no rows wait for Spark."""
         run, now = self.run, self.watch.now
+        # A retry goes before all others, and so does a key whose late call has failed or met a source that was away.
         call = next(call for call in run.engine.calls if call.task is asyncio.current_task())
-        # A retry, or a key whose late call has failed, goes before all others.
         first = all(lookup.attempts == 1 and lookup.started == now for lookup in call.lookups.values())
+        first = first and not any(self.current[key].flights for key in flight.keys if key in self.current)
         if run.settled_bytes - run.taken_bytes <= self.options.window_bytes or not first or flight.started < now:
             return
         self.watch.flags.add("above the bytes")
