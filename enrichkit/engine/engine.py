@@ -126,7 +126,7 @@ class Engine:
         self._parked: deque[asyncio.Future[None]] = deque()
         self._short_of_tokens: deque[tuple[Run, list[Lookup], int]] = deque()  # retries, in the order of their back-off
         self._resume: asyncio.TimerHandle | None = None
-        self._opening = Opening(connector, self.name, lambda: self.gate.no_connection(self.now()))
+        self.opening = Opening(connector, self.name, lambda: self.gate.no_connection(self.now()))
         self._closing = False
 
     def __repr__(self) -> str:
@@ -238,8 +238,8 @@ class Engine:
     async def store(self, values: Mapping[Any, Any], ttl: float | None) -> None:
         """Have the connector write *values*, without a slot, beside the calls in flight; see `Connector.store_many`."""
         if values:
-            if not self._opening.done:
-                await self._opening.open()
+            if not self.opening.done:
+                await self.opening.open()
             await self.connector.store_many(values, ttl)
 
     async def close(self) -> None:
@@ -253,7 +253,7 @@ class Engine:
         if self._slots:
             await asyncio.wait(list(self._slots), timeout=1.0)
         await self.job.close()
-        await self._opening.close()
+        await self.opening.close()
 
     # slots
 
@@ -276,8 +276,8 @@ class Engine:
             answers: Any = None
             failure: BaseException | None = None
             try:
-                if not self._opening.done:
-                    await self._opening.open()
+                if not self.opening.done:
+                    await self.opening.open()
                 about = run.first_call if call.attempt == 1 and not self._metered else self._about(run, call)
                 answers = await connector.fetch_many(call.keys, about)
             except BaseException as error:  # the border to a plugin: any error is an error of keys or of the task

@@ -30,12 +30,14 @@ class Opening:
 
     Attributes:
         done: Whether the connector is open.
+        slot: The slot that opens the connector at present; None: no slot does.
     """
 
-    __slots__ = ("_connector", "_failure", "_failures", "_lock", "_name", "_no_connection", "done")
+    __slots__ = ("_connector", "_failure", "_failures", "_lock", "_name", "_no_connection", "done", "slot")
 
     def __init__(self, connector: Connector[Any], name: str, no_connection: Callable[[], None]) -> None:
         self.done = False
+        self.slot: asyncio.Task[Any] | None = None
         self._connector = connector
         self._name = name
         self._no_connection = no_connection
@@ -51,6 +53,7 @@ class Opening:
                 return
             if self._failures > times:  # another slot has failed meanwhile: one failure counts for all that wait
                 raise self._failure.with_traceback(None)
+            self.slot = asyncio.current_task()
             try:
                 await self._connector.open()
             except BaseException as error:
@@ -64,6 +67,8 @@ class Opening:
                         f"{self._name}: its connector could not be opened: it raised {raised(error)}."
                     ) from None  # its text may hold secrets, and a traceback would show them
                 raise
+            finally:
+                self.slot = None
             self.done = True
 
     async def close(self) -> None:

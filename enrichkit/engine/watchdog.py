@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from .job import JobLimits
+    from .opening import Opening
     from .records import InFlight
     from .run import Run
 
@@ -43,6 +44,7 @@ class WatchedEngine(EngineCalls, Protocol):
         allowed: How many calls may be in flight now.
         runs: The runs that are served.
         job: The engine's shares of the limits of the job.
+        opening: The opening of the connector.
         silent: Whether no call has ended in time since a call last became late.
         cancelled: Whether a call was cancelled since a call last ended in time.
         room_at: Loop time from which on a late call may be cancelled to give its slot to a key that waits.
@@ -55,6 +57,7 @@ class WatchedEngine(EngineCalls, Protocol):
     capacity: int
     batch_size: int
     job: JobLimits
+    opening: Opening
     silent: bool
     cancelled: bool
     room_at: float
@@ -143,15 +146,20 @@ def _make_room(engine: WatchedEngine, now: float) -> None:
         return
     for call, run in engine.calls.items():
         patience = (call.overdue and run.attempt_timeout) or run.options.timeout or math.inf
-        if call.late and _may_give_room(call) and now - call.late_since >= GRACE * patience:
+        if call.late and _may_give_room(engine, call) and now - call.late_since >= GRACE * patience:
             engine.cancel(call, now)
             engine.room_at = now + max(ROOM_EVERY, GRACE * patience if engine.silent else 0.0)
             return
 
 
-def _may_give_room(call: InFlight) -> bool:
-    """Whether *call* may be cancelled for another: it was not cancelled yet, and no key depends on its answer."""
-    return call.cancelled_at is None and call.dispensable()
+def _may_give_room(engine: WatchedEngine, call: InFlight) -> bool:
+    """
+    Whether *call* may be cancelled for another: it was not cancelled yet, and no key depends on its answer.
+
+    The slot that opens the connector is left alone, however late its keys are. Otherwise each slot would begin anew,
+    and a connector that opens slowly would never be open.
+    """
+    return call.cancelled_at is None and call.task is not engine.opening.slot and call.dispensable()
 
 
 def _fail_on_zombies(engine: WatchedEngine, now: float) -> None:
@@ -187,7 +195,7 @@ def _start_clocks(engine: WatchedEngine, now: float) -> None:
     answers nothing, even after a late call has given its slot to another key, would freeze the task.
     """
     full = len(engine.calls) >= engine.allowed and all(call.late for call in engine.calls)
-    full = full and (engine.cancelled or not any(_may_give_room(call) for call in engine.calls))
+    full = full and (engine.cancelled or not any(_may_give_room(engine, call) for call in engine.calls))
     if engine.gate.outage.since is not None:
         for run in engine.runs:
             if not run.patient:

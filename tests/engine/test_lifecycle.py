@@ -6,7 +6,7 @@ import asyncio
 import re
 import traceback
 from itertools import pairwise
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 
@@ -190,6 +190,25 @@ async def test_an_open_that_fails_is_the_failure_of_all_calls_that_waited_for_it
     await task.end()
     assert task.values == [f"v{key}" for key in range(20)]
     assert server.opened == 3
+
+
+@pytest.mark.parametrize("capacity", [1, 4])
+@pytest.mark.parametrize("limit", ["timeout", "attempt_timeout"])
+async def test_a_source_that_opens_more_slowly_than_a_call_may_take_is_opened_once(
+    lab: Lab, limit: str, capacity: int
+) -> None:
+    """Late calls give their slots to keys that wait, but not the one that opens the source."""
+    server = lab.server(opening=[Step(after=4.0)], otherwise=Step(after=0.1))
+    options: dict[str, Any] = {limit: 1.0, "on_timeout": "null", "max_fallback_ratio": 1.0}
+    task = lab.task(lab.engine(server, capacity=capacity), **options)
+    task.admit_each(*range(10 * capacity))
+    await lab.at(4.5)
+    task.admit_each("a", "b")
+    await task.end()
+    assert server.opened == 1
+    assert task.values[-2:] == ["va", "vb"]
+    if limit == "attempt_timeout":
+        assert set(task.statuses) == {"ok"}
 
 
 async def test_a_task_that_stops_while_the_source_opens_does_not_spoil_it_for_another(lab: Lab) -> None:
