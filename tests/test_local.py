@@ -190,6 +190,14 @@ def test_a_missing_key_is_404_and_null_in_bulk(http_service: local.HttpService) 
     assert json.loads(get(http_service, "/one", "POST", {"id": "a"})[1]) == local.value_of("a")
 
 
+def test_graphql_is_answered_with_200_whether_there_is_such_a_key_or_not(http_service: local.HttpService) -> None:
+    for key, user in (("a", local.value_of("a")), ("missing", None)):
+        question = {"query": "query ($id: ID!) { user(id: $id) { name score } }", "variables": {"id": key}}
+        status, body, _ = get(http_service, "/graphql", "POST", question)
+        assert (status, json.loads(body)) == (200, {"data": {"user": user}})
+    assert [entry["keys"] for entry in http_service.log()] == [["a"], ["missing"]]
+
+
 def test_seeds_override_and_reset_forgets_them(http_service: local.HttpService) -> None:
     http_service.seed({"a": {"tier": "gold"}, "missing-not": 1, "null": None})
     assert json.loads(get(http_service, "/a")[1]) == {"tier": "gold"}

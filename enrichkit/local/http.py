@@ -104,7 +104,8 @@ class HttpService:
     The service answers `GET <url>/any/path/<key>` with the JSON of `value_of(key)`, or with 404 for a key that contains
     `missing`. The answer to a POST of a JSON list of keys is a JSON list of values in the same order, with null for a
     missing key; with `?shape=object` the answer is an object of key and value without the missing keys. A POST of a
-    JSON object looks up the object's `key` or `id`.
+    JSON object looks up the object's `key` or `id`. A POST to a path that ends with `/graphql` looks up the variable
+    `id` or `key`, whatever the query, and is answered as GraphQL answers, with the value at `data.user`.
 
     Attributes:
         url: `http://127.0.0.1:<port>`, without a slash at the end.

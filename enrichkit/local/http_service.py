@@ -270,6 +270,7 @@ class LookupProtocol(HttpProtocol):
     keys: list[str]
     bulk: bool
     as_object: bool
+    graphql: bool
     closing: bool
     fault: dict[str, Any] | None
 
@@ -298,6 +299,7 @@ class LookupProtocol(HttpProtocol):
         self.keys = keys
         self.as_object = "shape=object" in target
         self.bulk = body[:1] == b"["
+        self.graphql = target.endswith("/graphql")
         self.fault = service.fault_for(target, body) if service.faults else None
         if service.logging:
             service.per_key.update(keys)
@@ -346,6 +348,8 @@ class LookupProtocol(HttpProtocol):
     def answer(self) -> None:
         service = self.service
         payload = bulk_payload(service, self.keys, self.as_object) if self.bulk else service.answer_for(self.keys[0])
+        if self.graphql:
+            payload = b'{"data": {"user": %b}}' % (payload or b"null")
         if self.fault is None:
             if payload is None:
                 self.reply(b"404 Not Found", b'{"error": "no such key"}')
@@ -439,14 +443,15 @@ def keys_of(target: str, body: bytes) -> list[str]:
     """
     Return the keys of a request.
 
-    They are the items of a JSON list in the body, or `key` or `id` of a JSON object in the body, or else the last
-    segment of the path.
+    They are the items of a JSON list in the body, or `key` or `id` of a JSON object in the body or of its `variables`,
+    or else the last segment of the path.
     """
     if body[:1] in (b"[", b"{"):
         document = json.loads(body)
         if isinstance(document, list):
             return [item if isinstance(item, str) else json.dumps(item) for item in document]
         if isinstance(document, dict):
+            document = document.get("variables", document)
             for field in ("key", "id"):
                 if field in document:
                     return [str(document[field])]
