@@ -346,12 +346,13 @@ def test_a_service_that_refuses_all_for_a_while_costs_no_row(
 
 
 @pytest.mark.parametrize("fault", [{"status": 502}, {"status": 429}, {"reset": True}], ids=["502", "429", "reset"])
+@pytest.mark.parametrize(("one_of", "times"), [(5, 300), (3, 100)])
 def test_a_service_that_refuses_some_calls_while_it_answers_others_costs_no_row(
-    fault: dict[str, Any], worker: Worker, http_service: local.HttpService
+    fault: dict[str, Any], one_of: int, times: int, worker: Worker, http_service: local.HttpService
 ) -> None:
     """One of five calls: with three attempts for each key, one of 125 would fail. No attempt is counted."""
     keys = [f"u{n}" for n in range(2000)]
-    refused = [local.Fault(times=1, skip=4 * n, **fault) for n in range(300)]
+    refused = [local.Fault(times=1, skip=(one_of - 1) * n, **fault) for n in range(times)]
     http_service.script(*refused, latency=0.05)
     rows = worker.outcomes(HttpConfig(url=f"{http_service.url}/{{}}", value="score"), INT, keys, max_fallback_ratio=0.0)
     assert_good(rows, [local.value_of(key)["score"] for key in keys])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from enrichkit_http import HttpConfig
+from enrichkit_http import HttpConfig, sender
 from enrichkit_mariadb import MariadbConfig
 from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
@@ -38,17 +38,22 @@ STEPS = 3
 
 
 class Api(BaseHTTPRequestHandler):
-    """Answers a key with itself, after 10 ms, to whom has the token `good`; counts the tokens that it has seen."""
+    """
+    Answers a key with itself, after 10 ms, to whom has the token `good` or one of `others`; counts the tokens that it
+    has seen.
+    """
 
     protocol_version = "HTTP/1.1"
     good = "Bearer 0"
+    others: set[str]
     seen: dict[str, int]
 
     def do_GET(self) -> None:  # the name of http.server
         token = self.headers["authorization"]
         self.seen[token] = self.seen.get(token, 0) + 1
         time.sleep(0.01)
-        status, body = (200, self.path[1:].encode()) if token == type(self).good else (401, b"expired")
+        known = token == type(self).good or token in self.others
+        status, body = (200, self.path[1:].encode()) if known else (401, b"expired")
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -60,7 +65,7 @@ class Api(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def api() -> Iterator[tuple[str, type[Api]]]:
-    handler = type("Handler", (Api,), {"seen": {}})
+    handler = type("Handler", (Api,), {"seen": {}, "others": set()})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", handler
@@ -86,6 +91,13 @@ def meanwhile(step: Callable[[int], None], every: float = 0.4) -> Iterator[None]
     ended.set()
     thread.join()
     assert done == [*range(1, STEPS + 1)], "the job was over before"
+
+
+def replace(file: Path, text: str) -> None:
+    """Replace *file* as a whole, as Kubernetes does: nobody ever reads a part of it."""
+    new = file.with_name("new")
+    new.write_text(text)
+    new.replace(file)
 
 
 def all_right(rows: list[Row]) -> bool:
@@ -201,6 +213,53 @@ def test_a_token_in_a_file_is_replaced(api: tuple[str, type[Api]], tmp_path: Pat
     assert all_right(rows)
     refused = sum(handler.seen.values()) - KEYS - 1
     assert refused <= STEPS * (4 + 10), "the calls in flight, and the probes of half a second"
+
+
+def test_a_token_that_changes_in_time_is_taken_without_a_refusal(
+    api: tuple[str, type[Api]], tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a second the client looks whether its files have changed; here it looks before each request."""
+    monkeypatch.setattr(sender, "LOOK", 0.0)
+    url, handler = api
+    file = tmp_path / "token"
+    file.write_text("Bearer 0")
+
+    def rotate(number: int) -> None:
+        handler.others.add(f"Bearer {number}")
+        replace(file, f"Bearer {number}")
+
+    config = HttpConfig(url=url + "/{}", headers={"Authorization": Secret.file(str(file))})
+    assert all_right(slowly(worker, config, rotate, capacity=4))
+    assert handler.seen.keys() == {f"Bearer {number}" for number in range(1 + STEPS)}
+    assert sum(handler.seen.values()) == 1 + KEYS, "no request was refused"
+    handler.seen.clear()
+    assert all_right(slowly(worker, config, capacity=4))
+    assert handler.seen == {f"Bearer {STEPS}": KEYS}
+
+
+def test_a_password_of_redis_that_changes_in_time_is_taken_without_a_refusal(
+    redis_server: local.RedisServer, redis_url: str, tmp_path: Path, worker: Worker
+) -> None:
+    """The user has the new password beside the old one, until the file has been changed and all have logged in anew."""
+    file = tmp_path / "password"
+    file.write_text("pw0")
+    with redis.Redis.from_url(redis_url) as client:
+        client.mset({f"k{n}": n for n in range(KEYS)})
+        client.execute_command("ACL", "SETUSER", "rotated", "on", "resetpass", ">pw0", "~*", "+@all")
+        client.execute_command("ACL", "LOG", "RESET")
+
+        def rotate(number: int) -> None:
+            before_last = [f"<pw{number - 2}"] if number > 1 else []
+            client.execute_command("ACL", "SETUSER", "rotated", f">pw{number}", *before_last)
+            replace(file, f"pw{number}")
+            client.execute_command("CLIENT", "KILL", "USER", "rotated")
+
+        config = RedisConfig(url=redis_url, key="k{}", username="rotated", password=Secret.file(str(file)))
+        rows = slowly(worker, config, rotate, batch_size=2, rate=100.0)
+        refused = client.execute_command("ACL", "LOG")
+        client.execute_command("ACL", "DELUSER", "rotated")
+    assert all_right(rows)
+    assert refused == []
 
 
 @pytest.fixture
