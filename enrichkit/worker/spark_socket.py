@@ -14,8 +14,6 @@ import select
 import sys
 from typing import Any
 
-import pyspark
-
 __all__ = ["SparkSocket", "spark_socket"]
 
 # POLLRDHUP, which only Linux has, reports a peer that has closed its side. Elsewhere, POLLHUP and POLLERR, which are
@@ -23,7 +21,7 @@ __all__ = ["SparkSocket", "spark_socket"]
 CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
-GRACE = 1.0 if pyspark.__version__.startswith("4.0.") else 0.2
+GRACE, GRACE_4_0 = 0.2, 1.0
 """
 Seconds for `SparkSocket.grace`. In PySpark 4.0 one thread of the JVM writes the input and reads the rows: it reads no
 row before it has filled the socket with input, and it measures the size of a batch after each row. That takes 0.1 to
@@ -47,9 +45,10 @@ class SparkSocket:
         enrichment: Fingerprint of the enrichment.
     """
 
-    grace = GRACE
-
     def __init__(self, stream: io.BufferedWriter, enrichment: str) -> None:
+        import pyspark  # here, because `enrichkit pack` tries its archive out without a PySpark
+
+        self.grace = GRACE_4_0 if pyspark.__version__.startswith("4.0.") else GRACE
         self.steady = enrichment in _took_all
         self._enrichment = enrichment
         self._stream = stream
