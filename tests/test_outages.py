@@ -488,3 +488,28 @@ def test_a_password_that_was_rotated_fails_the_task_after_two_logins_at_most(
             with pytest.raises(FatalError, match=f'password authentication failed for user "{role}"'):
                 worker.outcomes(config, INT, keys, **options)
         assert 1 <= proxy.opened - before <= 2
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "fail"])
+def test_a_password_of_redis_that_was_rotated_fails_the_task_after_two_logins_at_most(
+    policy: str, worker: Worker, redis_url: str
+) -> None:
+    """Redis counts the logins that it has refused."""
+    keys = list(range(100))
+    user = f"rotating_{uuid.uuid4().hex[:8]}"
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        client.mset({f"k{n}": n for n in keys})
+        client.execute_command("ACL", "SETUSER", user, "on", ">S3cret", "~*", "+@all")
+        config = RedisConfig(url=redis_url, key="k{}", username=user, password="S3cret")
+        options = {"capacity": 8, "batch_size": 1, **all_three(policy_of(policy, -1))}
+        assert_good(worker.outcomes(config, INT, keys, **options), keys)
+        client.execute_command("ACL", "SETUSER", user, "resetpass", ">rotated")
+        client.acl_log_reset()
+        client.execute_command("CLIENT", "KILL", "USER", user)
+        for _ in range(2):  # as Spark repeats a failed task
+            with pytest.raises(FatalError, match="WRONGPASS"):
+                worker.outcomes(config, INT, keys, **options)
+        refused = client.acl_log()
+        client.execute_command("ACL", "DELUSER", user)
+    assert [entry["reason"] for entry in refused] == ["auth"] * len(refused)
+    assert 1 <= sum(entry["count"] for entry in refused) <= 2
