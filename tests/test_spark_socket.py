@@ -9,8 +9,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyspark
 import pytest
 
+from enrichkit.testing import bench
+from enrichkit.worker import spark_socket as spark_socket_module
 from enrichkit.worker.spark_socket import SparkSocket, spark_socket
 
 
@@ -76,6 +79,34 @@ def test_a_closed_socket_is_noticed_and_an_open_one_with_input_is_not(
     assert not worker.gone()
     jvm.close()
     assert worker.gone()
+
+
+@pytest.mark.parametrize("version", ["3.5.9", "4.1.0", "4.3.0"])
+def test_a_jvm_that_wants_a_few_rows_has_time_to_close_the_socket(
+    pair: tuple[socket.socket, Any], monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", version)
+    worker = SparkSocket(pair[1], "enrichment")
+    assert worker.goes_by(100.0) == 100.2
+    pair[0].sendall(b"a batch")
+    assert worker.goes_by(100.0) == 100.2
+
+
+def test_a_jvm_of_4_0_has_more_time_after_each_input(
+    pair: tuple[socket.socket, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fills the socket with input before it reads a row."""
+    clock = {"now": 100.0}
+    monkeypatch.setattr(pyspark, "__version__", "4.0.5")
+    monkeypatch.setattr(spark_socket_module, "time", types.SimpleNamespace(monotonic=lambda: clock["now"]))
+    worker = SparkSocket(pair[1], "enrichment")
+    assert worker.goes_by(100.0) == 101.0
+    for now, expected in ((103.0, 104.0), (109.5, 110.0)):  # 10 s are the most
+        clock["now"] = now
+        pair[0].sendall(b"a batch")
+        assert bench.wait_until(lambda: worker.goes_by(100.0) == expected, 10.0)  # noqa: B023  # at once
+    clock["now"] = 109.9
+    assert worker.goes_by(100.0) == 110.0
 
 
 def test_an_enrichment_whose_rows_were_all_taken_is_steady_in_the_next_task(pair: tuple[socket.socket, Any]) -> None:

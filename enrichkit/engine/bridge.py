@@ -139,7 +139,7 @@ class Bridge:
         self._clock = TaskClock() if observed is None else observed.clock
         self._first_rows: FirstRows | None = None
         if consumer is not None and not consumer.steady:
-            self._first_rows = FirstRows(start * 3 // 2, consumer.grace)
+            self._first_rows = FirstRows(start * 3 // 2, consumer)
 
     @property
     def run(self) -> Run:

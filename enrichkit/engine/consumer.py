@@ -19,19 +19,20 @@ class Consumer(Protocol):
 
     Attributes:
         steady: Whether the consumer of an earlier task of this enrichment took all rows.
-        grace: Seconds that a consumer which wants only a few rows takes to go away after it got the first ones.
         flush: Send the rows that were yielded. Called on the thread that yields; raises `OSError` when the consumer is
             gone.
         gone: Return whether the consumer takes no more rows. Called from any thread.
         took_all: Remember that the consumer took all rows.
+        goes_by: Return the `time.monotonic()` by which a consumer that wants only a few rows is gone, if the first rows
+            left at the given one. It may grow while the consumer is busy otherwise.
     """
 
     steady: bool
-    grace: float
 
     def flush(self) -> None: ...
     def gone(self) -> bool: ...
     def took_all(self) -> None: ...
+    def goes_by(self, first_left: float) -> float: ...
 
 
 class FirstRows:
@@ -43,12 +44,12 @@ class FirstRows:
 
     Args:
         rows: Rows that may be admitted at once.
-        grace: The `Consumer.grace` of the consumer.
+        consumer: The consumer.
     """
 
-    def __init__(self, rows: int, grace: float) -> None:
+    def __init__(self, rows: int, consumer: Consumer) -> None:
         self._rows = rows
-        self._grace = grace
+        self._consumer = consumer
         self._first_left: float | None = None
 
     def enter(self, rows: int) -> None:
@@ -67,4 +68,4 @@ class FirstRows:
 
     def until(self) -> float | None:
         """Return the `time.monotonic()` from which any number of rows may be admitted; None while no row has left."""
-        return None if self._first_left is None else self._first_left + self._grace
+        return None if self._first_left is None else self._consumer.goes_by(self._first_left)

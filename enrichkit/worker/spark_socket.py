@@ -9,9 +9,13 @@ its rows or was cancelled, but PySpark notices this only when it sends the next 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import select
+import struct
 import sys
+import termios
+import time
 from typing import Any
 
 __all__ = ["SparkSocket", "spark_socket"]
@@ -21,11 +25,15 @@ __all__ = ["SparkSocket", "spark_socket"]
 CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
-GRACE, GRACE_4_0 = 0.2, 1.0
+GRACE = 0.2
+"""Seconds in which the JVM closes the socket of a task of which it wants only the first rows."""
+GRACE_4_0, GRACE_MAX = 1.0, 10.0
 """
-Seconds for `SparkSocket.grace`. In PySpark 4.0 one thread of the JVM writes the input and reads the rows: it reads no
-row before it has filled the socket with input, and it measures the size of a batch after each row. That takes 0.1 to
-0.9 s, depending on the machine. Newer versions do not measure, and older ones read on a thread of its own.
+The same for PySpark 4.0, after the first rows and again after each further input, and the most in all.
+
+There one thread of the JVM writes the input and reads the rows. It reads no row before it has filled the socket with
+input, and it measures the size of a batch after each row, so that a batch takes 0.1 to 0.6 s, depending on the machine.
+Newer versions do not measure, and older ones read on a thread of its own.
 """
 
 _took_all: set[str] = set()
@@ -38,7 +46,6 @@ class SparkSocket:
 
     Attributes:
         steady: Whether an earlier task of this enrichment in this process has delivered all its rows.
-        grace: Seconds that the JVM takes to close the socket of a task that shall deliver no further rows.
 
     Args:
         stream: The buffered writer into which PySpark writes the rows.
@@ -48,7 +55,9 @@ class SparkSocket:
     def __init__(self, stream: io.BufferedWriter, enrichment: str) -> None:
         import pyspark  # here, because `enrichkit pack` tries its archive out without a PySpark
 
-        self.grace = GRACE_4_0 if pyspark.__version__.startswith("4.0.") else GRACE
+        self._writes_first = pyspark.__version__.startswith("4.0.")
+        self._unread = 0
+        self._input_came = 0.0
         self.steady = enrichment in _took_all
         self._enrichment = enrichment
         self._stream = stream
@@ -71,6 +80,16 @@ class SparkSocket:
     def took_all(self) -> None:
         """Remember that the JVM has taken all rows."""
         _took_all.add(self._enrichment)
+
+    def goes_by(self, first_left: float) -> float:
+        """Return when a JVM that wants only the rows which left at *first_left* has closed the socket."""
+        if not self._writes_first:
+            return first_left + GRACE
+        [unread] = struct.unpack("i", fcntl.ioctl(self._stream.fileno(), termios.FIONREAD, bytes(4)))
+        if unread > self._unread:
+            self._input_came = time.monotonic()
+        self._unread = unread
+        return min(max(first_left, self._input_came) + GRACE_4_0, first_left + GRACE_MAX)
 
 
 def spark_socket(enrichment: str) -> SparkSocket | None:

@@ -25,8 +25,6 @@ SOON = Step(after=0.005)
 class Taker:
     """A consumer that goes when it is told to."""
 
-    grace = GRACE
-
     def __init__(self, *, steady: bool = False) -> None:
         self.steady = steady
         self.has_gone = False
@@ -41,6 +39,9 @@ class Taker:
 
     def took_all(self) -> None:
         self.took_everything = True
+
+    def goes_by(self, first_left: float) -> float:
+        return first_left + GRACE
 
 
 def one_by_one(total: int) -> Iterator[Outcomes]:
