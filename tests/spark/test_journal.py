@@ -69,7 +69,7 @@ def test_a_second_start_makes_no_call(
 
 def test_a_job_that_failed_asks_for_the_rest(spark: SparkSession, tmp_path: Path) -> None:
     with local.http() as service:  # its own, because late calls of other tests may still be in flight in the shared one
-        service.script(Fault(match="u777", status=400), latency=0.01)
+        service.script(Fault(match="u777", status=400), latency=0.01, log=True)
         config = HttpConfig(url=f"{service.url}/{{}}", returns="key string, name string, score int", missing=(404,))
         column = enrich(config, "k", journal=Journal(str(tmp_path), run_id="r"), capacity=10)
         frame = keys(spark, 0, 1_000).withColumn("v", column)
