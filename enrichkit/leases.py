@@ -207,8 +207,7 @@ def _level(wanted: list[float], total: float) -> float:
 
 def _calls(state: dict[str, Any], ask: Ask, now: float, share: float, whole: bool) -> Grant:
     """
-    Return the grant of the calls that *share* allows; if *share* allows less than one call and *whole* is True, of one
-    call.
+    Grant as many calls as *share* allows. If that is less than one call and *whole* is True, grant one call.
     """
     until = state.setdefault("until", {})
     for unit in ask.cost:

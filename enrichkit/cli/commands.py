@@ -214,9 +214,9 @@ def pack(
     """
     Pack enrichkit and the connectors NAME, or all that this machine has, for the executors of a cluster.
 
-    The archive has neither PySpark nor a Python: it starts the Python of the executor. If the archive is for this
-    platform and Python, it is started here before it is written. The command prints the lines that submit a job with
-    the archive.
+    The archive has neither PySpark nor a Python: its programs run with the Python of the executor. If the archive is
+    for this platform and Python, it is started here before it is written. The command prints the lines that submit a
+    job with the archive.
     """
     from .pack import check, make
 

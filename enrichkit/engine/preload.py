@@ -47,7 +47,7 @@ FIRST_WAIT, MOST_WAIT = 0.05, 1.0
 
 
 class WaitingRun(Protocol):
-    """A run, as far as the table knows it: told when the table is loaded, or that it never will be."""
+    """A run that waits for the table. The table tells it that all is loaded, or that this will never be so."""
 
     def loaded(self) -> None: ...
     def fail(self, error: BaseException) -> None: ...

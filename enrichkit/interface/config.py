@@ -36,7 +36,8 @@ class _ConfigType(ABCMeta):  # not a plain metaclass: a config may have abstract
             _check_names(cls, len(args), list(fields))
             config: T = type.__call__(cls, *args, **fields)
         except Exception as error:
-            # A dataclass takes its fields as arguments, and a traceback may show the variables of all frames.
+            # A dataclass takes its fields as arguments, and a traceback that shows the variables of its frames would
+            # show them; so the frames are cleared.
             found: list[BaseException] = [error]
             for each in found:
                 traceback.clear_frames(each.__traceback__)

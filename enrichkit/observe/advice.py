@@ -118,7 +118,11 @@ class Situation:
         return self.rate * self.stats.seconds / self.stats.calls
 
     def gain(self, **seconds: float) -> float:
-        """Return the speed-up of the tasks if *seconds* replaced their seconds of source, limit, input or output."""
+        """
+        Return how many times as fast the tasks would be if the parts that *seconds* names took so many seconds.
+
+        The parts are `source`, `limit`, `input` and `output`; those that are not named take as long as they did.
+        """
         stats = self.stats
         now = {name: getattr(stats, f"{name}_seconds") for name in ("source", "limit", "input", "output")}
         then = sum({**now, **seconds}.values()) + stats.cpu_seconds

@@ -314,7 +314,8 @@ def msgspec_type(data_type: Any, encoding: Encoding) -> Any:
     """
     Return the type that msgspec checks a value against.
 
-    If msgspec would read *data_type* too laxly from JSON, the returned type makes msgspec call the rule.
+    For a type that msgspec would read too laxly from JSON, it is a class of our own, for which msgspec calls the hook
+    for decoding. The hook applies the stricter `plain_rule`.
     """
     if pa.types.is_list(data_type):
         return list[msgspec_type(data_type.value_type, encoding) | None]  # type: ignore[misc]

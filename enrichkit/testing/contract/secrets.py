@@ -23,7 +23,7 @@ class SecretChecks(Fixtures):
     """Plans, logs and tracebacks show configs, connectors and messages to people who may not know the secrets."""
 
     def test_the_repr_of_the_config_hides_its_secrets(self, connector: Connector[Any]) -> None:
-        """Look at the fields that may hold a password, also in a URL: use `field(repr=False)`. Plans show the repr."""
+        """Look at the fields that may hold a password, or a URL with one: they need `field(repr=False)`."""
         shown = [name for name, twin in _with_secrets(connector.config) if CANARY in repr(twin) + str(twin)]
         assert not shown, (
             f"The repr of the config must not show secrets; it shows those in the fields {shown}. Declare these fields "

@@ -76,8 +76,8 @@ class Connection(asyncio.Protocol):
             for name, value in _SOCKET_OPTIONS:
                 if hasattr(socket, name):  # not every system has all options
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        # The greeting is sent here and not after connecting: a server that refuses a client sends its reason without a
-        # request, and check 1 would drop this reply.
+        # The greeting is sent at once, so that the connection expects a reply. A server that refuses a client sends its
+        # reason without being asked, and check 1 in `data_received` drops what comes while no reply is expected.
         self.hello = self.exchange(*self._greeting)
 
     def exchange(self, data: bytes, replies: int) -> asyncio.Future[list[Any] | ConnectorError]:
