@@ -15,6 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd  # noqa: TC002 - PySpark reads these type hints
 from pyspark.sql import functions as F
 
 from benchmarks.harness import COLUMN, ROOT, Table, median
@@ -92,7 +93,7 @@ def measure(spark: SparkSession, rounds: int, *, connect: bool) -> dict[str, lis
     return found
 
 
-def _as_text(ids: Any) -> Any:
+def _as_text(ids: pd.Series) -> pd.Series:
     return ids.astype(str)
 
 
