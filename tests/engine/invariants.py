@@ -188,7 +188,7 @@ class RunWatch:
         self.calls = self.sent = 0
         self.segment = 0  # barriers that have left
         self.answered: list[Waiting] = []
-        self.closed = False
+        self.closed = self._admitting = False
         self._quiet_times = 0
         self._told = random.Random(f"told {watch.plan.seed} {number}")
         self.failed: BaseException | None = None
@@ -222,7 +222,7 @@ class RunWatch:
         if isinstance(outcomes.tag, Slice):
             if not self.run.tiers:  # it has waited until the source was loaded
                 self._looked_up(outcomes.tag, range(len(outcomes.keys)))
-            _admit(self.run, outcomes)
+            self._hand_on(outcomes)
             return
         now = self.watch.now
         entry = Slice(outcomes, outcomes.tag, now, left=[False] * len(outcomes.keys))
@@ -244,7 +244,7 @@ class RunWatch:
         entry.waiting = [Waiting(key, now, unsettled=1) for key in outcomes.keys]
         if not (self.run.tiers or self.run.until_loaded is not None):
             self._looked_up(entry, range(len(outcomes.keys)))
-        _admit(self.run, outcomes)
+        self._hand_on(outcomes)
         assert outcomes.statuses is statuses
         if outcomes.apart and any(held.outcomes is outcomes for held in self._holders() if isinstance(held, Bundle)):
             self.watch.flags.add("apart")
@@ -253,6 +253,12 @@ class RunWatch:
             assert all(held.entered for held in aside), "a slice came that may have the keys of one that nobody finds"
         if not self.run.timers:
             self._somebody_asks()
+
+    def _hand_on(self, outcomes: Outcomes) -> None:
+        """Hand a slice to the run."""
+        self._admitting = True
+        _admit(self.run, outcomes)
+        self._admitting = False
 
     def _looked_up(self, entry: Slice, indices: Sequence[int]) -> None:
         """Keys of *entry* go on to the source: each is a lookup, or waits for the one that there is."""
@@ -378,7 +384,7 @@ class RunWatch:
         assert not self.closed, "a key got its outcome after the run was closed"
         waiting.unsettled -= 1
         waiting.status = status
-        if status == OK and waiting.flights:  # what was known already belongs to the store that knew it
+        if status == OK and waiting.flights and not self._admitting:  # a store holds what it knew already
             waiting.bytes = len(value_of(key, self.watch.plan.kinds[key]) or "")
             self.bytes += waiting.bytes
         if not waiting.unsettled:

@@ -134,7 +134,7 @@ class Watch:
             alone = alone and not (isinstance(error, UnavailableError) and error.busy and self.flights)
             if wish is not None and wish == wish and alone:
                 self.paused_until = max(self.paused_until, self.now + min(max(wish, 0.0), RETRY_AFTER_MAX))
-        if flight.error is None:
+        if flight.error is None or not (isinstance(flight.error, TransientError) or flight.cancelled):
             self._answered_at = self.now
         if isinstance(flight.answers, dict):
             clean = not any(isinstance(answer, Failure) for answer in flight.answers.values())
