@@ -209,11 +209,10 @@ class Engine:
             group = [lookup for lookup in group if not lookup.settled]
             if not group:
                 return
-            if tokens and (self._short_of_tokens or not self.retry_budget.spend(tokens)):
+            if tokens and (self._short_of_tokens or not self.retry_budget.spend(tokens, run.stats)):
                 run.stop_clocks(group)
                 self._short_of_tokens.append((run, group, tokens))
             else:
-                run.stats.retry_tokens += tokens
                 run.put_first(group, search)
 
         handle = self._loop.call_later(wait, due)
@@ -228,10 +227,9 @@ class Engine:
         while waiting:
             run, group, tokens = waiting[0]
             group = [lookup for lookup in group if not lookup.settled]  # as in `later`
-            if group and not self.retry_budget.spend(tokens):
+            if group and not self.retry_budget.spend(tokens, run.stats):
                 break
             waiting.popleft()
-            run.stats.retry_tokens += tokens if group else 0
             run.put_first(group)
         return bool(waiting)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .limits import Gate
     from .records import InFlight
     from .run import Run
+    from .stats import RunStats
 
 __all__ = ["EngineCalls", "Hedges", "answered_twice", "hedge"]
 
@@ -77,9 +78,14 @@ class Hedges:
         self.delay = max(self.DELAY_MIN, sorted(self._took)[int(self.QUANTILE * len(self._took))])
         return True
 
-    def spend(self, budget: RetryBudget) -> bool:
-        """Pay for one second call, partly with tokens of *budget*; return False, and take nothing, if this fails."""
-        if self._saved < 1.0 or not budget.spend(RetryBudget.RETRY):
+    def spend(self, budget: RetryBudget, stats: RunStats) -> bool:
+        """
+        Pay for one second call, partly with tokens of *budget*, which are counted in *stats*.
+
+        Returns:
+            False, with nothing taken, if there is too little.
+        """
+        if self._saved < 1.0 or not budget.spend(RetryBudget.RETRY, stats):
             return False
         self._saved -= 1.0
         return True
@@ -114,9 +120,8 @@ def hedge(engine: EngineCalls, now: float) -> None:
             return
         if not run.hedged or run.closed or call.overdue or call.late or call.attempt > 1:
             continue
-        if not hedges.spend(engine.retry_budget):
+        if not hedges.spend(engine.retry_budget, run.stats):
             return
-        run.stats.retry_tokens += RetryBudget.RETRY
         _ask_twice(run, call)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .pacing import Pace
     from .permits import LimitShare
     from .records import InFlight
+    from .stats import RunStats
 
 __all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "RetryBudget", "asked_pause", "background_slots"]
 
@@ -373,11 +374,12 @@ class RetryBudget:
         """Add the tokens that trickle in during *seconds* in which a retry waited."""
         self.tokens = min(self.SIZE, self.tokens + seconds * self.TRICKLE)
 
-    def spend(self, cost: int) -> bool:
-        """Take *cost* tokens; return False, and take none, when there are fewer."""
+    def spend(self, cost: int, stats: RunStats) -> bool:
+        """Take *cost* tokens, and count them in *stats*; return False, and take none, when there are fewer."""
         if self.tokens < cost:
             return False
         self.tokens -= cost
+        stats.retry_tokens += cost
         return True
 
     def earn(self, tokens: int) -> None:

@@ -203,8 +203,7 @@ def ask_again(
     lost = [lookup for lookup in waiting if lookup.failures >= retry.attempts]
     due, too_late = _due(run, retry, [lookup for lookup in waiting if lookup.failures < retry.attempts], retry_after)
     lost += too_late
-    spent = bool(due) and run.engine.retry_budget.spend(cost)
-    run.stats.retry_tokens += cost * spent
+    spent = bool(due) and run.engine.retry_budget.spend(cost, run.stats)
     if due and not spent and not only_delayed and run.options.on_error not in (None, "fail"):
         for lookup in (lookup for _, group in due for lookup in group):
             text = f"{lookup.error or 'no answer'} (the budget of retries is used up)"

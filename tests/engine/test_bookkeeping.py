@@ -15,6 +15,7 @@ from enrichkit.engine.deadlines import TICKS_PER_TIMEOUT, Deadlines, Sweeper
 from enrichkit.engine.limits import RetryBudget
 from enrichkit.engine.records import InFlight, Lookup, State
 from enrichkit.engine.sizes import size_of
+from enrichkit.engine.stats import RunStats
 from enrichkit.errors import ContractError, PermanentError, TaskFailedError, TransientError
 from enrichkit.options import Retry
 from enrichkit.outcome import Outcomes
@@ -30,15 +31,16 @@ POISON = Step(error=PermanentError("poison"))
 
 
 def test_a_budget_takes_what_is_spent_and_gives_back_one_token_for_each_call() -> None:
-    budget = RetryBudget()
-    assert budget.spend(5)
+    budget, stats = RetryBudget(), RunStats()
+    assert budget.spend(5, stats)
     assert budget.tokens == 95
     budget.earn(1)
     assert budget.tokens == 96
-    assert not budget.spend(97)
+    assert not budget.spend(97, stats)
     assert budget.tokens == 96
-    assert budget.spend(96)
+    assert budget.spend(96, stats)
     assert budget.tokens == 0
+    assert stats.retry_tokens == 5 + 96
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])

@@ -12,6 +12,7 @@ import pytest
 from enrichkit.engine.limits import Breaker, RetryBudget
 from enrichkit.engine.pacing import Rate
 from enrichkit.engine.sizes import BytesEach
+from enrichkit.engine.stats import RunStats
 from enrichkit.errors import PermanentError, SourceStalledError, TransientError, UnavailableError
 from enrichkit.options import Retry
 from enrichkit.testing.scripted import ScriptedConnector, Step
@@ -315,7 +316,7 @@ def test_a_call_is_held_back_with_the_probability_of_the_book(accepts: int, prob
 
 def test_a_retry_that_waits_gets_five_tokens_a_second() -> None:
     budget = RetryBudget()
-    assert budget.spend(RetryBudget.SIZE)
+    assert budget.spend(RetryBudget.SIZE, RunStats())
     budget.trickle(2.0)
     assert budget.tokens == 2 * RetryBudget.RETRY
 

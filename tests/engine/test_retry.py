@@ -11,6 +11,7 @@ import pytest
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.limits import RetryBudget
 from enrichkit.engine.retries import backoff
+from enrichkit.engine.stats import RunStats
 from enrichkit.errors import ConfigError, LookupFailedError, PermanentError, TransientError
 from enrichkit.options import Options, Retry, default
 from enrichkit.testing.scripted import Step
@@ -355,15 +356,15 @@ async def test_clean_calls_pay_for_retries(lab: Lab) -> None:
 
 
 def test_a_budget_gives_nothing_beyond_what_it_holds() -> None:
-    budget = RetryBudget()
-    assert [budget.spend(40), budget.spend(40), budget.spend(40)] == [True, True, False]
+    budget, stats = RetryBudget(), RunStats()
+    assert [budget.spend(40, stats) for _ in range(3)] == [True, True, False]
     for _ in range(20):
         budget.earn(1)
-    assert budget.spend(40)
+    assert budget.spend(40, stats)
     for _ in range(1000):
         budget.earn(1)
-    assert budget.spend(RetryBudget.SIZE)
-    assert not budget.spend(1)
+    assert budget.spend(RetryBudget.SIZE, stats)
+    assert not budget.spend(1, stats)
 
 
 async def test_a_call_that_is_late_by_its_attempt_timeout_goes_on_while_the_key_is_asked_again(lab: Lab) -> None:

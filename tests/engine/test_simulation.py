@@ -173,7 +173,7 @@ def ignored_pauses(patch: Patch) -> None:
 
 
 def unlimited_budget(patch: Patch) -> None:
-    patch.setattr(RetryBudget, "spend", lambda budget, cost: True)
+    patch.setattr(RetryBudget, "spend", lambda budget, cost, stats: True)
 
 
 def no_attaching_to_late_calls(patch: Patch) -> None:
