@@ -157,25 +157,29 @@ def slowly(worker: Worker, config: Any, step: Callable[[int], None] | None = Non
         return worker.outcomes(config, INT, list(range(KEYS)), **options)
 
 
-def test_a_password_of_redis_is_replaced(
-    redis_server: local.RedisServer, redis_url: str, tmp_path: Path, worker: Worker
-) -> None:
+@pytest.fixture
+def redis_user(redis_url: str, tmp_path: Path) -> Iterator[tuple[RedisConfig, redis.Redis, Path]]:
+    """A source whose user `rotated` has the password in a file, a client of the administrator, and the file."""
     file = tmp_path / "password"
     file.write_text("pw0")
+    config = RedisConfig(url=redis_url, key="k{}", username="rotated", password=Secret.file(str(file)))
     with redis.Redis.from_url(redis_url) as client:
         client.mset({f"k{n}": n for n in range(KEYS)})
         client.execute_command("ACL", "SETUSER", "rotated", "on", "resetpass", ">pw0", "~*", "+@all")
-
-        def rotate(number: int) -> None:
-            client.execute_command("ACL", "SETUSER", "rotated", "resetpass", f">pw{number}")
-            client.execute_command("CLIENT", "KILL", "USER", "rotated")
-            time.sleep(0.5)
-            file.write_text(f"pw{number}")
-
-        config = RedisConfig(url=redis_url, key="k{}", username="rotated", password=Secret.file(str(file)))
-        rows = slowly(worker, config, rotate, batch_size=2, rate=100.0)
+        yield config, client, file
         client.execute_command("ACL", "DELUSER", "rotated")
-    assert all_right(rows)
+
+
+def test_a_password_of_redis_is_replaced(redis_user: tuple[RedisConfig, redis.Redis, Path], worker: Worker) -> None:
+    config, client, file = redis_user
+
+    def rotate(number: int) -> None:
+        client.execute_command("ACL", "SETUSER", "rotated", "resetpass", f">pw{number}")
+        client.execute_command("CLIENT", "KILL", "USER", "rotated")
+        time.sleep(0.5)
+        file.write_text(f"pw{number}")
+
+    assert all_right(slowly(worker, config, rotate, batch_size=2, rate=100.0))
 
 
 @pytest.mark.apt
@@ -238,28 +242,20 @@ def test_a_token_that_changes_in_time_is_taken_without_a_refusal(
 
 
 def test_a_password_of_redis_that_changes_in_time_is_taken_without_a_refusal(
-    redis_server: local.RedisServer, redis_url: str, tmp_path: Path, worker: Worker
+    redis_user: tuple[RedisConfig, redis.Redis, Path], worker: Worker
 ) -> None:
     """The user has the new password beside the old one, until the file has been changed and all have logged in anew."""
-    file = tmp_path / "password"
-    file.write_text("pw0")
-    with redis.Redis.from_url(redis_url) as client:
-        client.mset({f"k{n}": n for n in range(KEYS)})
-        client.execute_command("ACL", "SETUSER", "rotated", "on", "resetpass", ">pw0", "~*", "+@all")
-        client.execute_command("ACL", "LOG", "RESET")
+    config, client, file = redis_user
+    client.execute_command("ACL", "LOG", "RESET")
 
-        def rotate(number: int) -> None:
-            before_last = [f"<pw{number - 2}"] if number > 1 else []
-            client.execute_command("ACL", "SETUSER", "rotated", f">pw{number}", *before_last)
-            replace(file, f"pw{number}")
-            client.execute_command("CLIENT", "KILL", "USER", "rotated")
+    def rotate(number: int) -> None:
+        before_last = [f"<pw{number - 2}"] if number > 1 else []
+        client.execute_command("ACL", "SETUSER", "rotated", f">pw{number}", *before_last)
+        replace(file, f"pw{number}")
+        client.execute_command("CLIENT", "KILL", "USER", "rotated")
 
-        config = RedisConfig(url=redis_url, key="k{}", username="rotated", password=Secret.file(str(file)))
-        rows = slowly(worker, config, rotate, batch_size=2, rate=100.0)
-        refused = client.execute_command("ACL", "LOG")
-        client.execute_command("ACL", "DELUSER", "rotated")
-    assert all_right(rows)
-    assert refused == []
+    assert all_right(slowly(worker, config, rotate, batch_size=2, rate=100.0))
+    assert client.execute_command("ACL", "LOG") == [], "no login was refused"
 
 
 @pytest.fixture

@@ -111,6 +111,31 @@ ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
 }
 
 
+def cancel(spark: SparkSession, action: Callable[[], Any], service: HttpService, *, connect: bool) -> None:
+    """Cancel the job of *action* in the midst of its calls: it says so, and *service* is asked for nothing more."""
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            action()
+        except Exception as error:  # its class depends on the version, and on whether it is Spark Connect
+            errors.append(error)
+
+    job = threading.Thread(target=run)
+    job.start()
+    while service.stats().calls < 10 * CAPACITY:
+        assert job.is_alive()
+        time.sleep(0.02)
+    if connect:
+        spark.interruptAll()
+    else:
+        spark.sparkContext.cancelAllJobs()
+    job.join()
+    assert "cancel" in str(errors[0]).lower()
+    wait_until(lambda: calls_that_follow(service, 1.0) == 0)  # `./run bench few_rows` measures how soon
+    assert service.stats().calls < 50_000
+
+
 @pytest.mark.parametrize(("action", "latency"), [("write", 0.02), ("collect", 0.02), ("aggregate", 0.5)])
 def test_a_cancelled_job_asks_for_nothing_more(
     spark: SparkSession,
@@ -122,27 +147,7 @@ def test_a_cancelled_job_asks_for_nothing_more(
 ) -> None:
     service.script(latency=latency)
     frame = many.withColumn("p", profile(service))
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            ACTIONS[action](frame)
-        except Exception as error:  # classic Spark and Spark Connect raise different errors
-            errors.append(error)
-
-    job = threading.Thread(target=run)
-    job.start()
-    while service.stats().calls < 10 * CAPACITY:
-        assert job.is_alive()
-        time.sleep(0.02)
-    if request.config.getoption("--connect"):
-        spark.interruptAll()
-    else:
-        spark.sparkContext.cancelAllJobs()
-    job.join()
-    assert "cancel" in str(errors[0]).lower()
-    wait_until(lambda: calls_that_follow(service, 1.0) == 0)  # `./run bench few_rows` measures how soon
-    assert service.stats().calls < 50_000
+    cancel(spark, lambda: ACTIONS[action](frame), service, connect=request.config.getoption("--connect"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -38,8 +37,7 @@ from enrichkit import (
 )
 from enrichkit.local import Fault, value_of
 
-from ..test_local import wait_until
-from .test_few_rows import calls_that_follow
+from .test_few_rows import calls_that_follow, cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -446,22 +444,4 @@ def test_a_cancelled_job_asks_for_nothing_more(
     http_service.script(latency=0.02)
     frame = spark.range(100_000).select(F.concat(F.lit("u"), F.col("id").cast("string")).alias("k"))
     frame = frame.withColumn("v", enrich(new_config(http_service), "k"))
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            frame.collect()
-        except Exception as error:  # its class depends on the version
-            errors.append(error)
-
-    job = threading.Thread(target=run)
-    job.start()
-    wait_until(lambda: http_service.stats().calls >= 1000)
-    if request.config.getoption("--connect"):
-        spark.interruptAll()
-    else:
-        spark.sparkContext.cancelAllJobs()
-    job.join()
-    assert "cancel" in str(errors[0]).lower()
-    wait_until(lambda: calls_that_follow(http_service, 1.0) == 0)
-    assert http_service.stats().calls < 50_000
+    cancel(spark, frame.collect, http_service, connect=request.config.getoption("--connect"))
