@@ -451,7 +451,7 @@ def keys_of(target: str, body: bytes) -> list[str]:
         if isinstance(document, list):
             return [item if isinstance(item, str) else json.dumps(item) for item in document]
         if isinstance(document, dict):
-            document = document.get("variables", document)
+            document = document.get("variables") or document
             for field in ("key", "id"):
                 if field in document:
                     return [str(document[field])]
