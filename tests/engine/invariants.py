@@ -27,7 +27,7 @@ from enrichkit.options import Default
 from enrichkit.outcome import MISSING, OK, PENDING, STATUSES, TIMEOUT, Outcomes
 
 from .columns import values_of
-from .story import Kind, value_of
+from .story import Kind
 from .watch import EPSILON
 
 if TYPE_CHECKING:
@@ -81,6 +81,11 @@ def states_watched() -> Iterator[None]:
         yield
     finally:
         Lookup.state = slot
+
+
+def _text_bytes(value: Any) -> int:
+    """Return the number of characters in *value*: a text, a list of texts, or None."""
+    return sum(map(_text_bytes, value)) if isinstance(value, list) else len(value or "")
 
 
 def check_states(run: Run) -> None:
@@ -373,7 +378,7 @@ class RunWatch:
                     self.watch.flags.add("late answer")
             elif flight.error is not None or isinstance(answer, Failure):
                 waiting.failed = True
-            elif flight in waiting.flights and (answer is not ... or not self.asks_after_misses):
+            elif flight in waiting.flights and (answer not in (..., []) or not self.asks_after_misses):
                 self.answered.append(waiting)
 
     # outcomes
@@ -385,7 +390,7 @@ class RunWatch:
         waiting.unsettled -= 1
         waiting.status = status
         if status == OK and waiting.flights and not self._admitting:  # a store holds what it knew already
-            waiting.bytes = len(value_of(key, self.watch.plan.kinds[key]) or "")
+            waiting.bytes = _text_bytes(self.watch.plan.value(key))
             self.bytes += waiting.bytes
         if not waiting.unsettled:
             if self.current.get(key) is waiting:
@@ -413,7 +418,7 @@ class RunWatch:
         expected: Any = None
         if status == OK:
             assert kind in Kind.ANSWERED, f"key {key!r} of kind {kind} is ok"
-            expected = value_of(key, kind)
+            expected = self.watch.plan.value(key)
         else:
             option = {"missing": "on_missing", "timeout": "on_timeout"}.get(name, "on_error")
             policy = self.options.policy(option)
@@ -570,7 +575,7 @@ class RunWatch:
                     assert kind in (Kind.MISSING, Kind.APPEARING), f"the journal has a miss for key {key!r}"
                 else:
                     assert kind in Kind.ANSWERED, f"the journal has an answer to key {key!r} of kind {kind}"
-                    assert answer == value_of(key, kind), f"the journal has a wrong answer to key {key!r}"
+                    assert answer == self.watch.plan.value(key), f"the journal has a wrong answer to key {key!r}"
 
     def complete(self, rows: int) -> None:
         """The run ended well: all its *rows* left, and the counters add up."""

@@ -13,7 +13,7 @@ from enrichkit.errors import PermanentError, TransientError, UnavailableError
 from enrichkit.interface import Connector, ConnectorConfig, Failure
 from enrichkit.options import Options, Preload
 
-from .story import Kind, value_of
+from .story import Kind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class Near(Connector[ConnectorConfig]):
         super().__init__(ConnectorConfig())
         assert plan.tier is not None
         self.plan, self.tier = plan, plan.tier
-        self.held = {key: value_of(key, plan.kinds[key]) for key in plan.tier.holds}
+        self.held = {key: plan.value(key) for key in plan.tier.holds}
         self.rng = random.Random(f"near {plan.seed}")
         self.in_flight = 0
         self.broken: list[BaseException] = []
@@ -62,7 +62,7 @@ class Near(Connector[ConnectorConfig]):
         await asyncio.sleep(self.tier.latency)
         for key, value in values.items():
             kind = self.plan.kinds[key]
-            self._expect(kind in Kind.ANSWERED and value == value_of(key, kind), f"the tier is given {value!r}")
+            self._expect(kind in Kind.ANSWERED and value == self.plan.value(key), f"the tier is given {value!r}")
         if self.rng.random() < self.tier.transient:
             raise TransientError("the tier is busy")
         self.held.update(values)
@@ -111,8 +111,7 @@ class Listed(Connector[ConnectorConfig]):
 
     async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
         await self._step()
-        kinds = self.plan.kinds
-        return {key: value_of(key, kinds[key]) for key in keys if kinds[key] != Kind.MISSING}
+        return {key: self.plan.value(key) for key in keys if self.plan.kinds[key] != Kind.MISSING}
 
 
 def make_table(plan: Plan) -> Table:
@@ -130,4 +129,5 @@ def make_table(plan: Plan) -> Table:
         Preload(refresh=refresh),
         patience=10_000.0,
         limit=1_000.0,
+        many=plan.many,
     )

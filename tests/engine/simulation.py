@@ -32,7 +32,7 @@ from .columns import column_of, in_columns
 from .invariants import RunWatch, states_watched
 from .nearby import Near, make_table, make_tier
 from .stages import MemoryStage
-from .story import Kind, draw, value_of
+from .story import Kind, draw
 from .watch import Flight, Watch
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ FLAGS = {
     "written back": 0.02,
     "preload": 0.05,
     "above the bytes": 0.02,
+    "many": 0.1,
+    "long pause": 0.03,
 }
 """What a story may hold, and the share of the seeds that must, or the simulation no longer tests what it is for."""
 VIRTUAL_LIMIT = 50_000.0  # seconds; no story lasts nearly as long unless something hangs
@@ -82,6 +84,7 @@ class Source(Connector[ConnectorConfig]):
         self.plan = plan
         self.weather = plan.weather
         self.rng = random.Random(f"source {plan.seed}")
+        self.pauses = random.Random(f"pauses of the source {plan.seed}")
         self.calls = 0
         self.seen: Counter[Any] = Counter()
         self.opened = self.closed = 0
@@ -180,7 +183,9 @@ class Source(Connector[ConnectorConfig]):
             elif kind == Kind.REFUSED or kind == Kind.BROKEN:
                 answers[key] = Failure(PermanentError("no"), rejected=kind == Kind.REFUSED)
             elif kind != Kind.MISSING and not (kind == Kind.APPEARING and self.seen[key] == 1):
-                answers[key] = value_of(key, kind)
+                answers[key] = self.plan.value(key)
+            elif self.plan.many and rng.random() < 0.5:
+                answers[key] = []  # which is a miss, as no answer is
         return answers
 
     def _transient(self) -> TransientError:
@@ -189,6 +194,9 @@ class Source(Connector[ConnectorConfig]):
             unit = self.weather.unit
             wish = self.rng.choice([0.0, 0.05 * unit, 0.3 * unit, 0.3 * unit, unit, float("nan"), -1.0])
             wish = 120.0 if self.rng.random() < 0.01 else wish
+        if self.weather.long_pause is not None and self.pauses.random() < 0.05:
+            self.watch.flags.add("long pause")
+            wish = self.weather.long_pause
         return TransientError("busy", retry_after=wish)
 
 
@@ -287,6 +295,7 @@ class WatchedBridge(Bridge):
                 columns=column_of,
                 tiers=thread.tiers(watch.plan),
                 preload=thread.table(watch.plan),
+                many=watch.plan.many,
             )
             close = run.close
 
@@ -328,6 +337,7 @@ def _simulate(seed: int) -> set[str]:
     plan = draw(seed)
     loop = Loop(seed, VIRTUAL_LIMIT)
     watch = loop.watch = Watch(plan, loop.time)
+    watch.flags |= {"many"} if plan.many else set()
     source = SourceOfColumns(plan, watch) if plan.keys_in_columns else Source(plan, watch)
     thread = Thread(loop)
     cache = AnswerCache(plan.cache.ttl, plan.cache.max_bytes, plan.cache.missing_ttl) if plan.cache else None
@@ -353,7 +363,7 @@ def _journal_of(plan: Plan) -> dict[Any, list[Any]] | None:
     if plan.journal is None:
         return None
     kinds = {key: plan.kinds[key] for key in plan.kinds if key in plan.journal}
-    return {key: [MISS if kind == Kind.MISSING else value_of(key, kind)] for key, kind in kinds.items()}
+    return {key: [MISS if kind == Kind.MISSING else plan.value(key)] for key, kind in kinds.items()}
 
 
 def _play(

@@ -23,7 +23,7 @@ class Kind:
 
 
 def value_of(key: Any, kind: int) -> Any:
-    """The only right value of *key*."""
+    """The only right value of *key*, where a key has one."""
     return None if kind == Kind.NULL else f"value of {key!r}"
 
 
@@ -80,6 +80,7 @@ class Weather:
     asks_to_wait: float | None  # seconds that it asks for with a refusal
     slow_open: float
     shaky_open: bool
+    long_pause: float | None = None  # seconds that the source asks for with some failures
 
     @property
     def opens_at_once(self) -> bool:
@@ -123,6 +124,12 @@ class Plan:
     tier: TierPlan | None = None
     listed: frozenset[Any] | None = None  # the keys that are loaded before the first lookup; None: nothing is loaded
     journal: frozenset[Any] | None = None  # the keys of which the journal holds an answer from before; None: no journal
+    many: bool = False  # a value is a list of one to three matches
+
+    def value(self, key: Any) -> Any:
+        """The only right value of *key*."""
+        value = value_of(key, self.kinds[key])
+        return [value, *(f"match {n} of {key!r}" for n in range(len(repr(key)) % 3))] if self.many else value
 
 
 def draw(seed: int) -> Plan:
@@ -163,6 +170,9 @@ def draw(seed: int) -> Plan:
     if not calm and bad.random() < 0.2:
         wait = bad.choice([None, None, 0.1 * unit, unit])
         weather = replace(weather, full=bad.randint(1, capacity), asks_to_wait=wait)
+    pauses = random.Random(f"pauses {seed}")
+    if not calm and pauses.random() < 0.1:
+        weather = replace(weather, long_pause=pauses.uniform(1.0, STALL - 2.0))
     universe = [rng.choice([f"k{n}", n, (n, "part")]) for n in range(rng.randint(205, 240))]
     neighbours = random.Random(f"neighbours {seed}").random() < 0.5
     keys_in_columns = random.Random(f"keys in columns {seed}").random() < 0.75
@@ -185,6 +195,10 @@ def draw(seed: int) -> Plan:
     if told:
         runs = [replace(run, slices=_overlapping(apart, run.slices)) for run in runs]
     journal = _draw_journal(random.Random(f"journal {seed}"), universe, kinds)
+    many = random.Random(f"many {seed}").random() < 0.15
+    tier = _draw_tier(random.Random(f"tier {seed}"), universe, kinds, unit)
+    if many and tier is not None:  # a tier holds one value for a key
+        tier = replace(tier, writes=False)
     listed = None
     if journal is None and cache is None and (neighbours or keys_in_columns):  # keys of one type
         listed = _draw_listed(random.Random(f"listed {seed}"), universe, kinds)
@@ -203,9 +217,10 @@ def draw(seed: int) -> Plan:
         in_columns=random.Random(f"columns {seed}").random() < 0.5,
         apart=told,
         keys_in_columns=keys_in_columns,
-        tier=_draw_tier(random.Random(f"tier {seed}"), universe, kinds, unit),
+        tier=tier,
         listed=listed,
         journal=journal,
+        many=many,
     )
 
 
