@@ -193,6 +193,7 @@ class RunWatch:
         self.calls = self.sent = 0
         self.segment = 0  # barriers that have left
         self.answered: list[Waiting] = []
+        self.at_fallback: dict[tuple[Outcomes, int], None] = {}  # rows that a fallback has to answer
         self.closed = self._admitting = False
         self._quiet_times = 0
         self._told = random.Random(f"told {watch.plan.seed} {number}")
@@ -389,6 +390,7 @@ class RunWatch:
         assert not self.closed, "a key got its outcome after the run was closed"
         waiting.unsettled -= 1
         waiting.status = status
+        self.at_fallback.pop((entry.outcomes, index), None)
         if status == OK and waiting.flights and not self._admitting:  # a store holds what it knew already
             waiting.bytes = _text_bytes(self.watch.plan.value(key))
             self.bytes += waiting.bytes
@@ -403,6 +405,20 @@ class RunWatch:
             # A lookup that has a slot has its clock from then; one that has none may have had it since its admission.
             assert now - waiting.admitted >= self.options.timeout - EPSILON, f"key {key!r} timed out too early"
 
+    def passed_on(self, lookup: Lookup) -> None:
+        """A lookup without an answer goes on to its fallback; a later row of its key makes a new lookup."""
+        assert not self.closed, "a fallback is asked after the run was closed"
+        self.watch.flags.add("fallback")
+        waiting = lookup.outcomes.tag.waiting[lookup.index]
+        for row in ((lookup.outcomes, lookup.index), *(lookup.more or ())):
+            assert row not in self.at_fallback, "a fallback is asked twice for a row"
+            self.at_fallback[row] = None
+        if self.current.get(waiting.key) is waiting and waiting.key not in self.run.table:
+            del self.current[waiting.key]
+            waiting.first = None
+            self.clocks = deque(other for other in self.clocks if other is not waiting)
+            self.answered = [other for other in self.answered if other is not waiting]
+
     def done_with(self, part: Part) -> None:
         """Spark is about to ask for the rows behind *part*."""
         entry = part.outcomes.tag
@@ -415,14 +431,16 @@ class RunWatch:
         outcomes, waiting = entry.outcomes, entry.waiting[index]
         key, status, value = outcomes.keys[index], outcomes.statuses[index], values_of(outcomes)[index]
         kind, name = self.watch.plan.kinds[key], STATUSES[status]
-        expected: Any = None
+        other, expected = self.watch.plan.fallback, None
         if status == OK:
             assert kind in Kind.ANSWERED, f"key {key!r} of kind {kind} is ok"
             expected = self.watch.plan.value(key)
         else:
             option = {"missing": "on_missing", "timeout": "on_timeout"}.get(name, "on_error")
             policy = self.options.policy(option)
-            if isinstance(policy, Default):
+            if other is not None and option in other.options:
+                expected = other.outcome(key, self.options, self.plan.default_values)
+            elif isinstance(policy, Default):
                 expected = self.plan.default_values[option]
             if status == MISSING:
                 assert kind in (Kind.MISSING, Kind.APPEARING), f"key {key!r} of kind {kind} is missing"
@@ -430,7 +448,8 @@ class RunWatch:
             elif name == "rejected":
                 assert kind == Kind.REFUSED
             elif name == "error":
-                assert waiting.failed or self.watch.plan.weather.shaky_open, (
+                refused = other is not None and key in other.refuses
+                assert waiting.failed or refused or self.watch.plan.weather.shaky_open, (
                     f"key {key!r} is in error, but no call of it failed"
                 )
             else:
@@ -444,12 +463,13 @@ class RunWatch:
         entry.values.append((index, status, value))
         if outcomes.details is not None:
             origin = outcomes.details.origins[index]
+            asked_other = status != OK and other is not None and not {option, "on_missing"}.isdisjoint(other.options)
             fallback = status != OK and isinstance(policy, Default)
             known = ("call", "shared", "cache", "reuse", "journal", "preload", "tier:near")
-            assert origin in (("fallback",) if fallback else known), origin
+            assert origin in (("fallback",) if fallback else (*known, *["fallback"] * asked_other)), origin
             assert origin != "journal" or self.journal is not None
             assert outcomes.details.attempts[index] <= self.asks
-            assert 0.0 <= outcomes.details.latencies[index] <= self.limit
+            assert 0.0 <= outcomes.details.latencies[index] <= (math.inf if asked_other else self.limit)
 
     # emission
 
@@ -554,6 +574,7 @@ class RunWatch:
         assert table.keys() == found, "the table knows keys that nobody asks for any more"
         assert all(more.keys() <= keys for more, keys in shared.values()), "rows wait for what has its outcome"
         asked.update(self._before_the_source())
+        asked.update([*self.at_fallback])
         waiting = Counter(
             (entry.outcomes, index)
             for entry in self.slices

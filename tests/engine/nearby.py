@@ -1,4 +1,6 @@
-"""What stands before the source of a simulated story: a tier that may fail, hang or be away, and a load of it all."""
+"""
+What stands beside the source of a simulated story: a tier before it, a load of it all, and a fallback behind it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
+from enrichkit.engine.fallback import Fallback
 from enrichkit.engine.preload import Table
+from enrichkit.engine.run import Run
 from enrichkit.engine.tiers import Tier, TierRun
 from enrichkit.engine.write_back import WriteBack
 from enrichkit.errors import PermanentError, TransientError, UnavailableError
@@ -16,14 +20,16 @@ from enrichkit.options import Options, Preload
 from .story import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from enrichkit.engine.engine import Engine
+    from enrichkit.engine.policies import FallbackRequest
+    from enrichkit.engine.records import Lookup
     from enrichkit.interface import Call
 
-    from .story import Plan
+    from .story import FallbackPlan, Plan
 
-__all__ = ["Near", "make_table", "make_tier"]
+__all__ = ["Near", "WatchedFallback", "make_fallback", "make_table", "make_tier"]
 
 
 class Near(Connector[ConnectorConfig]):
@@ -83,6 +89,48 @@ def make_tier(engine: Engine, plan: Plan) -> Tier:
         engine,
         lambda emit: TierRun(engine, "near", options, plain, emit, ordered=False, seed=plan.seed),
         WriteBack("near", engine, lambda values: dict(enumerate(values)), None) if plan.tier.writes else None,
+    )
+
+
+class Other(Connector[ConnectorConfig]):
+    """A fallback: another source, which holds some keys, and refuses some."""
+
+    name = "other"
+    config_class = ConnectorConfig
+
+    def __init__(self, plan: FallbackPlan, seed: int) -> None:
+        super().__init__(ConnectorConfig())
+        self.plan = plan
+        self.rng = random.Random(f"other {seed}")
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
+        await asyncio.sleep(self.rng.expovariate(1.0 / self.plan.latency))
+        if self.plan.away[0] <= asyncio.get_running_loop().time() < self.plan.away[1]:
+            raise UnavailableError("the fallback is away")
+        refused = {key: Failure(PermanentError("no")) for key in keys if key in self.plan.refuses}
+        return {key: self.plan.value(key) for key in keys if key in self.plan.holds} | refused
+
+
+class WatchedFallback(Fallback):
+    """A fallback that tells the books which lookups it gets."""
+
+    passed_on: Callable[[Lookup], None]
+
+    def put(self, request: FallbackRequest) -> None:
+        self.passed_on(request.lookup)
+        super().put(request)
+
+
+def make_fallback(engine: Engine, plan: FallbackPlan, seed: int) -> WatchedFallback:
+    """Return the fallback of a run, on the *engine* that all runs of the story share."""
+    nulls = dict.fromkeys(("on_error", "on_missing"), "null")
+    options = Options(**{**nulls, "max_fallback_ratio": 1.0, "timeout": 1000.0, "details": True})
+    plain = lambda raws: (list(raws), {})  # noqa: E731
+    return WatchedFallback(
+        "other",
+        plan.options,
+        plan.capacity * plan.batch_size,
+        lambda emit: Run(engine, "other", options, plain, emit, ordered=False, seed=seed),
     )
 
 

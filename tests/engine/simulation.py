@@ -30,7 +30,7 @@ from enrichkit.testing.clock import VirtualTimeLoop
 
 from .columns import column_of, in_columns
 from .invariants import RunWatch, states_watched
-from .nearby import Near, make_table, make_tier
+from .nearby import Near, Other, WatchedFallback, make_fallback, make_table, make_tier
 from .stages import MemoryStage
 from .story import Kind, draw
 from .watch import Flight, Watch
@@ -65,6 +65,7 @@ FLAGS = {
     "above the bytes": 0.02,
     "many": 0.1,
     "long pause": 0.03,
+    "fallback": 0.1,
 }
 """What a story may hold, and the share of the seeds that must, or the simulation no longer tests what it is for."""
 VIRTUAL_LIMIT = 50_000.0  # seconds; no story lasts nearly as long unless something hangs
@@ -244,6 +245,17 @@ class Thread:
         engine = self.engine("near", lambda: Engine(near, tier.capacity, tier.batch_size, name="near", seed=plan.seed))
         return (make_tier(engine, plan),)
 
+    def fallbacks(self, plan: Plan) -> tuple[WatchedFallback, ...]:
+        """Return the fallbacks of a run. On the loop."""
+        if plan.fallback is None:
+            return ()
+        other = plan.fallback
+
+        def build() -> Engine:
+            return Engine(Other(other, plan.seed), other.capacity, other.batch_size, name="other", seed=plan.seed)
+
+        return (make_fallback(self.engine("other", build), other, plan.seed),)
+
     def table(self, plan: Plan) -> Table | None:
         """Return what is loaded before the first lookup of a run. On the loop."""
         if self.loaded is None and plan.listed is not None:
@@ -278,6 +290,7 @@ class WatchedBridge(Bridge):
                 if self._watching:
                     thread.loop.stop()
 
+            fallbacks = thread.fallbacks(watch.plan)
             run = Run(
                 thread.engine("simulated", build),
                 "simulated",
@@ -294,6 +307,7 @@ class WatchedBridge(Bridge):
                 neighbours=watch.plan.neighbours,
                 columns=column_of,
                 tiers=thread.tiers(watch.plan),
+                fallbacks=fallbacks,
                 preload=thread.table(watch.plan),
                 many=watch.plan.many,
             )
@@ -306,6 +320,8 @@ class WatchedBridge(Bridge):
             run.close = watched_close  # type: ignore[method-assign]  # the books must know the very moment
             self.watched = RunWatch(watch, plan, number, run, journal)
             watch.runs.append(self.watched)
+            for fallback in fallbacks:
+                fallback.passed_on = self.watched.passed_on
             return run
 
         super().__init__(thread, plan.window, plan.start, "simulated", plan.options, make_run)  # type: ignore[arg-type]  # a thread in all it needs

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from enrichkit.options import Cache, Options, Retry, default
+from enrichkit.options import Cache, Default, Options, Retry, default
 
 __all__ = ["Kind", "Plan", "RunPlan", "SlicePlan", "TierPlan", "Weather", "draw", "value_of"]
 
@@ -104,6 +104,30 @@ class TierPlan:
 
 
 @dataclass(frozen=True)
+class FallbackPlan:
+    """Another source, which is asked for the keys of rows without an answer."""
+
+    options: tuple[str, ...]  # the policies that name it
+    holds: frozenset[Any]
+    refuses: frozenset[Any]
+    capacity: int
+    batch_size: int
+    latency: float
+    away: tuple[float, float]
+
+    def value(self, key: Any) -> str:
+        """The value of *key*, which it holds."""
+        return f"fallback of {key!r}"
+
+    def outcome(self, key: Any, options: Options, default_values: dict[str, Any]) -> Any:
+        """The value of a row whose lookup of *key* has failed, and whose policy names this fallback."""
+        if key in self.holds:
+            return self.value(key)
+        then = "on_error" if key in self.refuses else "on_missing"
+        return default_values[then] if isinstance(options.policy(then), Default) else None
+
+
+@dataclass(frozen=True)
 class Plan:
     """A story."""
 
@@ -122,6 +146,7 @@ class Plan:
     apart: bool = False  # ordered tasks are told of most slices that are apart
     keys_in_columns: bool = False  # the source takes columns, and slices have them
     tier: TierPlan | None = None
+    fallback: FallbackPlan | None = None
     listed: frozenset[Any] | None = None  # the keys that are loaded before the first lookup; None: nothing is loaded
     journal: frozenset[Any] | None = None  # the keys of which the journal holds an answer from before; None: no journal
     many: bool = False  # a value is a list of one to three matches
@@ -195,6 +220,9 @@ def draw(seed: int) -> Plan:
     if told:
         runs = [replace(run, slices=_overlapping(apart, run.slices)) for run in runs]
     journal = _draw_journal(random.Random(f"journal {seed}"), universe, kinds)
+    fallback = _draw_fallback(random.Random(f"fallback {seed}"), universe, unit)
+    if fallback is not None:
+        runs = [replace(run, options=_falling_back(run.options, fallback)) for run in runs]
     many = random.Random(f"many {seed}").random() < 0.15
     tier = _draw_tier(random.Random(f"tier {seed}"), universe, kinds, unit)
     if many and tier is not None:  # a tier holds one value for a key
@@ -218,6 +246,7 @@ def draw(seed: int) -> Plan:
         apart=told,
         keys_in_columns=keys_in_columns,
         tier=tier,
+        fallback=fallback,
         listed=listed,
         journal=journal,
         many=many,
@@ -242,6 +271,29 @@ def _draw_tier(rng: random.Random, universe: list[Any], kinds: dict[Any, int], u
         away=(0.0, 0.0) if rng.random() < 0.6 else (begin, begin + 2.0 * unit),
         writes=rng.random() < 0.5,
     )
+
+
+def _draw_fallback(rng: random.Random, universe: list[Any], unit: float) -> FallbackPlan | None:
+    """Draw whether there is a fallback, and how it is."""
+    if rng.random() < 0.8:
+        return None
+    share = rng.choice([0.0, 0.5, 0.9])
+    holds = frozenset(key for key in universe if rng.random() < share)
+    begin = unit * rng.uniform(0.0, 4.0)
+    return FallbackPlan(
+        options=tuple(rng.sample(["on_timeout", "on_error", "on_missing"], rng.randint(1, 3))),
+        holds=holds,
+        refuses=frozenset(key for key in universe if key not in holds and rng.random() < 0.2),
+        capacity=rng.choice([1, 2, 8]),
+        batch_size=rng.choice([1, 3, 10]),
+        latency=unit * rng.choice([0.005, 0.05]),
+        away=(0.0, 0.0) if rng.random() < 0.7 else (begin, begin + rng.uniform(1.0, STALL - 2.0)),
+    )
+
+
+def _falling_back(options: Options, fallback: FallbackPlan) -> Options:
+    """Let the policies that name *fallback* have no value of their own; without details its failure fails the task."""
+    return replace(options, details=True, **dict.fromkeys(fallback.options, "null"))
 
 
 def _draw_listed(rng: random.Random, universe: list[Any], kinds: dict[Any, int]) -> frozenset[Any] | None:

@@ -27,6 +27,7 @@ from enrichkit.engine.records import Bundle, State
 from enrichkit.engine.run import Run
 from enrichkit.engine.tiers import Tier
 from enrichkit.engine.write_back import WriteBack
+from enrichkit.outcome import OK
 
 from .simulation import FLAGS, simulate
 from .story import draw
@@ -333,6 +334,32 @@ def writes_of_other_values(patch: Patch) -> None:
     patch.setattr(WriteBack, "put", lambda writer, keys, values: original(writer, keys, [*values[1:], *values[:1]]))
 
 
+def empty_lists_that_are_values(patch: Patch) -> None:
+    patch.setattr(results, "_LISTS", frozenset())
+
+
+def fallbacks_that_answer_for_another_key(patch: Patch) -> None:
+    original, before = settlement.fallback_settled, [None]
+
+    def settled(run: Run, request: Any, fallback: Any, status: int, value: Any, *args: Any) -> None:
+        original(run, request, fallback, status, before[0], *args)
+        before[0] = value
+
+    patch.setattr(settlement, "fallback_settled", settled)
+
+
+def fallbacks_that_are_asked_twice(patch: Patch) -> None:
+    original = settlement.fallback_settled
+
+    def settled(run: Run, request: Any, fallback: Any, status: int, *args: Any) -> None:
+        if status == OK or len(request.asked) > 1:
+            original(run, request, fallback, status, *args)
+        else:
+            settlement._ask_fallback(run, request, fallback)
+
+    patch.setattr(settlement, "fallback_settled", settled)
+
+
 PLANTED = [
     swapped_values,
     forgotten_deadlines,
@@ -363,6 +390,9 @@ PLANTED = [
     answers_that_no_stage_is_told_of,
     tiers_that_keep_a_key,
     writes_of_other_values,
+    empty_lists_that_are_values,
+    fallbacks_that_answer_for_another_key,
+    fallbacks_that_are_asked_twice,
 ]
 RARE = {
     unlimited_budget: 160,
