@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from enrichkit.engine import admission
 from enrichkit.engine.cache import MISS
+from enrichkit.engine.deadlines import TICKS_PER_TIMEOUT
 from enrichkit.engine.hedging import Hedges
 from enrichkit.engine.records import Bundle, Lookup, State
 from enrichkit.interface import Failure
@@ -33,6 +34,7 @@ from .watch import EPSILON
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from enrichkit.engine.policies import FallbackRequest
     from enrichkit.engine.records import Part
     from enrichkit.engine.run import Run
     from enrichkit.options import Options
@@ -214,7 +216,7 @@ class RunWatch:
         """Return the most seconds of a lookup; while the source is away, the clocks of a patient run stand still."""
         outage = self.run.engine.gate.outage
         away = outage.seconds + (self.watch.now - outage.since if outage.since is not None else 0.0)
-        return self._limit + (away if self._patient else 0.0)
+        return self._limit + (away if self._patient else 0.0) + self.watch.stood_since(0.0)
 
     # admission
 
@@ -390,6 +392,7 @@ class RunWatch:
         assert not self.closed, "a key got its outcome after the run was closed"
         waiting.unsettled -= 1
         waiting.status = status
+        passed_on = (entry.outcomes, index) in self.at_fallback
         self.at_fallback.pop((entry.outcomes, index), None)
         if status == OK and waiting.flights and not self._admitting:  # a store holds what it knew already
             waiting.bytes = _text_bytes(self.watch.plan.value(key))
@@ -400,16 +403,26 @@ class RunWatch:
             self.statuses[status] += 1
         if waiting.first is not None:
             assert now - waiting.first <= self.limit, f"key {key!r} waited {now - waiting.first:g} s"
-        if status == TIMEOUT:
-            assert self.options.timeout is not None
-            # A lookup that has a slot has its clock from then; one that has none may have had it since its admission.
-            assert now - waiting.admitted >= self.options.timeout - EPSILON, f"key {key!r} timed out too early"
+        if status == TIMEOUT and not passed_on:
+            self._timed_out(waiting)
 
-    def passed_on(self, lookup: Lookup) -> None:
+    def _timed_out(self, waiting: Waiting) -> None:
+        """A lookup has no answer in time: it has had all its time, in which the process did not stand still."""
+        assert self.options.timeout is not None
+        # A lookup that has a slot has its clock from then; one that has none may have had it since its admission.
+        began, timeout = waiting.admitted, self.options.timeout
+        unseen = self.watch.times_stood_since(began) * timeout / TICKS_PER_TIMEOUT  # the sweeper sees it at its tick
+        waited = self.watch.now - began - self.watch.stood_since(began) + unseen
+        assert waited >= timeout - EPSILON, f"key {waiting.key!r} timed out too early"
+
+    def passed_on(self, request: FallbackRequest) -> None:
         """A lookup without an answer goes on to its fallback; a later row of its key makes a new lookup."""
         assert not self.closed, "a fallback is asked after the run was closed"
         self.watch.flags.add("fallback")
+        lookup = request.lookup
         waiting = lookup.outcomes.tag.waiting[lookup.index]
+        if request.status == TIMEOUT and len(request.asked) == 0:
+            self._timed_out(waiting)
         for row in ((lookup.outcomes, lookup.index), *(lookup.more or ())):
             assert row not in self.at_fallback, "a fallback is asked twice for a row"
             self.at_fallback[row] = None

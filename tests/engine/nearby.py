@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from enrichkit.engine.engine import Engine
     from enrichkit.engine.policies import FallbackRequest
-    from enrichkit.engine.records import Lookup
     from enrichkit.interface import Call
 
     from .story import FallbackPlan, Plan
@@ -114,10 +113,10 @@ class Other(Connector[ConnectorConfig]):
 class WatchedFallback(Fallback):
     """A fallback that tells the books which lookups it gets."""
 
-    passed_on: Callable[[Lookup], None]
+    passed_on: Callable[[FallbackRequest], None]
 
     def put(self, request: FallbackRequest) -> None:
-        self.passed_on(request.lookup)
+        self.passed_on(request)
         super().put(request)
 
 

@@ -64,8 +64,9 @@ FLAGS = {
     "preload": 0.05,
     "above the bytes": 0.02,
     "many": 0.1,
-    "long pause": 0.03,
+    "long pause": 0.02,
     "fallback": 0.1,
+    "stood still": 0.1,
 }
 """What a story may hold, and the share of the seeds that must, or the simulation no longer tests what it is for."""
 VIRTUAL_LIMIT = 50_000.0  # seconds; no story lasts nearly as long unless something hangs
@@ -217,6 +218,7 @@ class Loop(VirtualTimeLoop):
             raise error
         self.watch.quiet(self.time())
         super()._jump(seconds)
+        self.advance(self.watch.stands_still())
 
 
 class Thread:

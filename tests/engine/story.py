@@ -81,6 +81,7 @@ class Weather:
     slow_open: float
     shaky_open: bool
     long_pause: float | None = None  # seconds that the source asks for with some failures
+    stands_still: tuple[tuple[float, float], ...] = ()  # when the process does, as by SIGSTOP, and for how many seconds
 
     @property
     def opens_at_once(self) -> bool:
@@ -198,6 +199,10 @@ def draw(seed: int) -> Plan:
     pauses = random.Random(f"pauses {seed}")
     if not calm and pauses.random() < 0.1:
         weather = replace(weather, long_pause=pauses.uniform(1.0, STALL - 2.0))
+    still = random.Random(f"stands still {seed}")
+    if still.random() < 0.15:
+        times = sorted(unit * still.uniform(0.0, 6.0) for _ in range(still.randint(1, 3)))
+        weather = replace(weather, stands_still=tuple((time, still.uniform(1.0, 30.0)) for time in times))
     universe = [rng.choice([f"k{n}", n, (n, "part")]) for n in range(rng.randint(205, 240))]
     neighbours = random.Random(f"neighbours {seed}").random() < 0.5
     keys_in_columns = random.Random(f"keys in columns {seed}").random() < 0.75

@@ -58,6 +58,7 @@ class Watch:
         self.opened_at = -1.0 if plan.weather.opens_at_once else math.inf
         self.paused_until = self._answered_at = -1.0
         self.closed = False
+        self.stood: list[tuple[float, float]] = []  # when the process stood still, and for how many seconds
         self._late_since = math.inf  # since when all slots have been held by late calls
         self._away_since: float | None = None
         self._probes: list[Flight] = []  # of the outage that began then
@@ -67,6 +68,23 @@ class Watch:
     def now(self) -> float:
         """The virtual time."""
         return self.clock()
+
+    def stands_still(self) -> float:
+        """Return the seconds for which the process stands still from now on, once for each time of the story."""
+        moments = self.plan.weather.stands_still
+        if len(self.stood) == len(moments) or self.now < moments[len(self.stood)][0]:
+            return 0.0
+        self.flags.add("stood still")
+        self.stood.append((self.now, moments[len(self.stood)][1]))
+        return self.stood[-1][1]
+
+    def stood_since(self, moment: float) -> float:
+        """Return the seconds since *moment* in which the process stood still."""
+        return sum(seconds for began, seconds in self.stood if began >= moment)
+
+    def times_stood_since(self, moment: float) -> int:
+        """Return how often the process has stood still since *moment*."""
+        return sum(began >= moment for began, _ in self.stood)
 
     def called(self, keys: Sequence[Any], call: Call) -> Flight:
         """The source is asked for *keys*."""
@@ -173,7 +191,8 @@ class Watch:
                 since = max(self._late_since, watched.current[key].came)
                 limits = [run.options.timeout or run.attempt_timeout or 0.0 for run in calls.values()]
                 patience = 0.1 + GRACE * max(limits)
-                assert fresh[0].started is not None or now - since <= patience, "a key waits without a clock"
+                waited = now - since - self.stood_since(since)
+                assert fresh[0].started is not None or waited <= patience, "a key waits without a clock"
 
     def closes(self, number: int) -> None:
         """The run ends, early or not."""
