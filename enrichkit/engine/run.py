@@ -495,6 +495,20 @@ class Run:
             for lookup in lookups:
                 lookup.started = None
 
+    def stood_still(self, since: float, until: float) -> None:
+        """Let the time from *since* to *until*, which is now, count for no lookup and no outage."""
+        gap = until - since
+        self.began = min(until, self.began + gap)
+        self.patient_since = min(until, self.patient_since + gap)
+        if self.gave_up is not None:
+            self.gave_up += gap  # the start of an outage, which moves as well
+        if self.stale_since is not None:
+            self.stale_since += gap
+        for held in self.table.values():
+            if not isinstance(held, Bundle) and held.node_away_since is not None:
+                held.node_away_since += gap
+        self.deadlines.stand_still(since, until)
+
     def look_at_first(self, answers: Any) -> None:
         """Check the first *answers* of the task until enough were seen; fail the task if they lack a declared field."""
         first = self.first_answers

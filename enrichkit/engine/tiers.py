@@ -83,6 +83,11 @@ class TierRun(Run):
         only = parent.only_slice()
         return None if only is None else self.tier.slice_of(only)
 
+    def stood_still(self, since: float, until: float) -> None:
+        """Let the time from *since* to *until* count for no key, as `Run.stood_still`."""
+        super().stood_still(since, until)
+        self.tier.stood_still(since, until)
+
 
 class Tier:
     """
@@ -140,6 +145,11 @@ class Tier:
             if request is not None and request.outcomes is outcomes:
                 return asked
         return NO_SLICE
+
+    def stood_still(self, since: float, until: float) -> None:
+        """Let the time from *since* to *until*, which is now, not count as time that the tier takes for its keys."""
+        for asked in self._asked:
+            asked.admitted += until - max(since, asked.admitted)
 
     def wake(self) -> None:
         """Check again whether keys may be asked for."""

@@ -97,9 +97,7 @@ def stood_still(engine: WatchedEngine, since: float, until: float) -> None:
     """Let the time from *since* to *until*, which is now, count for no run, call or outage: the process stood still."""
     gap = until - since
     for run in list(engine.runs):
-        run.began = min(until, run.began + gap)
-        run.patient_since = min(until, run.patient_since + gap)
-        run.deadlines.stand_still(since, until)
+        run.stood_still(since, until)
     for call in engine.calls:
         call.started = min(until, call.started + gap)
         if call.cancelled_at is not None:

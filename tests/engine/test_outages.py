@@ -859,6 +859,22 @@ async def test_a_node_that_stays_away_fails_the_task(lab: Lab) -> None:
     )
 
 
+async def test_a_node_is_away_no_longer_for_the_time_in_which_the_process_stood_still(lab: Lab) -> None:
+    gone = UnavailableError("refused", node="node b")
+
+    def step(key: Any, times: int) -> Step:
+        if key == "still":
+            return Step(block=300.0)
+        return Step(failure=gone) if asyncio.get_running_loop().time() < 305.0 else Step()
+
+    _, task = lab.start(step, capacity=2, timeout=2.0, stall_timeout=10.0)
+    task.admit_each("held")
+    await lab.at(3.0)
+    task.admit_each("still")
+    await task.end()
+    assert task.values == ["vheld", "vstill"]
+
+
 async def test_a_node_that_is_back_and_says_nothing_is_a_slow_source(lab: Lab) -> None:
     gone = UnavailableError("refused", node="node b")
 

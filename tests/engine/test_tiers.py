@@ -84,6 +84,19 @@ async def test_the_seconds_of_a_tier_count_whatever_path_settles_a_key(lab: Lab,
         assert outcomes.details.latencies == [pytest.approx(0.7)] * 3
 
 
+async def test_the_time_for_which_the_process_stood_still_is_not_the_tiers(lab: Lab) -> None:
+    """A tier that does not answer is left out 0.1 s after that: the source has almost all the time for its keys."""
+    store = lab.server({"c": Step(block=300.0)}, otherwise=Step(never=True))
+    near = lab.tier(lab.engine(store, capacity=5))
+    task = lab.task(lab.engine(lab.server(otherwise=Step(after=1.7))), tiers=[near], timeout=2.0, on_timeout="null")
+    task.admit("a")
+    await lab.at(0.4)
+    task.admit("b")
+    task.admit("c")
+    await task.end()
+    assert [(row.key, row.status) for row in task.left] == [("a", "timeout"), ("b", "ok"), ("c", "ok")]
+
+
 @pytest.mark.parametrize("further", [False, True])
 async def test_keys_that_a_tier_settles_in_another_order_keep_their_values(lab: Lab, further: bool) -> None:
     """The tier refuses the third key at once, and lacks the others of the call: their order there is another one."""
