@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 import pytest
@@ -24,7 +25,7 @@ import redis
 
 from enrichkit import local
 from enrichkit.local import java, process
-from enrichkit.local.http_service import in_tail
+from enrichkit.local.http_service import DelayQueue, in_tail
 from enrichkit.local.redis_cluster import redis_cluster
 from enrichkit.testing import bench
 
@@ -196,6 +197,35 @@ def test_graphql_is_answered_with_200_whether_there_is_such_a_key_or_not(http_se
         status, body, _ = get(http_service, "/graphql", "POST", question)
         assert (status, json.loads(body)) == (200, {"data": {"user": user}})
     assert [entry["keys"] for entry in http_service.log()] == [["a"], ["missing"]]
+    assert get(http_service, "/graphql", "POST", {"query": "{ user }", "id": "b", "variables": None})[0] == 200
+
+
+def test_an_answer_that_raises_keeps_no_other_back() -> None:
+    """The service would seem to hang for all requests with the same delay."""
+    answered = []
+
+    class Late:
+        service = SimpleNamespace(served=0.0)
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def answer_late(self) -> None:
+            answered.append(self.number)
+            assert self.number != 1
+
+    async def serve() -> list[dict[str, Any]]:
+        logged: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+        queue = DelayQueue(0.01)
+        for number in range(4):
+            queue.add(cast("Any", Late(number)))
+        while queue.waiting:
+            await asyncio.sleep(0.001)
+        return logged
+
+    assert len(asyncio.run(serve())) == 1
+    assert answered == [0, 1, 2, 3]
 
 
 def test_seeds_override_and_reset_forgets_them(http_service: local.HttpService) -> None:

@@ -225,3 +225,5 @@ def http_service() -> Iterator[HttpService]:
             yield HttpService(url=url, port=ports["port"], control_port=ports["control"], pid=process.pid)
         finally:
             stop(process, signal.SIGKILL)
+            if said := log.read_text(errors="replace"):  # a defect of the service, which answers as if there were none
+                announce(f"the HTTP service said: {said}")

@@ -185,12 +185,14 @@ class DelayQueue:
 
     def fire(self) -> None:
         waiting, now = self.waiting, self.loop.time()
-        while waiting and waiting[0][0] <= now:  # an answer is at most a millisecond late, and never early
-            due, protocol = waiting.popleft()
-            protocol.service.served += now - due + self.delay
-            protocol.answer_late()
-        if waiting:
-            self.loop.call_later(max(TICK, waiting[0][0] - now), self.fire)
+        try:
+            while waiting and waiting[0][0] <= now:  # an answer is at most a millisecond late, and never early
+                due, protocol = waiting.popleft()
+                protocol.service.served += now - due + self.delay
+                protocol.answer_late()
+        finally:  # an answer that raises, which the event loop logs, must not keep the others back
+            if waiting:
+                self.loop.call_later(max(TICK, waiting[0][0] - now), self.fire)
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -338,8 +340,7 @@ class LookupProtocol(HttpProtocol):
             self.answer()
 
     def answer_late(self) -> None:
-        # The client may have gone a moment ago. To write to a transport that is closing raises an error in uvloop, and
-        # `DelayQueue.fire` would leave all answers behind this one unsent.
+        # The client may have gone a moment ago, and to write to a transport that is closing raises an error in uvloop.
         if self.open and not self.transport.is_closing():
             self.answer()
             if self.buffer:
