@@ -113,7 +113,7 @@ class ConnectorError(EnrichkitError):
 
 def reworded(error: ConnectorError, text: str) -> ConnectorError:
     """
-    Return an error like *error* with the message *text*; *error* itself stays unchanged, because others may hold it.
+    Return an error like *error* with the message *text*; *error* itself stays unchanged, as other code may hold it.
 
     No `__init__` is called, because a subclass in a plugin may take arguments that are not known here.
     """
@@ -147,15 +147,15 @@ class UnavailableError(TransientError):
     `TransientError`.
 
     Attributes:
-        node: Name of the server that is not available, where the source has several and the others may answer; None:
+        node: Name of the server that is not available, where the source has other servers that may answer; None:
             the whole source is not available. The keys of this server wait and are asked for again; no attempt is
             counted, and other keys are not held back.
         sent: Whether the keys may have reached the source. False proves that no key is the reason. If True, a key that
             fails alone, while no other key is asked for, waits no longer than its `timeout`.
         busy: Whether the source has refused the call because it has as many calls as it can take: HTTP 429, no free
-            connection. While the source answers other calls, the engine keeps fewer calls in flight. With *sent* False,
-            the source has no free connection: idle engines of the process whose connector has the same class close
-            their connections.
+            connection. While the source answers other calls, the engine keeps fewer calls in flight. If *sent* is
+            False, too, the source has no free connection: then the idle engines of this process whose connector has the
+            same class close their connections.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class UnavailableError(TransientError):
 
 
 class PermanentError(ConnectorError):
-    """This key fails at every attempt. The engine never retries the key; it bisects a group of keys to find it."""
+    """This key fails at every attempt. The engine never retries the key; it finds the key in a group by bisection."""
 
 
 class FatalError(ConnectorError):

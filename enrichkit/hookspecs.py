@@ -28,7 +28,9 @@ def enrichkit_connector() -> type[Connector[Any]]:  # type: ignore[empty-body]  
 @hookspec
 def enrichkit_task_finished(stats: Stats, source: str, task: TaskInfo) -> None:
     """
-    Observe a run that ended: once for each attempt of a Spark task and enrichment, on the worker, after its last row.
+    Observe a run that has ended.
+
+    Called on the worker, once for each attempt of a Spark task and enrichment, after the last row of the run.
 
     An implementation is named by an entry point of the group `enrichkit.observers`, and may leave arguments out.
 

@@ -1,14 +1,14 @@
 """
-The protocol between the worker processes of a job and the store of a limit of the job, or of its budget's account.
+The protocol between the worker processes of a job and the store that holds a limit of the job, or its budget's account.
 
 A limit is held by leases. A few times a second, each worker process asks the store for its share of the limit for the
 next quarter of a second; a share that is not asked for again falls back to the other workers. `grant` is the
 arithmetic; `docs/decisions/0051-limits-of-the-job.md` says why it is so.
 
-For a budget, a worker reserves the most that a call may take before the call leaves, and afterwards reports what the
-call has really taken. So the amounts spent and reserved together never exceed the budget, and the amount that a call
-did not need goes to other workers. `draw` is the arithmetic; `docs/decisions/0056-budget-of-a-job.md` says why it is
-so.
+For a budget, a worker first reserves the most that a call can take, then sends the call, and afterwards reports what
+the call has really taken. So the amounts spent and reserved together never exceed the budget, and the amount that a
+call did not need goes to other workers. `draw` is the arithmetic; `docs/decisions/0056-budget-of-a-job.md` says why it
+is so.
 
 A plugin whose store can hold limits offers a `LeaseStore` by `Connector.lease_store`.
 """
@@ -23,7 +23,7 @@ from typing import Any, Protocol
 __all__ = ["ALIVE", "Ask", "Draw", "Drawn", "Grant", "LeaseStore", "draw", "grant"]
 
 MANY = 64
-"""Number of workers of a limit; with more workers, the fair part is not computed again for each question."""
+"""Most workers of a limit for which `grant` computes the fair part again for each question."""
 LEVEL_HOLDS = 0.25
 """Seconds for which a computed fair part is used when a limit has more than `MANY` workers."""
 ALIVE = 30.0
@@ -46,7 +46,7 @@ class Ask:
         cost: For a rate: by unit, the seconds of the limit that a call takes. Empty for a number of calls in flight.
         settle: By unit, the seconds by which calls took more than was reserved for them; negative: less.
         period: Seconds for which the worker asks.
-        lease: Seconds after which the share of a worker that has not asked again falls back to the others.
+        lease: Seconds after which the share of a worker that has not asked again falls back to the other workers.
         ahead: Most seconds by which calls may be granted in advance.
         recovery: Seconds after an outage of the store in which no worker gets more than the share that it has, because
             workers that have not asked again yet may go on with their shares.
@@ -74,8 +74,8 @@ class Grant:
 
     Attributes:
         share: The share of the limit; a worker goes on with it while the store is away.
-        calls: For a rate, the calls that are granted, a part of a call included.
-        start: Seconds from now until the first of these calls may leave.
+        calls: For a rate, the number of calls that are granted; it may have a fraction.
+        start: Seconds from now until the first of these calls may be sent.
         wait: Seconds for which another question would bring no calls; 0: the worker may ask when it wants to.
     """
 
@@ -96,7 +96,7 @@ class Draw:
         total: The budget, by unit.
         spent: The total that the worker has taken so far, by unit; it never falls.
         held: The amounts that are reserved for the worker's calls in flight, by unit.
-        calls: For each of the next calls, in the order in which they will leave, the most that it may take, by unit.
+        calls: For each of the next calls, in the order in which they will be sent, the most that it can take, by unit.
     """
 
     budget: str
@@ -118,9 +118,9 @@ class Drawn:
     The answer of the store to a `Draw`.
 
     Attributes:
-        calls: The number of `Draw.calls`, counted from the first one, for which the most that they may take is
+        calls: The number of `Draw.calls`, counted from the first one, for which the most that they can take is
             reserved.
-        waits: Whether other workers have reserved amounts that they may give back.
+        waits: Whether other workers have reserved amounts that they might give back.
         left: The amounts that are neither spent nor reserved, by unit.
     """
 
@@ -142,7 +142,7 @@ class LeaseStore(Protocol):
         """
 
     async def draw(self, ask: Draw) -> Drawn:
-        """Answer *ask* by the rules of `draw`, as `lease` does. The amounts must survive a restart of the store."""
+        """Answer *ask* by the rules of `draw`, else like `lease`. The amounts must survive a restart of the store."""
 
     async def close(self) -> None:
         """Close the connection."""
@@ -152,10 +152,10 @@ def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
     """
     Return the answer to *ask*, and change *state* to what the store holds afterwards.
 
-    A share is at most the fair part, which follows from the demands of all workers, and at most what the other workers
-    have left. With more than `MANY` workers, a computed fair part is used for `LEVEL_HOLDS` seconds, and a worker that
-    has ended keeps its share until the end of these seconds. Otherwise, each question would go through all workers, and
-    thousands of workers ask a few times a second.
+    A share is at most the fair part, which follows from the demands of all workers, and at most what the shares of the
+    other workers leave over. With more than `MANY` workers, a computed fair part is used for `LEVEL_HOLDS` seconds, and
+    a worker that has ended keeps its share until the end of these seconds. Otherwise, each question would go through
+    all workers, and thousands of workers ask a few times a second.
 
     The calls of a rate are granted one after the other on one time line for each unit, as by the generic cell rate
     algorithm: `until` is the time until which a unit is granted.

@@ -29,19 +29,20 @@ class Rate:
     """
     The most calls, and the most tokens, in a unit of time: for each worker process, or for the whole job.
 
-    Calls leave evenly spaced, so a rate of 600 a minute is one of 10 a second. A call costs one request, unless the
+    Calls are sent evenly spaced, so 600 a minute is the same as 10 a second. A call costs one request, unless the
     connector says otherwise (`Connector.cost`); the cost that the call reports (`Call.spent`) corrects this.
 
     Attributes:
         requests: Calls per `unit`; 0.001 to 1,000,000. None: only tokens are limited.
-        tokens: Tokens per `unit`, or what else the connector counts under this name; 0.001 to 1,000,000,000. None: only
+        tokens: Tokens per `unit`, or whatever the connector counts under this name; 0.001 to 1,000,000,000. None: only
             requests are limited.
         unit: `"second"`, `"minute"` or `"hour"`.
-        per: `"process"`: each worker process has the whole rate. `"job"`: all worker processes share it, by `store`.
+        per: `"process"`: each worker process has the whole rate. `"job"`: all worker processes share the rate, by
+            `store`.
         store: Where the limit of a job is kept: the name or the config of a source that can hold limits, such as
             `redis` (Valkey too) or `postgres`.
         name: Name of the limit in the store. Jobs, and sources, with the same name share the limit. None: the driver
-            program has one for each source.
+            program has one limit for each source.
 
     >>> Rate(requests=500, tokens=200_000, unit="minute").per_second["requests"]
     8.333333333333334
@@ -78,7 +79,7 @@ class Limit:
 
     Attributes:
         calls: Calls in flight; 1 to 1,000,000.
-        per: `"job"`; for a worker process there is the option `capacity`.
+        per: `"job"`; the option `capacity` limits the calls of a worker process.
         store: As in `Rate`.
         name: As in `Rate`.
 
@@ -111,17 +112,17 @@ class Budget:
     """
     The most that the calls of a job may take in total. When the budget is spent, no call is made.
 
-    Rows whose key is not asked for then have the status `over_budget`, and get what `on_error` says. A call leaves if
-    the most that it may take still fits into the budget, beside what other calls have taken and what calls in flight
-    may take; otherwise it waits for these calls. Calls whose answer was lost count with the most that they may have
-    taken.
+    Rows whose key is then not asked for have the status `over_budget`, and get what `on_error` says. A call is sent if
+    the most that it can take still fits into the budget, beside what other calls have taken and what calls in flight
+    can take; otherwise it waits for the calls in flight. Calls whose answer was lost count with the most that they may
+    have taken.
 
     Attributes:
         tokens: Tokens, those that a model reads and those that it writes; 0.001 to 1e15. None: they are not limited.
         cost: Money, in the currency of the prices in the config of the source; 0.001 to 1e9. None: it is not limited.
         per: `"job"`; all worker processes share the budget, by `store`.
-        store: Where the account is kept: the name or the config of a source that can, such as `redis` (Valkey too) or
-            `postgres`.
+        store: Where the account is kept: the name or the config of a source that can keep it, such as `redis` (Valkey
+            too) or `postgres`.
         name: Name of the account in the store. Jobs with the same name share the budget, and a job that is started
             again goes on with what is left. None: the driver program has one account for each source.
 

@@ -109,8 +109,8 @@ class Cache:
 
     Attributes:
         ttl: Seconds for which a value may be used, at most; 0.001 to 604,800 (a week).
-        max_bytes: Most bytes of the cache, its tables included; the answers that are asked for least leave first. 1 KiB
-            to 1 TiB.
+        max_bytes: Most bytes of the cache, its tables included; those asked for least are removed first. 1 KiB to
+            1 TiB.
         missing_ttl: Seconds for which a miss is remembered. None: as long as a value; 0: not at all.
         jitter: Largest share of its time by which an answer expires earlier, so that not all expire together; 0 to 0.9.
         stale_if_error: Seconds after its time for which a value stands for a lookup that failed or timed out, or whose
@@ -262,7 +262,7 @@ class Options:
             0.001 to 86,400.
         reuse: Whether an answer or a miss stands for all later rows of its task, so that a task asks for a key once.
             Errors and fallbacks are never kept. With a `cache` the cache says how long an answer stands.
-        reuse_bytes: Bytes that a task keeps for that, the least recently used answers leave first; 1024 to 2**40.
+        reuse_bytes: Bytes that a task keeps for that, the least recently used answers are removed first; 1024 to 2**40.
         preload: Whether each worker process loads the whole source before its first lookup, as `Preload` says; True
             means `Preload()`. For small tables.
         journal: Where answers are written, so that a replay does not ask for them again; see `Journal`. None: nowhere.

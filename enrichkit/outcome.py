@@ -21,7 +21,7 @@ class Details:
             answer.
         latencies: List of length n: seconds from each key's first slot to its outcome.
         origins: List of length n: for each key `call`, `shared`, `preload`, `reuse`, `journal`, `cache`, `stale`,
-            `fallback`, and `tier:` with the name of the tier; None until the origin is known.
+            `fallback`, or `tier:` with the name of the tier; None until the origin is known.
         paid: What the calls of a key have cost, by the index of the key; only where the source reports it. The code
             that shows the cost on a row removes it here, so that only one row of the key shows it.
     """
@@ -74,7 +74,7 @@ class Outcomes:
         keys: The distinct keys, n of them.
         key_array: The keys as one Arrow column, for the overlap check on the Spark thread; None when slices are not
             compared.
-        apart: True when none of the keys is in a slice that was admitted before and has not left.
+        apart: True when none of the keys is in a slice that was admitted before and is not emitted yet.
         rows: How many rows of the window the slice holds.
         tag: Data of the caller, which the engine returns untouched.
         values: List of length n: the value of each key. None until the key is settled, if its rows get a null, and if

@@ -81,7 +81,7 @@ class FallbackPlan(SidePlan):
 @dataclass(frozen=True, kw_only=True)
 class TierPlan(SidePlan):
     """
-    A source that is asked before the source of a plan; its name is in the origin of its rows, too.
+    A source that is asked before the source of a plan; the rows that it answers have its name in their origin.
 
     Attributes:
         write_back: Whether what a later tier or the source finds is written to this tier.
@@ -103,7 +103,7 @@ class Plan:
         config: Config of the source.
         capacity: Calls in flight per worker process.
         batch_size: Keys per call.
-        window: Rows admitted and not yet emitted, per task.
+        window: Most rows of a task that are admitted and not yet emitted.
         options: Flow control. A fallback is reduced to whether it is a `default(value)`, see `options_for_worker`.
         value_type: Arrow type of one value.
         default_values: Decoded `default(...)` values by option name.
@@ -157,8 +157,8 @@ class FrameTask:
             become columns.
         spread: True when the fields of the value become columns.
         inner: True when rows without a match are dropped.
-        explode: True when a row leaves once for each match.
-        ordered: True when rows leave in the order of the input.
+        explode: True when a row is yielded once for each match.
+        ordered: True when rows are yielded in the order of the input.
         barrier: Number of the barrier column; no row crosses a change of its value. None: there is no barrier.
     """
 

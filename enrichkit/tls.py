@@ -105,7 +105,7 @@ class RenewedContext:
         make: Function that makes a context. Its `FatalError` is passed on only while there is no context yet.
         config: The config that names the files.
 
-    A call returns the context, or raises `FatalError` if the first context cannot be made.
+    Calling the object returns the context, or raises `FatalError` if the first context cannot be made.
     """
 
     def __init__(self, make: Callable[[], ssl.SSLContext], config: TlsFiles) -> None:

@@ -170,8 +170,8 @@ def _distinct(df: DataFrame, keys: tuple[Any, ...]) -> Iterator[Keys]:
 
     columns = [F.col(key) if isinstance(key, str) else key for key in keys]
     chosen = df.select(*[each.alias(f"key{number}") for number, each in enumerate(columns)]).dropna().distinct()
-    # Spark 3.5 has no `toArrow`. There, `_collect_as_arrow` is called, with which Spark's own conversion to pandas
-    # begins.
+    # Spark 3.5 has no `toArrow`, so `_collect_as_arrow` is called, which is the first step of Spark's own conversion to
+    # pandas.
     collect: Any = getattr(chosen, "toArrow", None)
     for batch in chosen._collect_as_arrow() if collect is None else collect().to_batches():  # type: ignore[operator]
         yield encode(batch.columns)[0]

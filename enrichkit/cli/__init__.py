@@ -3,7 +3,7 @@ The command `enrichkit`, of the extra `cli`.
 
     commands.py   the commands, their arguments and their help texts
     arguments.py  converts texts of the command line into keys and options
-    probe.py      one source behind a worker's engine, without Spark; used by `check` and `bench`
+    probe.py      asks one source through a worker's engine, without Spark; used by `check` and `bench`
     inventory.py  `connectors`: lists the connectors
     check.py      `check`: opens one source and looks up some keys
     lint.py       `lint`: finds all mistakes in a TOML file of sources

@@ -1,4 +1,4 @@
-"""Converts texts of the command line into options of `enrich`, and into keys (with the code of workers for columns)."""
+"""Converts texts of the command line into options of `enrich`, and, with the code that workers use, into keys."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _value(text: str) -> Any:
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # no TOML, a number too long, or nested too deep
+    except (ValueError, RecursionError):  # the text is not TOML, has too long a number, or is nested too deep
         return text
 
 
@@ -91,7 +91,7 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
 
     Args:
         texts: One text for each key. Commas separate the parts of a key, as in a line of a CSV file.
-        types: Spark types of the key columns, separated by commas. None means strings, one for each part that *config*
+        types: Spark types of the key columns, separated by commas. None: `string` for each part that *config*
             requires.
         config: Config of the source.
 

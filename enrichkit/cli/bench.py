@@ -33,7 +33,7 @@ __all__ = ["Bench", "Measure", "bench"]
 
 NUMBERS = ("capacity", "keys/s", "calls/s", "p50 ms", "p95 ms", "p99 ms", "in flight")
 NEAR_BEST = 0.9
-"""Share of the best throughput from which on a capacity counts as near the best."""
+"""A capacity counts as near the best if it has at least this share of the best throughput."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Finding:
     message: str
 
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
-        # File and line have a line of their own, because some editors and terminals turn such a line into a link.
+        # File and line number are printed on a separate line, because some editors and terminals turn it into a link.
         yield heading(self.file if self.line is None else f"{self.file}:{self.line}")
         yield indented(self.message)
 
@@ -153,7 +153,7 @@ def _value_mistakes(connector: type[Connector[Any]], values: dict[str, Any]) -> 
     Yield the mistakes in *values*, the settings of one source.
 
     A config raises only its first error. It is therefore constructed repeatedly, each time without the setting that the
-    last error named. Mistakes that the config does not check itself are found by the type hints of its fields. A config
+    last error named. Mistakes that the config does not look for are found by the type hints of its fields. A config
     cannot be constructed without its required settings, so once a required setting is wrong, only the type hints can
     find more mistakes.
     """
@@ -202,7 +202,7 @@ def _type_mistakes(cls: type[ConnectorConfig], values: dict[str, Any]) -> dict[s
 
 
 def _line_of(lines: list[str], table: str, setting: str | None = None) -> int | None:
-    """Return the line number of *setting* in *table*; otherwise the number of the table's header, or None."""
+    """Return the line number of *setting* in *table*, or else that of the table's header; None without a header."""
     header, inside = None, False
     for number, line in enumerate(lines, 1):
         if match := re.match(r"\s*\[([^\[\]]+)\]", line):

@@ -84,7 +84,7 @@ def show(*parts: RenderableType, err: bool = False) -> None:
         highlight=False,
     )
     if not console.file.isatty():
-        # Otherwise rich takes the width of the terminal behind stdin or stderr, if there is one (rich#2154).
+        # Otherwise rich takes the width of the terminal that stdin or stderr is connected to, if any (rich#2154).
         console.width = WIDTH
     with console.capture() as captured:
         for part in parts:

@@ -1,4 +1,4 @@
-"""A source behind the engine of a worker, in this process and without Spark."""
+"""One source that is asked through the engine of a worker, in this process and without Spark."""
 
 from __future__ import annotations
 

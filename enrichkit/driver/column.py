@@ -29,7 +29,7 @@ def enrich(
         source: Name of a source, its config, or `tiers(...)` of several.
         keys: One key column, or several that form one key; columns or their names. A row with a null in a key column
             gets a null, without a lookup. A config that refers to key columns by name, such as the prompt of a model,
-            finds them by these names; columns without a name take the remaining names of the config, in order.
+            finds them by the names of *keys*; columns without a name take the remaining names of the config, in order.
         returns: Type of one value: DDL text, a Spark type, an Arrow type or schema, or a dataclass or `TypedDict`. When
             absent: the type that the config declares or that the source tells.
         options: Flow control; see `Options`. Durations are in seconds.

@@ -128,7 +128,7 @@ def _active_session() -> SparkSession | None:
 
 
 def _task_slots(session: SparkSession | None) -> int | None:
-    """Return how many tasks of *session* may run at a time: according to its settings, or else to its present cores."""
+    """Return how many tasks of *session* can run at a time: by its settings or, without them, by its present cores."""
     if session is None:
         return None
 

@@ -193,7 +193,7 @@ def _(value: Field, writer: _Writer) -> str:  # type: ignore[type-arg]  # as abo
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Return *texts* joined. Different *texts* give different results, because each text follows its length."""
+    """Return *texts* joined. Different *texts* give different results, because the length of each text precedes it."""
     return f"({' '.join(f'{len(text)}:{text}' for text in texts)})"
 
 

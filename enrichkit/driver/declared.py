@@ -34,8 +34,8 @@ def check_declared(name: str, declared: pa.DataType, told: pa.DataType) -> None:
     Raise a `ConfigError` if no value of the type *told* fits into *declared*, so that each row would be an error.
 
     The check decodes a sample value of the type *told*, as a worker decodes values. If there is no sample of this type,
-    nothing is raised. Of structs the fields are compared, and of lists the elements, for which only an empty list or
-    one of nulls would fit. A field that the source does not tell is left out.
+    nothing is raised. For structs, the fields are compared; a field that the source does not tell is skipped. For
+    lists, the elements are compared: if these do not fit, only an empty list or a list of nulls would fit.
 
     Args:
         name: Name of the source, for the message.
@@ -97,7 +97,7 @@ def _is_plain_struct(data_type: pa.DataType) -> bool:
 
 
 def _innermost(data_type: Any) -> pa.DataType:
-    """Return the type of the elements of a list, or of a list of lists: PostgreSQL tells no number of dimensions."""
+    """Return the type of the innermost elements of nested lists: PostgreSQL tells no number of dimensions."""
     while pa.types.is_list(data_type):
         data_type = data_type.value_type
     return data_type

@@ -1,9 +1,9 @@
 """
 Checks the fallbacks of a lookup on the driver, and plans the fallbacks that have to be asked.
 
-A fallback is a `default(value)`, another source, or a function of the key. The worker asks another source or a function
-after the first source, with limits of its own; each of them becomes a `FallbackPlan`. Options that name the same
-fallback share one plan.
+A fallback is a `default(value)`, another source, or a function of the key. If it is a source or a function, the worker
+asks it after the first source, with limits of its own, and the fallback becomes a `FallbackPlan`. Options that name the
+same fallback share one plan.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ def fallback_capacities(options: Options) -> dict[str, int]:
     """
     Return the calls in flight of each fallback that has to be asked, by the fallback's name, for `explain`.
 
-    A fallback that several options name counts once. Different fallbacks with the same name, for example lambdas, are
-    added up. Fallbacks are compared by their configs or functions; `plan_fallbacks` compares their pickled forms, for
-    which it needs PySpark.
+    A fallback that several options name counts once. For different fallbacks with the same name, for example lambdas,
+    the calls are added up. Fallbacks are compared by their configs or functions; `plan_fallbacks` compares their
+    pickled forms, for which it needs PySpark.
     """
     capacities: dict[str, int] = {}
     seen: list[Any] = []
@@ -195,7 +195,7 @@ def _check_fields(subject: str, value: Any, value_type: Any) -> None:
     """
     Raise a `ConfigError` when a struct in *value* has a field that *value_type* does not declare.
 
-    A source may return fields that are not declared; a default value may not have such fields.
+    A source may return fields that are not declared; a default value must not have such fields.
     """
     import pyarrow as pa
 

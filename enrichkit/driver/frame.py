@@ -66,12 +66,12 @@ def enrich_frame(
         how: ``"left"`` keeps every row. ``"inner"`` drops the rows without a match: rows whose key is null, and rows
             whose key the source does not hold, unless `on_missing` gives these rows a value. Rows whose lookup timed
             out or failed are never dropped.
-        many: False: a key has at most one match, and more matches are an error of its rows. True: a row leaves once for
-            each match. ``"array"``: a row gets an array of its matches. Unless *many* is False, a default value is a
-            list, too.
-        ordered: True: rows leave in the order of the input. False: rows leave when their lookups end.
-        barrier: A column or its name, for ``ordered=False``: rows before a change of its value leave before all rows
-            after the change. The end of a partition, and so of a micro-batch, is always a barrier.
+        many: False: a key has at most one match, and more matches are an error of its rows. True: a row is returned
+            once for each match. ``"array"``: a row gets an array of its matches. Unless *many* is False, a
+            default value is a list, too.
+        ordered: True: rows are returned in the order of the input. False: rows are returned when their lookups end.
+        barrier: A column or its name, for ``ordered=False``: rows before a change of its value are returned before
+            all rows after the change. The end of a partition, and so of a micro-batch, is always a barrier.
         columns: Names of the fields of the value to keep, in this order; None: all fields.
         shuffle: True: Spark first sends all rows with the same key to one task, so that the whole job asks for each key
             only once. Rows without a key are spread evenly over all tasks. Spark chooses the number of tasks, as for

@@ -150,7 +150,7 @@ def _answer_type(source: str, declared: t.DataType, arguments: Join) -> t.DataTy
 
 
 def _added_fields(answer_type: t.DataType, plan: Plan, arguments: Join) -> tuple[list[t.StructField], bool]:
-    """Return the fields that the DataFrame gets in addition, and whether these are the fields of a struct value."""
+    """Return the fields that are added to the DataFrame, and whether they are the fields of a struct value."""
     value = answer_type
     if arguments.many is True:
         assert isinstance(value, t.ArrayType)
@@ -210,7 +210,7 @@ def _check_clashes(columns: Sequence[str], added: Sequence[str], same: Any) -> N
 
 def _locate_columns(df: DataFrame, parts: Sequence[Column | str], same: Any) -> tuple[DataFrame, list[int]]:
     """
-    Find the columns of *parts*, which are columns or names.
+    Find the columns that *parts* mean; each part is a column or a name.
 
     A name that can only mean one column is looked up here. Spark resolves any other name, so that `a.b` and an
     ambiguous name mean the same as in any other expression.

@@ -1,8 +1,8 @@
 """
 Pickles plans for the workers, and makes the fingerprints of their engines and caches.
 
-Worker processes are reused. By the fingerprint, a task finds the engine or cache that an earlier task has left in its
-process.
+Worker processes are reused. By the fingerprint, a task finds the engine or cache that an earlier task in the same
+process has made.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def identity_of(connector: type[Connector[Any]], config: ConnectorConfig) -> lis
     Raises:
         ConfigError: A class or function cannot travel.
     """
-    # The first pickling of a config leaves __slotnames__ on its class, which changes the fingerprint of the code. This
-    # call leaves it there before the fingerprint is made.
+    # The first pickling of a config sets __slotnames__ on its class, which changes the fingerprint of the code. This
+    # call sets __slotnames__ before the fingerprint is made.
     config.__reduce_ex__(2)
     code = "" if is_installed(connector) else _code_of(connector)
     # The config is given as a digest, because the caller keeps these texts in a variable, which a traceback may show.
@@ -183,7 +183,7 @@ def _is_installed(module: ModuleType) -> bool:
 
 
 def _editable_modules() -> set[str]:
-    """Return the top-level modules of enrichkit and its plugins: an editable install does not list its modules."""
+    """Return the top-level modules of enrichkit and its plugins, as an editable install does not list its modules."""
     from importlib.metadata import entry_points
 
     return {"enrichkit", *(point.module.partition(".")[0] for point in entry_points(group="enrichkit"))}

@@ -41,13 +41,13 @@ __all__ = ["check_preload", "is_local", "limits_of", "make_plan", "names_of", "w
 
 OPTIONS = frozenset(field.name for field in fields(Options))
 DESCRIBE_TIMEOUT = 30.0
-CHECK_TIMEOUT = 2.0  # seconds for a question that only serves an early error
+CHECK_TIMEOUT = 2.0  # seconds for a question to the source whose answer only serves to raise an error early
 SECRET_MIN = 4  # characters; a shorter secret is not replaced: *** for each "a" would make the message unreadable
 WINDOW_MIN = 20_000
 # Default of `window`, in rounds of calls. The rows of the window should fit into the processor's cache: on a busy
-# machine a Redis key took 0.9 us CPU in a window of 20,000 rows and 1.3 us in one of 80,000. A source with neighbours
-# gains more from a choice among many keys: with 2,000 keys a call, PostgreSQL took 1.6 us per key with 4 rounds, 1.1
-# with 10 and 0.9 with 20; but with 20 rounds the worker loses what the source gains.
+# machine a Redis key took 0.9 us CPU in a window of 20,000 rows and 1.3 us in one of 80,000. A source whose
+# connector sets `neighbours` gains more from a choice among many keys: with 2,000 keys a call, PostgreSQL took 1.6 us
+# per key with 4 rounds, 1.1 with 10 and 0.9 with 20; but with 20 rounds the worker loses what the source gains.
 WINDOW_ROUNDS, NEIGHBOURS_ROUNDS = 4, 10
 
 
@@ -96,9 +96,9 @@ def make_plan(
     declared = None if returns is None else arrow_type_of(returns)
     if declared is not None:
         if isinstance(returns, type):
-            config = replace(config, returns=returns)  # a config may read from a class what its DDL does not say
-        # A connector may return other values for another type, so the type is part of the config. Its DDL is always
-        # the same for a type, so that users who write the type in different forms share an engine and a cache.
+            config = replace(config, returns=returns)  # a config may read more from a class than from its DDL
+        # A connector may return other values for another type, so the type is part of the config. It is set as the
+        # DDL that `ddl_of` returns, so that users who write one type in different forms share an engine and a cache.
         config = replace(config, returns=ddl_of(declared[0]))
     check_secrets(config)
     instance = make_connector(connector, config)
@@ -162,7 +162,7 @@ def names_of(columns: Sequence[Column | str]) -> list[str | None]:
 
 
 def _shown(column: Column) -> str:
-    """Return the `repr` of *column*; empty for a field of an enrichment, which PySpark 3.5 cannot show."""
+    """Return the `repr` of *column*; empty if PySpark 3.5 cannot show it: a field of an enrichment."""
     try:
         return repr(column)
     except Exception as error:

@@ -36,7 +36,7 @@ def register_function(
     The function takes one key column, or the several columns that form one key, by position. A call whose number of key
     columns does not fit the source fails its job, because Spark does not tell the number before the query runs.
 
-    A query that names the function twice looks each key up twice. Name its result once and use the name, as in
+    A query that names the function twice looks each key up twice. Give the result a name and use that name, as in
     ``SELECT user_of(user_id) AS user, user.name, user.score``; a ``WHERE`` needs a subquery for that.
 
     Args:

@@ -99,7 +99,8 @@ def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> 
     run.__annotations__ = {"batches": Iterator[batch], "return": Iterator[pd.DataFrame]}  # Spark reads the annotations
     envelope = StructType([StructField("value", result_type)])
     # Only Spark's analyser knows the type of a column; its optimiser then drops the branch that does not apply. Each
-    # branch names the column once: Spark evaluates a column, perhaps an enrichment, as often as an expression names it.
+    # branch names the column once, because Spark evaluates a column as often as an expression names it, and the column
+    # may be an enrichment.
     texts = [F.when(_is_text(c), c.cast("string").cast("binary")) for c in columns]
     instants = [F.when(F.typeof(c) == "timestamp", F.transform(F.array(c), _instant)[0]) for c in columns]
     others = (~_is_text(c) & (F.typeof(c) != "timestamp") for c in columns)

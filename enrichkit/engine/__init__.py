@@ -4,7 +4,7 @@ The engine: distinct keys in, outcomes out. It knows neither Spark nor pandas.
 From the Spark thread to the loop thread and back:
 
     bridge.py       the Spark thread's side: window, waiting, watch over the loop
-    consumer.py     the consumer of the rows: few keys are asked for until it wants many, none when it is gone
+    consumer.py     the consumer of the rows: few keys are asked for until it seems to want many, none once it is gone
     overlap.py      whether a slice has keys in common with another one that is under way
     loop.py         the loop thread of a worker process, its mailbox, its engines and caches
     names.py        how the event loop finds a host: a thread for each name, and all addresses of the name
@@ -28,7 +28,7 @@ One per source and worker process:
     watchdog.py     what the sweeper does on each tick
     results.py      what the end of a call means for each of its keys
     answers.py      what answers become, and how they may break the contract of a connector
-    fast_paths.py   the same for many keys at once, where all of them fare alike
+    fast_paths.py   from a call's answers to outcomes at once, if no key has to be inspected separately
     retries.py      the keys that are asked for again; the search for the bad keys of a call
     hedging.py      a second call for the keys of one that is slow
     preload.py      a source that is loaded as a whole before the first lookup
@@ -42,7 +42,7 @@ One per task:
     unanswered.py   keys that get their outcome without a call
     policies.py     what rows without an answer get, and the errors that fail the task
     fallback.py     fallbacks that have to be asked
-    reuse.py        what a task has found out stands for its later rows
+    reuse.py        the answers that a task has got, kept for its later rows
     tiers.py        sources that are asked before the run's own, and what happens when one does not answer
     write_back.py   writes what was found to the tiers, in the background
     refresh.py      keys of the cache that are asked for in the background; stale values
@@ -51,10 +51,10 @@ One per task:
 
 The data:
 
-    records.py      a lookup and its states; bundles of keys; a call; the part of a slice that leaves
-    queues.py       which finished slice may leave next; the window
+    records.py      a lookup and its states; bundles of keys; a call; some rows of a slice that are returned together
+    queues.py       which finished slice is returned next; the window
     cache.py        answers that later runs get too
-    eviction.py     which answers leave the cache when there is no room
+    eviction.py     which answers are removed from the cache when there is no room
     sizes.py        how many bytes keys and values take
     stats.py        counters and latencies of a run
 """

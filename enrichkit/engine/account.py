@@ -1,10 +1,10 @@
 """
-The account of a job's budget in this process: it reserves what a call may take, and counts what the call took.
+The account of a job's budget in this process: it reserves what a call can take, and counts what the call took.
 
-A call leaves when the most that it may take is reserved in the store. The process reserves for a few calls ahead, so
+A call is sent when the most that it can take is reserved in the store. The process reserves for a few calls ahead, so
 that calls do not wait for the store, and gives back what no call wants. When the budget has no room for a further call,
-calls wait as long as other processes may give something back. After that the budget is spent, and the keys of the
-waiting calls are not asked for.
+calls wait while it is possible that other processes give something back. After that the budget is spent, and the keys
+of the waiting calls are not asked for.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Account:
     Attributes:
         lessee: The client that asks the store for reservations.
         away, held: As in `leases.Share`. `held` is always 0, because a budget is exact: while the store is away, only
-            calls that have a reservation leave.
+            calls that have a reservation are sent.
         total: The budget, by unit.
         calls: What is reserved for each call in flight, by unit.
         waiting: Whether a call waits for an answer of the store.
-        spent_up: Whether the store's last answer reserved nothing for the first call that was asked for, although no
-            process, this one included, has a reservation that it may give back.
+        spent_up: Whether the store's last answer reserved nothing for the first call that was asked for, and no
+            process, this one included, has a reservation that it could give back.
     """
 
     AHEAD = 1.5
-    """The process reserves ahead for this many times the calls that have left since its last question to the store."""
+    """The process reserves ahead for this many times the calls that it sent since its last question to the store."""
 
     __slots__ = (
         "_average",
@@ -80,7 +80,7 @@ class Account:
         self.calls: dict[InFlight, Mapping[str, float]] = {}
         self.waiting = False
         self.spent_up = False
-        self._ready = dict.fromkeys(self.total, 0.0)  # reserved for calls that have not left
+        self._ready = dict.fromkeys(self.total, 0.0)  # reserved for calls that have not been sent
         self._spent = dict.fromkeys(self.total, 0.0)
         self._told = dict(self._spent)  # the part of `_spent` that the store knows of
         self._left = dict(self.total)
@@ -99,7 +99,7 @@ class Account:
         return {unit: float(found[unit]) for unit in self.total}
 
     def take(self, most: Mapping[str, float], now: float) -> bool:
-        """Reserve *most* for a call; return False when the call has to wait, or can never leave (see `over`)."""
+        """Reserve *most* for a call; return False when the call has to wait, or can never be sent (see `over`)."""
         self._wanted_at = now
         self.lessee.wake(self)
         for unit, average in self._average.items():
@@ -114,7 +114,7 @@ class Account:
         return False
 
     def over(self, most: Mapping[str, float]) -> bool:
-        """Whether a call that may take *most* can never leave."""
+        """Whether a call that may take up to *most* can never be sent."""
         return self.spent_up and not self.calls and any(most[unit] > left for unit, left in self._left.items())
 
     def delay(self, now: float) -> float:
@@ -140,7 +140,7 @@ class Account:
     # the store; see `leases.Share`
 
     def idle(self, now: float) -> bool:
-        """Whether no call is in flight, none has wanted to leave for a while, and the store knows what was spent."""
+        """Whether no call is in flight, none has asked for a reservation lately, and the store knows what was spent."""
         return now - self._wanted_at >= IDLE and not self.calls and self._told == self._spent
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Draw:

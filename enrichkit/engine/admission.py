@@ -28,7 +28,7 @@ __all__ = ["admit", "admit_keys", "ask_source", "attach", "index_all"]
 
 
 def admit(run: Run, outcomes: Outcomes) -> None:
-    """Take the slice *outcomes* into *run*, at once or when its source is loaded."""
+    """Take the slice *outcomes* into *run*, at once or as soon as the source of the run is loaded."""
     if run.closed:
         return
     if run.until_loaded is not None:
@@ -66,7 +66,7 @@ def _enter(run: Run, outcomes: Outcomes) -> None:
     if not absent or run.closed:  # a stage that could not be asked may have failed the task, which closes the run
         return
     if run.tiers:
-        outcomes.apart = False  # the tiers may pass on keys of a later slice first
+        outcomes.apart = False  # the tiers may pass on keys of a later slice before the keys of this one
         run.tiers[0].ask(outcomes, absent)
     else:
         admit_keys(run, outcomes, absent)
@@ -133,7 +133,7 @@ def ask_source(run: Run, outcomes: Outcomes, indices: Sequence[int], spent: floa
 
 
 def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
-    """Queue the keys of *outcomes* at *indices*; a key that is asked for already waits for that lookup or call."""
+    """Queue the keys of *outcomes* at *indices*; if a lookup or call already asks for a key, the key waits for it."""
     keys, table, size = outcomes.keys, run.table, run.engine.batch_size
     if len(indices) < len(keys):
         every = list(keys)
@@ -196,6 +196,10 @@ def _is_new(run: Run, key: Any, outcomes: Outcomes, index: int) -> bool:
 
 
 def attach(run: Run, lookup: Lookup) -> None:
-    """Let *lookup* wait for a call that still runs although the earlier lookup of its key has timed out."""
+    """
+    Let *lookup* wait for the call of an earlier lookup of the same key.
+
+    The earlier lookup has timed out, but its call still runs.
+    """
     lookup.joined(run.draining[lookup.key])
     run.deadlines.start([lookup], run.engine.now())

@@ -2,9 +2,9 @@
 The number of calls that may be in flight at a source that refuses some calls because it has too many of them.
 
 After a round of calls in which more than a few were refused, the allowance shrinks to the share that was answered.
-After a round in which nearly all were answered, at least a second after the last fall, the allowance rises by one call
-or by a tenth, whichever is more. A slot whose call was refused rests for a moment, and no other slot takes its place
-until a call that left later is answered. So a source that refuses all calls gets one call of each slot.
+After a round in which nearly all were answered, the allowance rises by one call or by a tenth, whichever is more,
+unless it fell less than a second ago. A slot whose call was refused rests for a moment, and no other slot takes its
+place until a call that was sent later is answered. So a source that refuses all calls gets one call of each slot.
 
 A source may refuse calls for another reason, for example because one of the servers behind a load balancer is full.
 Then a lower allowance does not lower the share of refusals, and the answers per second fall in proportion to the calls
@@ -43,7 +43,7 @@ class Allowance:
     MOST = 0.5
     """Share of refusals above which the source counts as overloaded, however many calls it answers per second."""
     USELESS, USELESS_MAX = 2.0, 60.0
-    """First and most seconds for which refusals do not count after a fall was of no use; doubled each time."""
+    """Seconds for which refusals do not count after a useless fall: the first time, and at most; doubled each time."""
 
     __slots__ = (
         "_answers",
@@ -70,7 +70,7 @@ class Allowance:
         self._ignores = self.USELESS
         self._ignores_until = 0.0
         self._took = 0.0  # average seconds that an answered call takes
-        self._unanswered = 0  # refusals, counted until a call that left later is answered
+        self._unanswered = 0  # refusals, counted until a call that was sent later is answered
         self._refused_since = 0.0  # start of the first call that `_unanswered` counts
         # The current round: the calls that started since `_began`.
         self._began = 0.0
@@ -83,7 +83,7 @@ class Allowance:
         return self._calls is not None or bool(self._rests)
 
     def delay(self, now: float, in_flight: int) -> float:
-        """Return 0 when a call may leave now beside *in_flight* others, else the seconds after which to ask again."""
+        """Return 0 when a call may be sent now beside *in_flight* others, else the seconds after which to ask again."""
         while self._rests and self._rests[0] <= now:
             self._rests.popleft()
         allowed = self._capacity if self._calls is None else int(self._calls)
@@ -102,7 +102,7 @@ class Allowance:
         self._count(call, now, refused=True)
 
     def away(self, now: float) -> None:
-        """Forget the refusals of this round: the source answers nobody, so they say nothing of how many it takes."""
+        """Forget the refusals of this round: a source that answers nobody does not show how many calls it takes."""
         self._unanswered = 0
         self._rests.clear()
         self._begin(now)
@@ -130,8 +130,8 @@ class Allowance:
             self._refusals.append(now)
         else:
             self._answers += 1
-        # An answer takes longer than a refusal: the calls that left after `begun` have no answers yet, so the refusals
-        # after `begun` do not count either.
+        # An answer takes longer than a refusal: the calls sent after `begun` have no answers yet, so the refusals after
+        # `begun` do not count either.
         begun = now - self._took
         ended = self._answers + len(self._refusals)
         if ended < max(self.ROUND, self._calls) or not self._answers or begun - self._began <= self._took:

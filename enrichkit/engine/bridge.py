@@ -1,8 +1,9 @@
 """
 The bridge between the thread that Spark calls and the run on the loop thread.
 
-On Spark's thread, the bridge admits slices while the window has room and yields parts as they are finished: finished
-rows leave before more are read. It waits in steps of a second, so that it notices a loop that is dead or blocked.
+On Spark's thread, the bridge admits slices while the window has room. It yields parts (a slice, or some of its rows)
+as they are finished, so finished rows are returned to Spark before more rows are read. It waits in steps of a second,
+so that it notices a loop that is dead or blocked.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Mark(enum.Enum):
     A mark that the input may hold between slices.
 
     Attributes:
-        BARRIER: In an unordered run, all rows before the barrier leave before the rows behind it.
+        BARRIER: In an unordered run, all rows before the barrier are returned before the rows after it.
         PAUSE: The next slice may take long to arrive.
     """
 
@@ -150,11 +151,13 @@ class Bridge:
     @property
     def slice_rows(self) -> int:
         """
-        Most rows of the next slice: an eighth of the window; in a window of full size, also four rounds of calls, up to
-        half of the window.
+        Most rows of the next slice.
 
-        The rows of a larger slice share more keys and cost less; the rows of a smaller slice leave earlier. The window
-        grows only when rows leave, so in a small window a slow row in a large first slice would hold up all other rows.
+        This is an eighth of the window. In a window of full size, it is the number of rows that four rounds of calls
+        serve, if that is more, but not more than half of the window. The rows of a larger slice share more keys and
+        cost less; the rows of a smaller slice are returned earlier. The window grows only when rows are returned, so in
+        a small window a slow row in a large first slice would hold up all other rows.
+
         If the values are as wide as in the last parts, a slice fills at most a sixteenth of `window_bytes`, because the
         keys of the oldest slice are looked up even when the answers in the run exceed `window_bytes`.
         """
@@ -165,7 +168,7 @@ class Bridge:
 
     def process(self, slices: Iterable[Outcomes | Mark]) -> Iterator[Part]:
         """
-        Admit *slices* and yield their parts as they leave the run's queue; a barrier leaves as a part without rows.
+        Admit *slices* and yield their parts as the run emits them; a barrier is yielded as a part without rows.
 
         Args:
             slices: The slices and marks of the input, taken only while the window has room. A slice should have at most
@@ -194,9 +197,9 @@ class Bridge:
         """
         Yield *parts*, but keep them back while a declared field was absent from all answers so far.
 
-        A job that wants a few rows, such as `show(5)`, would otherwise show nulls and end before enough answers are
-        there to tell that the name of the field is wrong. Most rows may have no answer that tells anything, so only
-        the first `DOUBTED` rows wait.
+        A job that wants a few rows, such as `show(5)`, would otherwise show nulls and end before enough answers have
+        come to tell that the name of the field is wrong. It can be that most rows have no answer that tells anything,
+        so only the first `DOUBTED` rows wait.
         """
         kept: deque[Part] = deque()
         rows = 0
@@ -267,7 +270,7 @@ class Bridge:
             yield from self._take()
         self._window.enter(rows)
 
-    # mails, which run on the loop thread
+    # mails: the functions that are posted to the loop thread and run there
 
     def _start_run(self) -> None:
         try:
@@ -315,7 +318,7 @@ class Bridge:
     # waiting: on Spark's thread
 
     def _take(self, until: float | None = None) -> Iterator[Part]:
-        """Wait for parts, at most until *until*, `wake_at` or a `BEAT`; yield them, or raise the error of the run."""
+        """Wait for parts, at most until *until*, `wake_at` or a `BEAT`; yield the parts, or raise the run's error."""
         beat = None if self._consumer is None else time.monotonic() + BEAT
         parts = self._wait(min((moment for moment in (until, self.wake_at, beat) if moment is not None), default=None))
         if isinstance(parts, BaseException):

@@ -53,14 +53,14 @@ BYTES_PER_COUNTER = 128
 FEW = 64
 """If fewer keys than this are stored together, they join the batch that is open."""
 JOINED = 500
-"""A batch is open, so that a few keys can join it, for the time to live divided by this number."""
+"""A batch stays open for the time to live divided by this number; as long as it is open, a few keys can join it."""
 JITTER_PARTS = 8
 """Number of parts into which many answers are divided; each part expires at a time of its own."""
 
 
 class Stage:
     """
-    A store of answers that a run asks for keys before it asks the source; it also gets the answers of the source.
+    A store of answers: a run asks the stage for keys before it asks the source, and gives it the source's answers.
 
     A subclass inherits the methods that it does not need: except for `get_many`, they do nothing.
 
@@ -68,9 +68,9 @@ class Stage:
         origin: The origin of the rows that the stage answers, as details show it.
         active: Whether the stage is asked for keys; if False, it only sees the keys of each slice, see `watch`.
         get_many: Return for each key its value, `MISS`, or `ABSENT`.
-        put_many: Store values, some of which may be `MISS`; with *late*, they replace no stored value: it may be newer.
+        put_many: Store values, or `MISS`; with *late*, keep values already stored: they may be newer.
         watch: See the keys of a slice while the stage is not active.
-        flush: Make the stored answers durable, before rows with these answers leave.
+        flush: Make the stored answers durable, before rows with these answers are returned to Spark.
         close: Note that the run has ended.
     """
 
@@ -103,8 +103,9 @@ class AnswerCache(Stage):
     together, each eighth of them gets a random share of its own.
 
     Early refresh is XFetch (Vattani, Chierichetti and Lowenstein: Optimal Probabilistic Cache Stampede Prevention, VLDB
-    2015): each lookup draws how long before its expiry an answer is asked for again, an exponentially distributed time
-    with a mean of `refresh_ahead` times the duration of a call. One draw serves all keys of a slice.
+    2015): each lookup draws a time, and an answer that expires within this time is asked for again. The time is
+    exponentially distributed with a mean of `refresh_ahead` times the duration of a call. One draw serves all keys of a
+    slice.
 
     Args:
         ttl: Seconds for which a value may be used.
@@ -164,10 +165,10 @@ class AnswerCache(Stage):
         self._content = 0  # bytes of keys and values, the stale ones included
         self._eviction = Eviction(max(LEAST_COUNTERS, min(MOST_COUNTERS, self._max_bytes // BYTES_PER_COUNTER)))
         self._expiries: list[tuple[float, int, Batch]] = []
-        self._soon: list[tuple[float, int, Batch]] = []  # the batches in `_expiries` that no draw has reached
+        self._soon: list[tuple[float, int, Batch]] = []  # the batches in `_expiries` that no draw of `due` has reached
         self._old: deque[Batch] = deque()  # batches of stale values
         self._renewed: dict[Any, Batch] = {}  # keys that are in several batches, each with the batch that counts
-        self._open: dict[float, tuple[float, Batch]] = {}  # by time to live: until when keys may join which batch
+        self._open: dict[float, tuple[float, Batch]] = {}  # by time to live: the open batch, and until when it is open
         self._due: set[Any] = set()  # keys to refresh when they are looked up
         self._number = 0
         self._knew_all = self._pressed = False
@@ -221,7 +222,7 @@ class AnswerCache(Stage):
         self._clear_if_empty()
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Store *values*, or `MISS`, under *keys*; with *late*, they replace no stored value: it may be newer."""
+        """Store *values*, or `MISS`, under *keys*; with *late*, keep values already stored: they may be newer."""
         given = dict(zip(keys, values, strict=True))
         answers = self._answers
         if late:
@@ -280,7 +281,7 @@ class AnswerCache(Stage):
         """Remove the answers to the keys of *batch*, or keep their values as stale ones."""
         keys, batch.keys = batch.keys, []
         if self._renewed:
-            # A key that has been stored again since expires with its later batch.
+            # A key that was stored again in the meantime expires with its later batch.
             keys = [key for key in keys if self._renewed.get(key, batch) is batch]
             for key in keys:
                 self._renewed.pop(key, None)
@@ -308,7 +309,7 @@ class AnswerCache(Stage):
             self._stale = {}
 
     def _make_room(self) -> None:
-        """Remove stale values, then the answers that are asked for least, until the cache is within its bytes."""
+        """Remove stale values, then the answers that are asked for least, until the cache is within `max_bytes`."""
         size = self.bytes
         self._pressed = 2 * size > self._max_bytes
         if self._pressed:

@@ -24,7 +24,7 @@ class Consumer(Protocol):
         gone: Return whether the consumer takes no more rows. Called from any thread.
         took_all: Remember that the consumer took all rows.
         goes_by: Return the `time.monotonic()` by which a consumer that wants only a few rows is gone, if the first rows
-            left at the given one. It may grow while the consumer is busy otherwise.
+            were returned at *first_left*. This time may grow while the consumer is busy with something else.
     """
 
     steady: bool
@@ -57,7 +57,7 @@ class FirstRows:
         self._rows -= rows
 
     def leave(self) -> None:
-        """Record that rows have left."""
+        """Record that rows were returned to Spark."""
         if self._first_left is None:
             self._first_left = time.monotonic()
 
@@ -67,5 +67,5 @@ class FirstRows:
         return rows <= self._rows or (until is not None and time.monotonic() >= until)
 
     def until(self) -> float | None:
-        """Return the `time.monotonic()` from which any number of rows may be admitted; None while no row has left."""
+        """Return the `time.monotonic()` at which the limit ends; None before the first rows were returned to Spark."""
         return None if self._first_left is None else self._consumer.goes_by(self._first_left)

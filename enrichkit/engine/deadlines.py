@@ -56,7 +56,7 @@ class Deadlines:
                 self._compact()
 
     def _insert(self, deadline: float, lookups: Sequence[Lookup | Bundle]) -> None:
-        """Insert a record by its deadline, which may be early: tiers took more time for its lookups than for others."""
+        """Insert a record by its deadline, which is earlier than others if the tiers took more time for its lookups."""
         place = len(self._records)
         while place and self._records[place - 1][0] > deadline:
             place -= 1
@@ -159,14 +159,14 @@ class Sweeper:
 
     def _look(self) -> None:
         now = self._loop.time()
-        if self._stopped or self._was_late(self._fired, now):  # it may stand still in the two turns, too
+        if self._stopped or self._was_late(self._fired, now):  # the process may stand still in the two turns, too
             return
         self.idle = True
         if self._sweep(now):
             self.wake()
 
     def _was_late(self, due: float, now: float) -> bool:
-        """Tell of a gap between *due* and *now*, wait for another tick after it, and return whether there was one."""
+        """Return whether there was a gap between *due* and *now*; if so, report it and wait for another tick."""
         if now - due <= GAP:
             return False
         self._stood_still(due, now)

@@ -1,10 +1,10 @@
 """
 Pending keys become calls: one engine per source and worker process, with its connector, slots and limits.
 
-`capacity` long-lived slot coroutines take groups from the runs and await `fetch_many` themselves, so that no key
-needs a task, timer or semaphore of its own. A slot is held until its call has really ended, late and cancelled calls
-included, so the number of calls in flight is bounded by construction. Between tasks the engine stays open, because
-Spark reuses its workers.
+`capacity` long-lived slot coroutines take groups of keys from the runs and await `fetch_many` themselves, so that no
+key needs a task, timer or semaphore of its own. A slot is held until its call has really ended, late and cancelled
+calls included, so the number of calls in flight is bounded by construction. Between tasks the engine stays open,
+because Spark reuses its workers.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Engine:
         capacity: Number of slots.
         batch_size: Most keys per call.
         rate: Calls per second of this process, or a `Rate`; None: no limit.
-        limit: Calls in flight of the job; None: no limit.
+        limit: The most calls that the whole job may have in flight; None: no limit.
         budget: The most that the job may spend; None: no limit.
-        stores: The stores of the limits of the job, by option.
+        stores: The stores that hold the limits of the job, by the option that sets the limit.
         tuned: Whether the engine learns from the source's latency how many calls may be in flight, at most *capacity*.
         seed: Seed of the random draws of the gate; only tests give one.
 
@@ -124,7 +124,7 @@ class Engine:
         self._sweeper = Sweeper(self._loop, self._sweep, partial(stood_still, self))
         self._slots: set[asyncio.Task[None]] = set()
         self._parked: deque[asyncio.Future[None]] = deque()
-        self._short_of_tokens: deque[tuple[Run, list[Lookup], int]] = deque()  # retries, in the order of their back-off
+        self._short_of_tokens: deque[tuple[Run, list[Lookup], int]] = deque()  # retries after their back-off, in order
         self._resume: asyncio.TimerHandle | None = None
         self.opening = Opening(connector, self.name, lambda: self.gate.no_connection(self.now()))
         self._closing = False
@@ -285,13 +285,13 @@ class Engine:
                 if isinstance(error, GeneratorExit) and (task is None or asyncio.current_task(self._loop) is not task):
                     raise  # not from the connector: Python discards this coroutine, for example in a forked child
             self._end(run, call, answers, failure)
-            answers = None  # a parked slot need not keep them
+            answers = None  # a parked slot need not keep the answers
             turns += 1
             if turns % TURNS_WITHOUT_YIELD == 0:
                 await asyncio.sleep(0)
 
     def _about(self, run: Run, call: InFlight) -> Call:
-        """Return what the connector may know about *call*, with a meter for its reports if the engine counts costs."""
+        """Return what the connector is told about *call*, with a meter for its reports if the engine counts costs."""
         about = run.call(call.attempt)
         if not self._metered:
             return about
@@ -314,13 +314,13 @@ class Engine:
             self.account.ended(call, reported)
 
     def _slot_ended(self, slot: asyncio.Task[None]) -> None:
-        """Replace *slot*, which has ended: a connector may leave a cancellation behind, which ends the slot."""
+        """Replace *slot*, which has ended, for example by a cancellation that a connector left pending in its task."""
         self._slots.discard(slot)
         if not self._closing:
             self.wake()
 
     def _next(self, task: asyncio.Task[None] | None) -> tuple[InFlight, Run] | None:
-        """Return the next call that *task* makes, and its run; None: no call may leave now. The runs take turns."""
+        """Return the next call that *task* makes, and its run; None: no call can be sent now. The runs take turns."""
         runs = self.runs
         if self.tuner is not None and len(self.calls) >= self.tuner.allowed:
             return None  # when a call in flight ends, its slot tries again
@@ -343,7 +343,7 @@ class Engine:
         return None
 
     def _call_for(self, run: Run, task: asyncio.Task[None] | None) -> InFlight | None:
-        """Return the call that *task* makes now for keys of *run*; None: no call may leave."""
+        """Return the call that *task* makes now for keys of *run*; None: no call can be sent."""
         if run.background and not self._has_room_behind():
             return None
         group, search = run.take(1 if self.batch_size == 1 else self._most_keys(run))
@@ -359,7 +359,7 @@ class Engine:
         return call
 
     def _has_room_behind(self) -> bool:
-        """Whether a call in the background may leave: no row waits for a slot, and few such calls are in flight."""
+        """Whether a background call may be sent: no row waits for a slot, and few such calls are in flight."""
         # While the source is away, no row needs a slot, and one call has to ask whether the source is back.
         most = background_slots(self.capacity) or self.gate.outage.since is not None
         if sum(run.background for run in self.calls.values()) >= most:
@@ -368,10 +368,10 @@ class Engine:
 
     def _reserve(self, account: Account, run: Run, group: Group, search: Search | None) -> Mapping[str, float] | None:
         """
-        Reserve the most that a call for *group* may take, and return it.
+        Reserve the most that a call for *group* can take of the budget, and return that amount.
 
         Returns:
-            The reservation, or None when the call may not leave now. Then the group is back at the head of the queue,
+            The reservation, or None when the call cannot be sent now. Then the group is back at the head of the queue,
             or its keys will get the outcome that the budget is spent, or the run fails because `most` raised an error.
         """
         try:
@@ -399,7 +399,7 @@ class Engine:
         return self._answer_bytes.most(self.batch_size, run.options.window_bytes / 2 / self.allowed)
 
     def _held_back(self) -> bool:
-        """Return whether the gate holds calls back now; if so, wake the slots later, when a call may leave."""
+        """Return whether the gate holds calls back now; if so, wake the slots later, when a call can be sent."""
         wait = self.gate.delay(self.now(), len(self.calls))
         if wait <= 0:
             return False
@@ -409,7 +409,7 @@ class Engine:
         return True
 
     def look_again(self) -> None:
-        """Check now whether the gate lets calls leave, because a share of a limit has changed."""
+        """Check now whether the gate lets calls through, because a share of a limit has changed."""
         if self._resume is not None:
             self._resume.cancel()
             self._wake_again()

@@ -4,9 +4,9 @@ The choice of the answers that leave a full cache: the answers asked for least, 
 This is TinyLFU (Einziger, Friedman and Manes: TinyLFU: A Highly Efficient Cache Admission Policy, ACM Transactions on
 Storage 13, 2017) for whole batches of keys. The keys whose answers came together are one batch. New batches wait in a
 line, which has a twentieth of the cache; the other batches are the main part. When there is no room, the oldest batch
-in the line competes with the next batches of the main part. As many keys leave as the new batch has: the keys in these
-batches that were asked for least often. The other keys go to the end of the main part. So a scan over keys that never
-come again does not push out keys that are asked for.
+in the line competes with the next batches of the main part. As many keys are removed as the new batch has: those in
+the competing batches that were asked for least often. The other keys go to the end of the main part. So a scan over
+keys that never come again does not push out keys that are asked for.
 
 A sketch knows how often a key was asked for. The sketch is an array of small counters, and the hash of a key says which
 counter counts the key. Two keys may have the same counter, and then both seem to be asked for more often. Each time
@@ -40,7 +40,7 @@ class Batch:
     Attributes:
         keys: The keys whose answers are still in the cache.
         expires: Loop time at which their answers expire.
-        came: How many keys were put into the batch, those included whose answers are gone.
+        came: How many keys were put into the batch, including those whose answers are gone.
     """
 
     __slots__ = ("came", "expires", "keys")
@@ -51,7 +51,7 @@ class Batch:
         self.came = len(keys)
 
     def join(self, keys: list[Any]) -> None:
-        """Append *keys*, whose answers need not expire before the batch."""
+        """Append *keys*, whose time to live must not end before the batch expires."""
         self.keys += keys
         self.came += len(keys)
 

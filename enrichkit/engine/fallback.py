@@ -1,10 +1,10 @@
 """
 Fallbacks that have to be asked: another source, or a function of the key.
 
-A fallback has its own run on the engine of its source, so the engine groups, bounds, times, retries and drains its
-lookups like all others. When the main run flushes, it passes the lookups without an answer on to their fallback. The
-rows wait until the fallback has an outcome. Meanwhile the main run has forgotten the lookup: a later row with the same
-key makes a new lookup.
+A fallback has its own run on the engine of its source, so the engine groups, bounds, times, retries and drains the
+fallback's lookups like all others. When the main run flushes, it passes the lookups without an answer on to their
+fallback. The rows wait until the fallback has an outcome. Meanwhile the main run has forgotten the lookup: a later row
+with the same key makes a new lookup.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Fallback:
         self._waiting.setdefault(request.lookup.outcomes, []).append(request)
 
     def flush(self) -> None:
-        """Ask for waiting keys, as far as there is room; above `window_bytes`, only for keys of the oldest slice."""
+        """Ask for waiting keys, as far as there is room; if `window_bytes` is exceeded, only for the oldest slice."""
         parent = self.parent
         assert parent is not None
         if not self._waiting or self._held >= self._limit or parent.closed:
@@ -78,7 +78,7 @@ class Fallback:
             taken += waiting[:left]
             del waiting[:left]
             if not waiting:
-                self._waiting.pop(outcomes, None)  # type: ignore[arg-type]  # likewise
+                self._waiting.pop(outcomes, None)  # type: ignore[arg-type]  # as for `get` above
         by_key: dict[Any, list[FallbackRequest]] = {}
         for request in taken:
             by_key.setdefault(request.lookup.key, []).append(request)
@@ -88,12 +88,12 @@ class Fallback:
             admission.admit(self.run, asked)
 
     def close(self) -> None:
-        """Drop the requests that wait, and close the run."""
+        """Drop the requests that wait, and close the fallback's run."""
         self._waiting.clear()
         self.run.close()
 
     def _take(self, parts: list[Part] | BaseException) -> None:
-        """Settle in the parent run the requests whose outcomes are in *parts*; if *parts* is an error, fail the run."""
+        """Settle in the parent run the requests with outcomes in *parts*; if *parts* is an error, fail that run."""
         parent = self.parent
         assert parent is not None
         if isinstance(parts, BaseException):

@@ -31,7 +31,7 @@ _TEXT = frozenset((bytes, str, type(None), type(ABSENT)))
 
 
 def answered_one(run: Run, call: InFlight, answers: Any) -> bool:
-    """Settle the only key of *call*, on the fastest path; return False, and do nothing, if the key is not plain."""
+    """Settle the only key of *call* on the fastest path; return False and do nothing if its answer needs inspection."""
     if type(answers) is not dict or len(answers) != 1 or len(call.lookups) != 1:
         return False
     [lookup] = call.lookups.values()
@@ -45,16 +45,16 @@ def answered_one(run: Run, call: InFlight, answers: Any) -> bool:
     call.running = False
     call.record.clear()
     call.lookups.clear()  # otherwise the call and the lookup keep each other alive until the garbage collector runs
-    if run.engine.retry_budget.tokens < RetryBudget.SIZE:  # else it would earn nothing, for 1 % of a whole lookup
+    if run.engine.retry_budget.tokens < RetryBudget.SIZE:  # with a full budget, `earn` would only cost 1 % of a lookup
         earn(run, call)
     return True
 
 
 def answered_together(run: Run, call: InFlight, answers: Any) -> bool:
-    """Settle all keys of *call* at once, as for most bulk calls; return False, and do nothing, if one is not plain."""
+    """Settle all keys of *call* at once, as in most bulk calls; return False and do nothing if one needs inspection."""
     if run.closed or type(answers) is not dict:
         return False
-    in_order = [*answers] == [*call.keys]  # as most connectors give them, which saves a look at each key
+    in_order = [*answers] == [*call.keys]  # most connectors keep the order, which saves a look at each key
     raws = list(answers.values()) if in_order else list(map(answers.get, call.keys, ABSENT_EACH))
     kinds = set(map(type, raws))
     missed: list[int] = []
@@ -103,7 +103,7 @@ def earn(run: Run, call: InFlight) -> None:
     budget = run.engine.retry_budget
     if not call.late and budget.tokens < RetryBudget.SIZE:
         retry = run.options.retry
-        # A part of a poisoned group has cost no tokens, and a miss that is asked for again is no success.
+        # A call in a search for bad keys has cost no tokens, and a miss that is asked for again is no success.
         retried = call.attempt > 1 and call.search is None and not (retry and retry.on_missing)
         budget.earn(RetryBudget.RETRY if retried else 1)
 

@@ -1,13 +1,13 @@
 """
 Hedged reads: a second call for the keys of a call that is slow for its source; the first answer counts.
 
-`attempt_timeout="p95"` asks for them. A call is slow once it takes longer than 95 % of the last thousand calls that
-were answered. Second calls are at most 2 % of the first ones, and the calls that have taken longest get theirs first,
-so that the worst of the slow calls have one. The idea and both numbers come from "The Tail at Scale" (Dean and
-Barroso, 2013) and from Finagle's back-up requests.
+`attempt_timeout="p95"` asks for hedged reads. A call is slow once it takes longer than 95 % of the last thousand calls
+that were answered. Second calls are at most 2 % of the first calls. The calls that have taken longest get their second
+call first, so that the slowest of the slow calls have one. The idea and both numbers come from "The Tail at Scale"
+(Dean and Barroso, 2013) and from Finagle's back-up requests.
 
-A second call also needs the tokens of a retry. No second call leaves while the source is away or refuses calls, because
-second calls help with a few slow calls, but harm a source that is overloaded.
+A second call also needs the tokens of a retry. No second call is sent while the source is away or refuses calls,
+because second calls help with a few slow calls, but harm a source that is overloaded.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Hedges:
     When a call of one source is slow, and how many second calls the source may get.
 
     Attributes:
-        delay: Seconds after which a call is slow; None: too few calls have been answered to say so.
+        delay: Seconds after which a call is slow; None: too few calls have been answered to tell.
     """
 
     QUANTILE = 0.95
     DELAY_MIN = 0.001
     SHARE = 0.02
-    """Second calls that may leave for each first call."""
+    """Second calls that may be sent for each first call."""
     SAVED_MAX = 10.0
-    """Second calls that may leave at once, after a time in which no call was slow."""
+    """Second calls that may be sent at once, after a time in which no call was slow."""
     LAST = 1000
     EVERY = 100
     """Answers after which the delay is computed again: sorting a thousand numbers takes 50 us."""
@@ -54,7 +54,7 @@ class Hedges:
         self.delay: float | None = None
         self._took: deque[float] = deque(maxlen=self.LAST)
         self._until_look = self.EVERY
-        self._saved = 0.0  # even the first second call has to be earned
+        self._saved = 0.0  # no second call may be sent before first calls were answered
 
     @property
     def tick(self) -> float:
@@ -63,7 +63,7 @@ class Hedges:
 
     def answered(self, call: InFlight, now: float, *, earns: bool) -> bool:
         """
-        Record that *call* was answered; if it *earns*, a first attempt adds `SHARE` to the second calls that may leave.
+        Record that *call* was answered; with *earns*, a first attempt adds `SHARE` to the second calls that may follow.
 
         Returns:
             Whether the delay has been computed again.
@@ -83,7 +83,7 @@ class Hedges:
         Pay for one second call, partly with tokens of *budget*, which are counted in *stats*.
 
         Returns:
-            False, with nothing taken, if there is too little.
+            Whether the second call is paid for; if not, nothing was taken.
         """
         if self._saved < 1.0 or not budget.spend(RetryBudget.RETRY, stats):
             return False
@@ -97,7 +97,7 @@ class EngineCalls(Protocol):
 
     Attributes:
         calls: The calls in flight, late ones included, each with its run.
-        gate: What holds calls back although a slot is free.
+        gate: The gate, which may hold calls back although a slot is free.
         retry_budget: How many retries the source may get.
         hedges: When a call is slow, and how many second calls the source may get; None: no run wants second calls.
     """
@@ -115,7 +115,7 @@ def hedge(engine: EngineCalls, now: float) -> None:
         return
     if gate.outage.holds or gate.breaker.troubled() or gate.pause_left(now) > 0:
         return
-    for call, run in list(engine.calls.items()):  # in the order in which the calls left
+    for call, run in list(engine.calls.items()):  # in the order in which the calls were sent
         if now - call.started < hedges.delay:
             return
         if not run.hedged or run.closed or call.overdue or call.late or call.attempt > 1:
@@ -126,7 +126,7 @@ def hedge(engine: EngineCalls, now: float) -> None:
 
 
 def answered_twice(call: InFlight, run: Run, now: float) -> bool:
-    """Whether nobody waits for *call* of *run* only because the second call for its keys was faster."""
+    """Whether a faster second call for the keys of *call* is the only reason why nobody waits for *call* of *run*."""
     return call.overdue and run.hedged and now - call.started < (run.options.timeout or 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The limits of the whole job: an engine's shares of them, and the errors of their stores that fail its runs."""
+"""The limits of the whole job: the shares that an engine has, and the errors of the limits' stores that fail runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Store(NamedTuple):
 
 
 def average_cost(connector: Connector[Any], rate: float | Rate | None) -> AverageCost | None:
-    """Return what an average call costs by *rate*; None: each call costs one request, so there is nothing to learn."""
+    """Return the average cost of a call in the units of *rate*; None: nothing to learn, a call costs one request."""
     if not isinstance(rate, Rate):
         return None
     estimates = type(connector).cost is not Connector.cost

@@ -38,15 +38,15 @@ AGAIN = 0.2
 HOLD = 0.05
 """Seconds after which a slot that waits for the store looks again."""
 IDLE = 2 * PERIOD
-"""A share is given back when no call has wanted to leave for this many seconds."""
+"""A share is given back when no call has needed it for this many seconds."""
 AT_CLOSE = 0.2
-"""Seconds that the end of an engine waits for the store to take its share back."""
+"""Seconds for which a closing engine waits until the store has taken the engine's share back."""
 
 _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, StoreConnection]] = WeakKeyDictionary()
 
 
 class StoreConnection:
-    """The connection of this process to one store, which all limits in this store share."""
+    """The one connection of this process to a store; all limits in the store share this connection."""
 
     def __init__(self, key: Any, store: LeaseStore) -> None:
         self._key = key
@@ -55,7 +55,7 @@ class StoreConnection:
 
     @classmethod
     def of(cls, connector: type[Connector[Any]], config: ConnectorConfig) -> StoreConnection:
-        """Return the connection to the store of *config* for one more user. The first question connects it."""
+        """Return the connection to the store of *config*, for one more user. It connects at the first question."""
         connections = _connections.setdefault(asyncio.get_running_loop(), {})
         key = (connector, config)
         if key not in connections:
@@ -66,7 +66,7 @@ class StoreConnection:
         return connections[key]
 
     async def release(self) -> None:
-        """Close the connection, if nobody else uses it."""
+        """Count one user less, and close the connection if nobody else uses it."""
         self._users -= 1
         if self._users == 0:
             _connections[asyncio.get_running_loop()].pop(self._key, None)
@@ -86,16 +86,16 @@ class Share(Protocol):
     held: float
 
     def idle(self, now: float) -> bool:
-        """Whether no call has wanted to leave for a while."""
+        """Whether no call has needed the share for a while."""
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Any:
-        """Return the question to the store, which may have been *away*; with *last*, it gives the share back."""
+        """Return the question to the store; *away*: the last one got no answer; *last*: give the share back."""
 
     def unanswered(self, ask: Any) -> None:
         """Keep the numbers that *ask* reports for the next question, because the store has not answered *ask*."""
 
     def granted(self, grant: Any, asked: float, now: float, *, back: bool) -> None:
-        """Take the answer to a question that left at *asked*; *back*: whether the store was away until now."""
+        """Take the answer to a question that was sent at *asked*; *back*: whether the store was away until now."""
 
     def next_ask(self, now: float) -> float:
         """Return the time at which to ask again."""
@@ -106,7 +106,7 @@ class Share(Protocol):
 
 class Lessee:
     """
-    The client that asks a store for the share of one limit, as long as calls want to leave.
+    The client that asks a store for the share of one limit, as long as calls need it.
 
     Args:
         source: Name of the source in messages.
@@ -120,7 +120,7 @@ class Lessee:
         fatal: Why the store can never answer; None: no such reason is known.
         waiting_since: Loop time since which this process has neither a share nor an answer of the store; None: it has a
             share or an answer.
-        problem: Why the last question has got no answer; empty: it has got one.
+        problem: Why the last question has got no answer; empty if it has got one.
     """
 
     def __init__(

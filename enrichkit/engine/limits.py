@@ -1,8 +1,9 @@
 """
 The limits on the calls of an engine: the gate, which holds calls back although a slot is free, and the retry budget.
 
-The gate checks in turn: a pause that the source asked for, an outage, the allowance of a source that refuses some
-calls, the limit and the budget of the job, the rate, the quotas that the source reports, and the breaker.
+The gate checks in turn: a pause that the source asked for, an outage, the allowance (fewer calls in flight if the
+source refuses some), the limit and the budget of the job, the rate, the quotas that the source reports, and the
+breaker.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ __all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "RetryBudget", "asked_pause", "
 
 RETRY_AFTER_MAX = 60.0
 """
-Longest Retry-After that is honoured beyond a run's `stall_timeout`, in seconds; botocore clamps likewise.
+Most seconds of pause for a Retry-After that is longer than a run's `stall_timeout`; botocore has a bound of its own.
 """
 BACKGROUND_SHARE = 4
-"""Background calls may take one in this many slots: one slot if there are fewer, and none if there is only one."""
+"""Background calls may take one in this many slots; if there are fewer slots, one, but never the only one."""
 TOGETHER = 0.01
 """Refusals within this many seconds count as one, because a second search for idle engines would find none."""
 
@@ -59,15 +60,15 @@ class Breaker:
     """
     A throttle for calls to a failing source: the client-side throttle of "Site Reliability Engineering", chapter 21.
 
-    The breaker holds a call back with the probability max(0, (requests - K x accepts) / (requests + 1)), over the last
-    30 s, and at most 0.9, so that some calls go out as probes. A call that is held back leaves later; its rows never
-    become null because of it: a batch job can wait. A request counts when it has ended or has become late, so that many
-    calls that are still in flight do not look like failures. After three good calls in a row the breaker forgets the
-    history, because the formula alone would take as long to recover as the outage lasted.
+    The breaker holds a call back with the probability max(0, (requests - K x accepts) / (requests + 1)), counted over
+    the last 30 s. The probability is at most 0.9, so that some calls go out as probes. A call that is held back is sent
+    later; its rows never become null because of the breaker: a batch job can wait. A request counts when it has ended
+    or has become late, so that many calls that are still in flight do not look like failures. After three good calls in
+    a row the breaker forgets the history, because the formula alone would take as long to recover as the outage lasted.
 
     Attributes:
         accepts: All calls that the source answered in time, including those in `faults`.
-        faults: The calls among them that the source refused with an error that is not transient.
+        faults: Those of the `accepts` that the source refused with an error that is not transient.
         held_since: Loop time since which calls have been held back; None: no call is held back.
     """
 
@@ -90,12 +91,12 @@ class Breaker:
         self.held_since: float | None = None
 
     def troubled(self) -> bool:
-        """Whether the breaker may hold calls back."""
+        """Whether so many calls have failed that the breaker holds some calls back."""
         requests, accepts = self._recent()
         return requests >= self.FLOOR and requests > self.K * accepts
 
     def delay(self, now: float) -> float:
-        """Return 0 when a call may leave now, else the seconds after which to ask again."""
+        """Return 0 if a call can be sent now, else the seconds after which to ask again."""
         self.tick(now)
         requests, accepts = self._recent()
         probability = min(self.PROBABILITY_MAX, (requests - self.K * accepts) / (requests + 1))
@@ -125,7 +126,7 @@ class Breaker:
         self._good = 0
 
     def tick(self, now: float) -> None:
-        """Forget requests older than 30 s; the sweeper calls this often, so that no call has to look at the clock."""
+        """Forget requests older than 30 s; the sweeper often calls `tick`, so that no call has to look at the clock."""
         then = self._then
         if now - then[-1][0] >= 1.0:
             then.append((now, self._refusals, self.accepts))
@@ -141,7 +142,7 @@ class Breaker:
 
 class Gate:
     """
-    The gate of an engine. It holds calls back for a pause that the source asked for, an outage, the rate, and the like.
+    The gate of an engine. It holds calls back because of an outage, the rate, a pause the source asked for, and so on.
 
     Args:
         name: Name of the source in messages.
@@ -194,19 +195,19 @@ class Gate:
         self.breaker = Breaker(rng)
         self.make_room: Callable[[], None] = _no_engines
         self.patience = RETRY_AFTER_MAX
-        self.accepted = self.breaker.accepted  # an attribute, because a method around it costs 1 % of a lookup
+        self.accepted = self.breaker.accepted  # not a method that calls it, which would cost 1 % of a lookup
         self.may_hold = rate is not None or limit is not None or account is not None
         self._rate = rate
         self._limit = limit
         self._account = account
         self._quotas: dict[str, Quota] = {}
-        self._mean: dict[str, float] = {"requests": 1.0}  # what a call takes on average, by unit
+        self._mean: dict[str, float] = {"requests": 1.0}  # how much of each unit a call takes on average
         self._paused_until = 0.0
         self.asked = (0.0, 0.0)
         self._room_at = 0.0  # loop time from which on a refusal makes idle engines close
 
     def delay(self, now: float, in_flight: int) -> float:
-        """Return 0 when a call may leave now beside *in_flight* others, else the seconds after which to ask again."""
+        """Return 0 if a call can be sent now beside *in_flight* others, else the seconds after which to ask again."""
         wait = self._paused_until - now
         if wait <= 0:
             wait = self.outage.delay(now, in_flight)
@@ -220,7 +221,7 @@ class Gate:
             wait = self._rate.delay(now)
         if wait <= 0 and self._quotas:
             wait = max(quota.delay(now) for quota in self._quotas.values())
-        if wait <= 0 and self.outage.since is None and self.breaker.troubled():  # a probe is not held back twice
+        if wait <= 0 and self.outage.since is None and self.breaker.troubled():  # the breaker holds no probe back
             wait = self.breaker.delay(now)
             self._paused_until = now + wait  # for all slots, because each of them would draw again
         if wait > 0:
@@ -232,7 +233,7 @@ class Gate:
         return 0.0
 
     def reason(self, now: float) -> str:
-        """Return what holds calls back: `outage`, `refusals`, `breaker`, `pause`, `budget`, `limit` or `rate`."""
+        """Return what holds calls back: `outage`, `refusals`, `breaker`, `pause`, `budget`, `limit`, else `rate`."""
         if self.outage.holds:
             return "outage"
         if self.allowance.holds:
@@ -279,7 +280,7 @@ class Gate:
         self.may_hold = self.may_hold or quota.holds
 
     def unavailable(self, call: InFlight, error: TransientError, in_flight: int, now: float) -> bool:
-        """Record that *error* ended all of *call*, and *in_flight* others go on; return whether the source is away."""
+        """Record that *call* as a whole got *error* and *in_flight* others go on; return whether the source is away."""
         answers = self._answers_others(call, error, in_flight)
         away = self.outage.unavailable(call, error, answers, now, doubt=not _busy(error))
         if away:
@@ -294,7 +295,7 @@ class Gate:
         return call.accepts != self.breaker.accepts or (_busy(error) and in_flight > 0)
 
     def pause(self, now: float, seconds: float) -> None:
-        """Let no call leave for *seconds*, or for a minute if they are more than `patience`, as the source asked."""
+        """Send no call for the *seconds* the source asked for, or at most a minute if they exceed `patience`."""
         if (pause := asked_pause(seconds, self.patience)) is not None:
             self.asked = now, now + pause
             if pause >= Breaker.PERIOD:
@@ -303,7 +304,7 @@ class Gate:
             self.may_hold = True
 
     def pause_left(self, now: float) -> float:
-        """Return the seconds for which no call may leave, because the source asked for a pause; 0 or less: no pause."""
+        """Return the seconds for which the source or the breaker has paused all calls; 0 or less: there is no pause."""
         return self._paused_until - now
 
     def stood_still(self, gap: float) -> None:
@@ -316,9 +317,9 @@ class Gate:
         """
         Pause all calls if the *error* of *call* says that the source asks for a pause; *in_flight* other calls go on.
 
-        The pause of one node of several concerns only the keys of this node, and the pause of a source that refuses a
-        call while it answers others concerns only the keys of the call: neither holds other calls back. If the call
-        got no connection because the server had no free one, idle engines close their connections.
+        If one node of several asks for the pause, the pause concerns only the keys of this node. If the source refuses
+        *call* while it answers others, the pause concerns only the keys of *call*. Neither pause holds other calls
+        back. If *call* got no connection because the server had no free one, idle engines close their connections.
         """
         if isinstance(error, UnavailableError) and error.busy and not error.sent:
             self.no_connection(now)
@@ -330,7 +331,7 @@ class Gate:
             self.pause(now, error.retry_after)
 
     def no_connection(self, now: float) -> None:
-        """Record that a server had no free connection; idle engines close, once for refusals that come together."""
+        """Record that a server had no free connection; close idle engines, but once for refusals that come together."""
         if now >= self._room_at:  # the same refusal may come for many keys, and in all slots
             self._room_at = now + TOGETHER
             self.make_room()
@@ -355,9 +356,9 @@ class RetryBudget:
     A token bucket that bounds the share of retries among the calls of an engine.
 
     The ratios are those of the AWS SDKs' standard mode: a retry costs 5 tokens, a retry after a timeout costs 10, a
-    clean call gives 1 back, and a retry that succeeds gives 5 back. So in the long run, failing retries add at most
-    20 % to the calls (10 % after timeouts). The bucket is smaller than in the SDKs, because every Spark worker process
-    has a bucket of its own.
+    call that is answered in time and without a failure gives 1 back, and a retry that succeeds gives 5 back. So in the
+    long run, failing retries add at most 20 % to the calls (10 % after timeouts). The bucket is smaller than in the
+    SDKs, because every Spark worker process has a bucket of its own.
     """
 
     SIZE = 100
@@ -375,7 +376,7 @@ class RetryBudget:
         self.tokens = min(self.SIZE, self.tokens + seconds * self.TRICKLE)
 
     def spend(self, cost: int, stats: RunStats) -> bool:
-        """Take *cost* tokens, and count them in *stats*; return False, and take none, when there are fewer."""
+        """Take *cost* tokens, and count them in *stats*; if there are fewer tokens, take none and return False."""
         if self.tokens < cost:
             return False
         self.tokens -= cost
@@ -383,5 +384,5 @@ class RetryBudget:
         return True
 
     def earn(self, tokens: int) -> None:
-        """Give *tokens* back after a clean call."""
+        """Put *tokens* back into the bucket after a call that was answered in time and without a failure."""
         self.tokens = min(self.SIZE, self.tokens + tokens)

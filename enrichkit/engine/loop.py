@@ -3,8 +3,8 @@ The loop thread of a worker process: Flink's mailbox.
 
 One daemon thread runs one event loop, and only that thread touches the state of engines and runs. Other threads post
 mails, which the loop drains together, so that a burst of mails wakes it once. The thread and its engines outlive
-Spark's tasks. An idle engine closes its connector before Spark ends the idle worker, because no exit hook runs then. An
-idle engine closes its connector earlier if another engine or a load gets no connection.
+Spark's tasks. An idle engine closes its connector before Spark ends the idle worker, because no exit hook runs when
+Spark does so. An idle engine closes its connector earlier if another engine or the load of a table gets no connection.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class LoopThread:
         for mail, args in mails:
             try:
                 mail(*args)
-            except Exception as error:  # noqa: BLE001  # any error of a mail must reach the task that waits
+            except Exception as error:  # noqa: BLE001  # any error of a mail must reach the Spark task that waits
                 broken = getattr(getattr(mail, "__self__", None), "broken", None)
                 if broken is not None:
                     broken(error)
@@ -146,7 +146,7 @@ class LoopThread:
             self._loop.run_forever()
         finally:
             # Unless `stop` was called, an exception has ended the loop, such as a SystemExit in a plugin's own task.
-            # The tasks that wait see that the thread is dead. Nothing is closed, because no loop is left to do it.
+            # Spark tasks that wait see that the thread is dead. Nothing is closed, because no loop is left to do it.
             if not self._stopped:
                 _log.error("the event loop of enrichkit has ended")
 

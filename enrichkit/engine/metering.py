@@ -1,4 +1,4 @@
-"""What one call costs: its estimate is reserved when it leaves, and its answer corrects the estimate."""
+"""What one call costs: an estimate is reserved when the call is sent, and the answer corrects the estimate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CallMeter:
 
     Args:
         gate: The gate of the engine.
-        average: What a call costs on average, which the gate counted when the call left; None: no cost is limited.
+        average: What a call costs on average, which the gate counted when it sent the call; None: no cost is limited.
         cost: The connector's estimate of the cost, by unit.
         now: Returns the loop time.
 

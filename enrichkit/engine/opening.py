@@ -25,7 +25,7 @@ class Opening:
 
     Args:
         connector: The connector, not opened yet.
-        name: What messages call the engine.
+        name: Name of the engine in messages.
         no_connection: Called when the server has no free connection.
 
     Attributes:
@@ -65,7 +65,7 @@ class Opening:
                 if isinstance(error, Exception) and not isinstance(error, ConnectorError):
                     raise FatalError(
                         f"{self._name}: its connector could not be opened: it raised {raised(error)}."
-                    ) from None  # its text may hold secrets, and a traceback would show them
+                    ) from None  # the error's text may hold secrets, and a traceback would show them
                 raise
             finally:
                 self.slot = None

@@ -2,24 +2,25 @@
 Outages: the source answers nobody, so a call that fails says nothing about its keys.
 
 The source is *away* from the first call that finds it unavailable, if no other call has ended well since that call
-started. The outage ends when a call that left no earlier than the last failed call ends well. Meanwhile one call at a
-time goes out as a probe, with keys that have not failed if there are any. When a probe hangs, the next one leaves a
+started. The outage ends when a call ends well that was sent no earlier than the last failed call. Meanwhile one call at
+a time goes out as a probe, with keys that have not failed if there are any. When a probe hangs, the next one is sent a
 second after it: the probe may have met the one server of several that is still gone. After the outage, the number of
-calls in flight ramps up by doubling, so that not all slots call a source that has just come back at the same time.
+calls in flight ramps up by doubling, so that a source that has just come back is not called by all slots at once.
 
-In two cases the source was not away, and the failures count as failures of their keys. In the first case, the call that
-is answered started before the first failure came, but no earlier than the last call that failed. In the second case,
-only the keys of one call have failed, and the probe is answered. In neither case is there a ramp: a source that
-refuses some calls immediately must not lose its throughput.
+In two cases the source was not away, and the failures are put down to the failed keys. In the first case, the call
+that is answered started before the first failure came, but no earlier than the last call that failed. In the second
+case, only the keys of one call have failed, and the probe is answered. In neither case is there a ramp: a source
+that refuses some calls immediately must not lose its throughput.
 
-When calls start at different times, the first calls to fail are those that started before others ended well. So after
-each such failure the source is in *doubt*, until a call ends well that started no earlier than the failed one: an
-answer to an older call says nothing about the time after that call. Meanwhile one call leaves every 50 ms. Otherwise a
+When calls start at different times, the first calls that fail in an outage started before other calls ended well. So
+after each such failure the source is in *doubt*, until a call ends well that started no earlier than the failed one: an
+answer to an older call says nothing about the time after that call. Meanwhile one call is sent every 50 ms. Otherwise a
 slot that an old answer sets free would send its next call into the same outage.
 
 The log has a line at the beginning of an outage and one at its end. For a minute after the log has reported
-the end of an outage, another outage is logged only when it has lasted five seconds; the next line at a beginning gives
-the number of outages left out. Otherwise a source whose connections break every second would fill each worker's log.
+the end of an outage, another outage is logged only when it has lasted five seconds; the next line about a beginning
+gives the number of outages that were not logged. Otherwise a source whose connections break every second would fill
+each worker's log.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ OWN = 4
 
 class Outage:
     """
-    Whether the source is away, and which calls may leave during an outage and just after it.
+    Whether the source is away, and which calls can be sent during an outage and just after it.
 
     Args:
         name: Name of the source in messages.
@@ -55,14 +56,14 @@ class Outage:
 
     Attributes:
         since: Loop time since which the source is away; None: it is not.
-        alone: The lookups of the call that began this outage, as long as all failed calls had some of their keys:
-            these keys may be the reason themselves. Empty when other calls have failed, too, or a call has failed
-            before it was sent. The dict serves as a set that keeps its order.
+        alone: The lookups of the call that began this outage, as long as each failed call had at least one of these
+            lookups: their keys may be the reason for the failures. Empty when other calls have failed, too, or a call
+            has failed before it was sent. The dict serves as a set that keeps its order.
         suspects: The lookups of all calls that have failed in this outage.
         last: The error of the last failed call.
         probes: Probes of this outage.
         repeated: Calls of this outage whose keys go out again.
-        seconds: Seconds of the outages that are over.
+        seconds: Total seconds of the outages that are over.
     """
 
     PROBE_FIRST = 0.05
@@ -70,7 +71,7 @@ class Outage:
     HOLD = 0.05
     """Seconds after which a slot that has to wait for the end of another call looks again."""
     QUIET = 60.0
-    """Seconds after the log has reported the end of an outage, in which a short outage is counted and not logged."""
+    """For this many seconds after the log has reported the end of an outage, short outages are counted, not logged."""
     SHORT = 5.0
     """Seconds after which an outage is no longer short."""
 
@@ -127,7 +128,7 @@ class Outage:
         return self.since is not None or self._allowed is not None or self._doubt is not None
 
     def delay(self, now: float, in_flight: int) -> float:
-        """Return 0 when a call may leave now beside *in_flight* others, else the seconds after which to ask again."""
+        """Return 0 if a call can be sent now beside *in_flight* others, else the seconds after which to ask again."""
         if self.since is not None:
             wait = max(0.0, self._next_probe - now)
             return wait if self._probe is None else min(wait, self.HOLD)  # the probe may fail before that
@@ -136,7 +137,7 @@ class Outage:
         return 0.0 if self._doubt is None else max(0.0, self._next_in_doubt - now)
 
     def sent(self, call: InFlight) -> None:
-        """Record that *call* leaves; while the source is away, the call is the probe."""
+        """Record that *call* is sent; while the source is away, the call is the probe."""
         self._next_in_doubt = call.started + self.HOLD
         if self.since is not None:
             self._probe = call
@@ -207,7 +208,7 @@ class Outage:
 
         Returns:
             None unless *call* ends an outage. Otherwise the lookups that failed through their own fault; an empty list
-            if the source was away.
+            if the source was indeed away.
         """
         if self._doubt is not None and call.started >= self._doubt:
             self._doubt = None
@@ -223,7 +224,7 @@ class Outage:
         blamed = [lookup for lookup in suspects if not lookup.settled]
         lasted = now - self.since
         self.since = self._probe = self.last = None
-        self.alone, self.suspects = {}, {}  # to free memory: lookups keep many objects alive, as errors do
+        self.alone, self.suspects = {}, {}  # to free memory: lookups, like errors, keep many objects alive
         self._last_failed = 0.0
         self.seconds += lasted
         self._allowed = None if blamed else max(2, in_flight + 1)
@@ -241,7 +242,7 @@ class Outage:
         return blamed
 
     def forget(self, lookups: Iterable[Any]) -> None:
-        """Forget *lookups*, whose run ends early: nobody will learn whether their failure was their own."""
+        """Forget *lookups*, whose run ends early: it no longer matters whether they failed through their own fault."""
         if self.suspects:
             for lookup in lookups:
                 self.suspects.pop(lookup, None)
@@ -268,7 +269,7 @@ class Outage:
         )
 
     def _tell_others(self) -> str:
-        """Return a sentence with the number of outages that were not logged, empty if there are none; count from 0."""
+        """Return a sentence with the number of outages that were not logged, "" if there are none; count from 0."""
         count, self._untold = self._untold, 0
         return f" Shorter outages since the last one that was logged: {count:,}." if count else ""
 
@@ -286,15 +287,15 @@ class Outage:
         """
         Set the time of the next probe: after twice the last wait, at most `PROBE_MAX`, with jitter.
 
-        The jitter takes at most half of the wait. With the full jitter of a back-off, two probes per second would leave
-        on average, and often three.
+        The jitter takes at most half of the wait. With the full jitter of a back-off, two probes per second would be
+        sent on average, and often three.
         """
         self._wait = min(self.PROBE_MAX, 2 * self._wait)
         self._next_probe = now + self._wait * self._rng.uniform(0.5, 1.0)
 
 
 def _refused_beside_answers(call: InFlight) -> bool:
-    """Whether each key of *call* was refused so often, while others were answered, that it may be the reason itself."""
+    """Whether each key of *call* was refused so often, while others were answered, that the key may be the reason."""
     waiting = _waiting(call)
     return bool(waiting) and all(getattr(lookup, "refusals", 0) >= OWN for lookup in waiting)
 

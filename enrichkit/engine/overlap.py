@@ -2,8 +2,8 @@
 Whether a slice has keys in common with another slice that is under way.
 
 If it has none, no other slice waits for its keys, so the keys are not entered in the table of lookups by key.
-The check by Arrow looks each key up in two hash tables: 30 ns per key without the GIL, against 90 ns with the GIL to
-enter the key in the table.
+Arrow makes the check, and looks each key up in two hash tables: that takes 30 ns per key and does not hold the GIL. To
+enter the key in the table takes 90 ns and holds the GIL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COMPARED_MAX = 4  # a slice of n keys is compared with at most 4 n other keys; f
 
 class OverlapCheck:
     """
-    The key columns of the slices that were admitted and have not left, in order.
+    The key columns of the slices that were admitted and not yet returned to Spark, in order.
 
     Args:
         intersects: Returns whether one column and several others have a key in common. None: slices are not compared.

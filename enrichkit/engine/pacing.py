@@ -1,8 +1,8 @@
 """
-The cost of calls, and a rate for each unit of cost, which decides when the next call may leave.
+The cost of calls, and a rate for each unit of cost; the rates decide when the next call can be sent.
 
-The cost of a call is unknown until its keys are chosen. So the gate lets a call leave when each rate would let an
-average call leave, and counts the call's own cost afterwards. A costly call delays the next calls; no call is refused.
+The cost of a call is unknown until its keys are chosen. So the gate lets a call go as soon as each rate would let an
+average call go, and counts the call's own cost afterwards. A costly call delays the next calls; no call is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Pace(Protocol):
     """A rate that spaces calls: the rate of this process, or its share of the rate of the whole job."""
 
     def delay(self, now: float) -> float:
-        """Return 0 when a call may leave now, else the seconds after which to ask again."""
+        """Return 0 if a call can be sent now, else the seconds after which to ask again."""
 
     def spend(self, now: float) -> None:
         """Count one call of average cost as sent."""
@@ -30,8 +30,8 @@ class Rate:
     """
     Calls per second, by the generic cell rate algorithm (GCRA, ITU-T I.371).
 
-    The calls of 50 ms may leave in one burst. Timers are accurate to about a millisecond, and without the burst a limit
-    of 10,000 calls per second would allow far fewer.
+    The calls that are due within 50 ms can be sent in one burst. Timers are accurate to about a millisecond only, so
+    without the burst far fewer calls would be sent at a limit of 10,000 calls per second.
     """
 
     __slots__ = ("_interval", "_next", "_tolerance")
@@ -44,7 +44,7 @@ class Rate:
         self._next = 0.0
 
     def delay(self, now: float) -> float:
-        """Return 0 when a call may leave now, else the seconds to wait."""
+        """Return 0 if a call can be sent now, else the seconds to wait."""
         return max(0.0, self._next - self._tolerance - now)
 
     def spend(self, now: float, cost: float = 1.0) -> None:
@@ -101,7 +101,7 @@ class AverageCost:
 
 class UnitRates:
     """
-    A rate for each unit; a call may leave when all rates allow it.
+    A rate for each unit; a call can be sent when all rates allow it.
 
     Args:
         per_second: The rates, by unit.
@@ -115,7 +115,7 @@ class UnitRates:
         self._average = average
 
     def delay(self, now: float) -> float:
-        """Return 0 when a call may leave now, else the seconds to wait."""
+        """Return 0 if a call can be sent now, else the seconds to wait."""
         return max(rate.delay(now) for rate in self._rates.values())
 
     def spend(self, now: float) -> None:

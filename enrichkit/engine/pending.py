@@ -1,11 +1,11 @@
 """
 The keys of a run that wait for a slot: which of them go next, and which go together.
 
-Retries and parts of a poisoned group go first, each as a group of its own. Keys that have had no slot yet go in the
-order of their arrival, or, to a source that keeps its keys in order, in elevator order (SCAN): each call takes the
-lowest keys that wait, and keys that arrive later but are lower than the last key taken wait for the next round. A
-B-tree of a million keys finds 2,000 neighbours among 80,000 waiting keys in a quarter of the time that it needs for
-2,000 scattered keys.
+Retries go first, and so do the parts of a failed group in which a bad key is searched for; each retry or part is a
+group of its own. Keys that have had no slot yet go in the order of their arrival, or, to a source that keeps its keys
+in order, in elevator order (SCAN): each call takes the lowest keys that wait, and keys that arrive later but are lower
+than the last key taken wait for the next round. A B-tree of a million keys finds 2,000 neighbouring keys, chosen from
+80,000 that wait, in a quarter of the time that it needs for 2,000 scattered keys.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Pending"]
 
 PASSES = 4  # passes of `_lowest`; each pass fills about three quarters of the room that is left
-SLICES = 256  # most slices in a round: to choose 2,000 keys then takes under 1 ms; among 8,000 small slices, 9 ms
+SLICES = 256  # most slices in a round: to choose 2,000 keys from them takes under 1 ms; from 8,000 small slices, 9 ms
 
 
 class Pending:
@@ -36,14 +36,14 @@ class Pending:
 
     Args:
         neighbours: Whether keys that are neighbours in their order go together; the keys of each bundle are in order.
-        mixed: Whether keys of a slice may come after keys of later slices, as they do from a tier.
+        mixed: Whether keys of a slice can arrive after keys of later slices, as they do when a tier is asked first.
         alone: Whether each key has a call of its own, so that all entries are lookups.
 
     Attributes:
         neighbours: The argument *neighbours*.
         keys: Number of keys that have had no slot yet.
-        fresh_first: Whether keys that have had no slot go before the others: while the source is away, a probe is made
-            with keys that have not failed, because keys that have failed may be the reason.
+        fresh_first: Whether keys that have had no slot go before those that have had one: while the source is away, a
+            probe is made with keys that have not failed, because keys that have failed may be the reason themselves.
         clocked: Number of keys without an outcome that have had no slot, although their clock runs.
     """
 
@@ -61,9 +61,9 @@ class Pending:
     )
 
     def __init__(self, *, neighbours: bool = False, mixed: bool = False, alone: bool = False) -> None:
-        # Keys that have had no slot. Lookups come before bundles, because bundles are separated from the head onwards.
+        # Keys that have had no slot. Lookups come before bundles: bundles are split into lookups from the head on.
         self._fresh: deque[Lookup | Bundle] = deque()
-        self._later: deque[Lookup | Bundle] = deque()  # keys of the next round; empty whenever `_fresh` is
+        self._later: deque[Lookup | Bundle] = deque()  # keys of the next round; empty whenever `_fresh` is empty
         self._urgent: deque[tuple[list[Lookup], Search | None]] = deque()
         self.neighbours = neighbours
         self._mixed = mixed or neighbours
@@ -99,7 +99,7 @@ class Pending:
         self._fresh.append(bundle)
 
     def add_urgent(self, group: list[Lookup], search: Search | None) -> None:
-        """Append *group*, a retry or a part of a failed group, to the groups that go before keys without a slot."""
+        """Append *group*, a retry or a part of a failed group, to those that go before keys that have had no slot."""
         self._urgent.append((group, search))
 
     def take(self, limit: int, only: Part | Outcomes | None) -> tuple[Group, Search | None]:
@@ -191,7 +191,7 @@ class Pending:
         self.clocked += sum(lookup.started is not None and not lookup.settled for lookup in lookups)
 
     def take_urgent(self) -> list[tuple[list[Lookup], Search | None]]:
-        """Remove and return all groups that go before keys without a slot."""
+        """Remove and return all groups that go before keys that have had no slot."""
         taken = list(self._urgent)
         self._urgent.clear()
         return taken
@@ -226,7 +226,7 @@ class Pending:
         return starting
 
     def drop_settled(self) -> None:
-        """Remove the lookups that have their outcome from the head of the queue."""
+        """Remove lookups from the head of the queue up to the first that has no outcome yet."""
         while self._fresh and self._fresh[0].settled:
             self._fresh.popleft()
             self.keys -= 1
@@ -271,7 +271,7 @@ class Pending:
         return group
 
     def _start_round(self, slices: int) -> None:
-        """Begin the next round with *slices* of the entries that wait for it."""
+        """Begin the next round with at most *slices* of the entries that wait for it."""
         for _ in range(min(slices, len(self._later))):
             self._fresh.append(self._later.popleft())
         self._reached = None

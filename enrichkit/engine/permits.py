@@ -58,7 +58,7 @@ class LimitShare:
         self._wanted_at = float("-inf")
 
     def delay(self, now: float, in_flight: int) -> float:
-        """Return 0 when a call may leave now beside *in_flight* others, else the seconds after which to ask again."""
+        """Return 0 if a call can be sent now beside *in_flight* others, else the seconds after which to ask again."""
         self._wanted_at = now
         self.lessee.wake(self)
         self._most = max(self._most, in_flight + 1)
@@ -68,11 +68,11 @@ class LimitShare:
         return HOLD
 
     def idle(self, now: float) -> bool:
-        """Whether no call is in flight, and none has wanted to leave for a while."""
+        """Whether no call is in flight, and none has needed the share for a while."""
         return now - self._wanted_at >= IDLE and not self._in_flight()
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:
-        """Return the question to the store; *away*: the store did not answer before; *last*: give the share back."""
+        """Return the question to the store; *away*: the last one got no answer; *last*: give the share back."""
         in_flight = self._in_flight()
         wanted = 0.0 if last or self.idle(now) else float(max(self._most, in_flight, 1) + 1)
         if self.waiting and not last:

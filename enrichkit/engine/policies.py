@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FallbackRequest", "NamedFallback", "Policies"]
 
-RATIO_FLOOR = 100  # with fewer keys, the share of failures says nothing; resilience4j's default window
+RATIO_FLOOR = 100  # with fewer keys, the share of failures says nothing; resilience4j's default window is 100, too
 OPTION = {
     TIMEOUT: "on_timeout",
     ERROR: "on_error",
@@ -34,7 +34,7 @@ class NamedFallback(Protocol):
     Attributes:
         name: Name of the fallback in messages.
         options: The options among `on_timeout`, `on_error` and `on_missing` that name the fallback.
-        put: Take a request over; the next flush of the run asks for its key.
+        put: Take a request over; the next flush of the run asks the fallback for its key.
     """
 
     name: str
@@ -48,9 +48,9 @@ class FallbackRequest:
     A lookup without an answer, on its way through its fallbacks.
 
     Attributes:
-        status: The status of its rows.
-        text: The error text of its rows; None for a miss.
-        origin: The origin that its rows get, unless another fallback changes it.
+        status: The status of the lookup's rows.
+        text: The error text of these rows; None for a miss.
+        origin: The origin that these rows get, unless another fallback changes it.
         asked: The fallbacks that have got the request.
     """
 
@@ -70,7 +70,7 @@ class Policies:
 
     Args:
         source: Name of the source in messages.
-        options: The options; the policies, `max_fallback_ratio`, `timeout`, `details` and `show_keys` are used.
+        options: The options: policies, `max_fallback_ratio`, `retry`, `timeout`, `details` and `show_keys` are used.
         default_values: Decoded `default(...)` values by option name.
         fallbacks: The fallbacks of the run; each knows the options that name it.
         salt: For the hash of keys in messages.
@@ -96,9 +96,9 @@ class Policies:
 
     def note_failure(self, status: int, error: BaseException | None) -> str | None:
         """
-        Count a lookup that ended with *status* for `max_fallback_ratio`, and return its error text.
+        Count, for `max_fallback_ratio`, a lookup that ended with *status*, and return its error text.
 
-        A miss is not counted and has no error text. A key for which the budget left no call is not counted either,
+        A miss is not counted and has no error text. A key for which the budget allowed no call is not counted either,
         because the user has asked for the budget.
         """
         if status == MISSING:
@@ -193,7 +193,7 @@ class Policies:
 def _tries(lookup: Lookup, retry: Retry | None) -> str:
     """Return how many attempts were made for *lookup*, and how many *retry* allows: ``1 of 3 attempts``."""
     made, allowed = lookup.attempts, retry.attempts if retry is not None else 1
-    # The calls of a search for a bad key, and those that are repeated after an outage, are not among those allowed.
+    # Calls of a search for a bad key, and calls repeated after an outage, do not use up the attempts *retry* allows.
     if made <= lookup.failures + 1 and made <= allowed > 1:
         return f"{made} of {allowed} attempts"
     return f"{made} attempt{'s' * (made != 1)}"

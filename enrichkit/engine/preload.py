@@ -3,7 +3,7 @@ Sources that are loaded as a whole, once in a worker process, before the first l
 
 The connector lists its keys, and each page of them is looked up by `fetch_many`, so that an answer is the same as
 without the load, however the connector treats duplicates, collations and values that cannot be read. A load has a
-connector of its own, with one connection, which is closed when the load has ended.
+connector of its own with one connection; the connector is closed when the load has ended.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FIRST_WAIT, MOST_WAIT = 0.05, 1.0
 
 
 class WaitingRun(Protocol):
-    """A run that waits for the table. The table tells it that all is loaded, or that this will never be so."""
+    """A run that waits for the table. The table tells the run that the source is loaded, or that it never will be."""
 
     def loaded(self) -> None: ...
     def fail(self, error: BaseException) -> None: ...
@@ -64,12 +64,12 @@ class Table(Stage):
         kinds: Python type of each part of a key.
         size: Most keys of a page.
         decode: Turns the raw answers of one call into values of the declared type.
-        preload: The option of the user.
+        preload: The user's option `preload`.
         patience: Seconds for which the source may be away before a load fails.
         limit: Seconds that one step of a load may take.
         many: Whether an answer is a list, with one element for each match of its key.
         first_answers: Makes the check of the first answers of a load; None: they are not checked.
-        today: Returns the date and the time of day, in any time zone; tests give their own.
+        today: Returns the date and the time of day, in any time zone; tests pass a function of their own.
 
     Attributes:
         answers: For each key its value, `MISS`, or `ABSENT` if the source has to be asked for the key. Each load makes
@@ -187,7 +187,7 @@ class Table(Stage):
             for run in list(self._runs):
                 try:
                     run.loaded()
-                except Exception as error:  # noqa: BLE001  # it must not end the table of other runs
+                except Exception as error:  # noqa: BLE001  # the error must not end the table: other runs use it
                     run.broken(error)
 
     def _fail(self, error: Exception) -> None:
@@ -195,7 +195,7 @@ class Table(Stage):
         self.ended = True
         self.answers = {}
         for run in list(self._runs):
-            # A `ConfigError`, as for a misspelt field, fails the run as it is: its message tells what to change.
+            # A `ConfigError`, as for a misspelt field, is handed on unchanged: its message tells what to change.
             is_whole = isinstance(error, ConfigError)
             run.fail(error if is_whole else TaskFailedError(f"{self._source}: it could not be loaded: {error}"))
 
@@ -204,7 +204,7 @@ class Table(Stage):
         Load the source, and wait for it while it is away.
 
         Returns:
-            The answers, what `get_many` returns for a key that was not listed, and the bytes.
+            The answers, the value that `get_many` returns for a key that was not listed, and the size in bytes.
         """
         wait, began = FIRST_WAIT, self._now()
         away: float | None = None

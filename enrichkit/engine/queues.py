@@ -1,9 +1,9 @@
 """
-The queues that decide which finished entry leaves next: Flink's two stream element queues; and the window.
+The window of rows, and the two queues that decide which finished entry is returned to Spark next, as in Flink.
 
-`OrderedQueue` follows Flink's `OrderedStreamElementQueue`: an entry leaves when it is done and all earlier entries have
-left. `UnorderedQueue` follows `UnorderedStreamElementQueue`: entries leave as they become ready, but never cross a
-barrier. A barrier is an entry that is done from the start.
+`OrderedQueue` follows Flink's `OrderedStreamElementQueue`: an entry is returned when it is done and all earlier entries
+have been returned. `UnorderedQueue` follows `UnorderedStreamElementQueue`: entries are returned as they become ready,
+but never cross a barrier. A barrier is an entry that is done from the start.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Ticket(Generic[T]):
 
 
 class OrderedQueue(Generic[T]):
-    """Entries leave in the order in which they came; a slow head holds the others back."""
+    """A queue that returns entries in the order in which they came; a slow first entry holds all later ones back."""
 
     def __init__(self) -> None:
         self._tickets: deque[Ticket[T]] = deque()
@@ -68,7 +68,7 @@ class OrderedQueue(Generic[T]):
         return next((ticket.entry for ticket in self._tickets if not ticket.done), None)
 
     def entries(self) -> Iterator[T]:
-        """Iterate over the entries that have not left, in order, done entries included."""
+        """Iterate over the entries that have not been returned, in order, done entries included."""
         return (ticket.entry for ticket in self._tickets)
 
 
@@ -86,7 +86,7 @@ class _Segment(Generic[T]):
 
 
 class UnorderedQueue(Generic[T]):
-    """Parts leave in the order in which they become ready, within segments that barriers close."""
+    """A queue that returns parts as they become ready, but those before a barrier ahead of those after it."""
 
     def __init__(self) -> None:
         self._segments: deque[_Segment[T]] = deque([_Segment()])
@@ -104,7 +104,7 @@ class UnorderedQueue(Generic[T]):
         return ticket
 
     def put_barrier(self, barrier: T) -> None:
-        """Close the last segment: later entries leave after *barrier*, and earlier entries leave before it."""
+        """Close the last segment: later entries are returned after *barrier*, and earlier ones before it."""
         # Flink's rule: a drained last segment is reused, so that 10,000 barriers leave no empty segments behind.
         if not self._segments[-1].drained():
             self._segments.append(_Segment())
@@ -112,7 +112,7 @@ class UnorderedQueue(Generic[T]):
         self._segments.append(_Segment())
 
     def ready(self, ticket: Ticket[T], part: T, *, last: bool = True) -> None:
-        """Hand in a *part* that may leave as soon as its segment is the first; the *last* part ends the entry."""
+        """Hand in a *part*, which is returned as soon as its segment is the first; the *last* part ends the entry."""
         if ticket.done:
             return
         segment = ticket.segment
@@ -123,7 +123,7 @@ class UnorderedQueue(Generic[T]):
             del segment.pending[id(ticket)]
 
     def pop(self) -> list[T]:
-        """Remove and return the parts that may leave now, first segment first."""
+        """Remove and return the ready parts that no earlier segment holds back, first segment first."""
         leaving: list[T] = []
         while True:
             segment = self._segments[0]
@@ -142,7 +142,7 @@ class UnorderedQueue(Generic[T]):
         return next((ticket.entry for segment in self._segments for ticket in segment.pending.values()), None)
 
     def entries(self) -> Iterator[T]:
-        """Iterate over what has not left: per segment, the ready parts in order, then the pending entries in order."""
+        """Iterate over what is queued: per segment, the ready parts in order, then the pending entries in order."""
         for segment in self._segments:
             yield from (part for _, part, _ in segment.parts)
             yield from (ticket.entry for ticket in segment.pending.values())

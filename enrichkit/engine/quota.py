@@ -9,9 +9,9 @@ class Quota:
     """
     The calls that the source still allows, as its last answer said.
 
-    Calls leave as they come while more than a fifth of the limit remains. After that, calls are spread evenly over the
-    seconds until the limit is reset. Other processes use the same limit: each answer says how much of it remains, so
-    the calls of all processes slow down together, and no call is refused.
+    Calls are sent as they come while more than a fifth of the limit remains. After that, calls are spread evenly over
+    the seconds until the limit is reset. Other processes use the same limit: each answer says how much of it remains,
+    so the calls of all processes slow down together, and no call is refused.
     """
 
     RESERVE = 0.2
@@ -31,7 +31,7 @@ class Quota:
 
     def told(self, now: float, remaining: float, seconds: float, limit: float | None) -> None:
         """
-        Record that *remaining* calls of *limit* may leave within *seconds*.
+        Record that *remaining* calls of *limit* may be sent within *seconds*.
 
         If *limit* is None, the highest number of remaining calls so far counts as the limit.
         """
@@ -40,7 +40,7 @@ class Quota:
         self._interval = seconds / remaining if 0 < remaining <= self.RESERVE * self._limit else 0.0
 
     def delay(self, now: float) -> float:
-        """Return 0 when a call may leave now, else the seconds to wait."""
+        """Return 0 if a call can be sent now, else the seconds to wait."""
         if now >= self._until:
             self._interval = 0.0
         return max(0.0, min(self._next, self._until) - now) if self._interval else 0.0

@@ -1,5 +1,5 @@
 """
-The records of a run: lookups, bundles of them, calls, and the part of a slice that leaves.
+The records of a run: lookups, bundles of keys, calls, and parts, the rows of a slice that are returned together.
 
 The life of a lookup. Only the methods of `Lookup` and `settlement.py` change its state:
 
@@ -8,12 +8,12 @@ The life of a lookup. Only the methods of `Lookup` and `settlement.py` change it
 | PENDING   | waits for its first slot                                    | `sent`: IN_FLIGHT; `joined`: DRAINING |
 | IN_FLIGHT | is held by a call that was made for it                      | `queued`, `returned`: WAITING         |
 | WAITING   | waits for a retry; a late call of it may still answer       | `sent`, `blamed`: IN_FLIGHT           |
-| DRAINING  | waits for a late call that an earlier lookup of it has left | `queued`: WAITING                     |
+| DRAINING  | waits for a late call that an earlier lookup of it began    | `queued`: WAITING                     |
 | SETTLED   | has its outcome, which is final; a late call may still run  |                                       |
 
-Each state but SETTLED also ends when the key gets its outcome: the next state is SETTLED. After `attempt_timeout` a key
-may be held by several calls, and a call may outlive the lookups it was made for: the first answer settles a key, and a
-key fails only when its `routes` are used up, that is when no call holds it and no retry of it is queued.
+Each state but SETTLED also ends when the key gets its outcome: the next state is SETTLED. After `attempt_timeout`
+several calls may hold a key, and a call may outlive the lookups that it was made for. So the first answer settles the
+key, and the key fails only when its `routes` are used up: when no call holds it and no retry of it is queued.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ..outcome import Outcomes
 __all__ = ["NO_SLICE", "Bundle", "Group", "InFlight", "Lookup", "Part", "Search", "State"]
 
 NO_SLICE = Outcomes([], 0)
-"""A slice without keys: given as the only slice whose pending keys may be asked for, it means that no such key may."""
+"""A slice without keys: as the only slice whose pending keys may be asked for, it means that no key may be."""
 
 
 class State(enum.Enum):
-    """Where a lookup is in its life; see the table above."""
+    """Where a lookup is in its life; see the table at the top of this module."""
 
     PENDING = enum.auto()
     IN_FLIGHT = enum.auto()
@@ -54,16 +54,17 @@ class Lookup:
     One distinct key from admission to its outcome.
 
     Attributes:
-        state: See the table above.
-        routes: Number of ways in which an answer may still come: each call that holds the key, and a place in a queue.
+        state: See the table at the top of this module.
+        routes: Number of ways in which an answer may still come: one for each call that holds the key, and one for
+            a place in a queue.
         started: Loop time at which the clock of the key started; None before, and while the key waits through no
             fault of its own.
         attempts: Calls made with the key.
         failures: Attempts that count against `Retry.attempts`: transient errors, overdue calls, and misses with
             `on_missing`.
         error: The last transient error.
-        node_away_since: Loop time since which all calls of the key have met a node that is away; None: the
-            last call did not.
+        node_away_since: Loop time since which all calls of the key have met a node that is away; None: the last call
+            has met none.
         call: The last call that holds the key.
         more: Further slices that wait for the key, with the key's index in each.
         spent: Seconds that tiers took for the key; not set if the run has no tiers, which saves 1 % of a lookup.
@@ -114,15 +115,15 @@ class Lookup:
 
     @property
     def attached(self) -> bool:
-        """Whether the key waits for a call that was not made for it, so that the call's failure is not its own."""
+        """Whether the key waits for a call that was not made for it, so that a failed call is no failure of the key."""
         return self.state is DRAINING
 
     def waits_for(self, call: InFlight) -> bool:
-        """Whether the key waits for *call*, which was made for it, and has not been queued or sent again since."""
+        """Whether the key waits for *call*, made for it, and the key has not been queued or sent again since."""
         return self.state is IN_FLIGHT and self.call is call
 
     def sent(self, call: InFlight) -> None:
-        """Record that *call* was made with the key, which has thereby left the queue."""
+        """Record that *call* was made with the key; the key is in no queue any more."""
         self.state = IN_FLIGHT
         self.attempts += 1
         self.call = call
@@ -154,7 +155,7 @@ class Lookup:
         return not self.routes
 
     def blamed(self) -> None:
-        """Record that the call after which the key was put back has failed because of the key."""
+        """Record that the key was put back after a call that had failed because of the key."""
         self.routes -= 1
         if self.routes:
             self.state = IN_FLIGHT  # a late call holds the key, and perhaps no retry follows
@@ -172,7 +173,7 @@ class Lookup:
         self.failures += counted
 
     def pay(self, share: Mapping[str, float]) -> None:
-        """Add its *share* of the cost of a call."""
+        """Add the *share* that the key has in the cost of a call."""
         paid = getattr(self, "paid", {})
         self.paid = paid | {unit: paid.get(unit, 0.0) + amount for unit, amount in share.items()}
 
@@ -195,8 +196,8 @@ class Bundle:
     """
     Several keys of one slice, handled as one lookup until a deadline, failure or retry separates them.
 
-    The keys of a bundle wait for a slot together, and in a call of several keys they travel and end together. Before
-    anything is done to one of the keys alone, each key becomes a `Lookup`, so that all rules are about lookups.
+    The keys of a bundle wait for a slot together, and a call of several keys sends and settles them together. Before
+    anything is done to one of the keys alone, each key becomes a `Lookup`, so that code for one key sees lookups only.
 
     Attributes:
         keys: Keys of the slice `outcomes`; `indices` are their indices in it.
@@ -229,10 +230,11 @@ class Bundle:
         """
         Enter the bundle in the table under its keys.
 
-        If the table has a key already, the key leaves this bundle, and its rows wait for the lookup or bundle there.
+        A key that the table has already is removed from this bundle; its rows wait for the lookup or bundle that the
+        table has for the key.
 
         Returns:
-            How many keys have left the bundle.
+            How many keys were removed from the bundle.
         """
         self.entered = True
         holders: list[Lookup | Bundle] = list(map(self._table.setdefault, self.keys, repeat(self)))
@@ -259,12 +261,12 @@ class Bundle:
         """Remove the first *size* keys, and return them as a bundle."""
         first = Bundle(self._table, self.outcomes, self.keys[:size], self.indices[:size])
         self.keys, self.indices = self.keys[size:], self.indices[size:]
-        first.entered, first.more = self.entered, self.more  # the table may still lead from a key to either bundle
+        first.entered, first.more = self.entered, self.more  # the table may still map a key to either bundle
         first.spent = self.spent
         return first
 
     def singly(self) -> list[Lookup]:
-        """Return a lookup for each key, in order. The lookups replace this bundle and all bundles of its call."""
+        """Return a lookup for each key, in order. Lookups replace this bundle and the other bundles of its call."""
         if self._lookups is None:
             self._lookups = [
                 Lookup(key, self.outcomes, index) for key, index in zip(self.keys, self.indices, strict=True)
@@ -287,12 +289,12 @@ Group: TypeAlias = "Sequence[Lookup | Bundle]"
 
 class Search:
     """
-    The search for the bad keys of a failed call: it asks for four parts of the keys, then for parts of those that fail.
+    The search for the bad keys of a failed call: it asks for the keys in four groups, and divides the groups that fail.
 
     The search takes at most 2 x bad x ceil(log2(keys)) calls, as bisection would, in half as many rounds. As soon as so
-    many groups have failed that a call for each key would take no more calls, the keys of a group are asked for alone.
-    So there are at most one and a half calls per key. One call per key cannot be promised, because a group that fails
-    settles no key.
+    many groups have failed that one call per key would take no more calls, each key of a failed group is asked for
+    alone. So there are at most one and a half calls per key. One call per key cannot be promised, because a group that
+    fails settles no key.
 
     Args:
         keys: Keys of the call with which the search began.
@@ -304,7 +306,7 @@ class Search:
     PARTS = 4
     SHARE_ALONE = 0.7
     """
-    If the search may take this share of one call per key, or more, the keys of a group are asked for alone.
+    If the search may take this many calls per key, or more, each key of a failed group is asked for alone.
 
     Found by trial of all sizes up to 130 and some up to 5,000: with a lower share, few bad keys cost too many calls.
     """
@@ -346,8 +348,8 @@ class InFlight:
             replace a lookup that timed out.
         attempt: How often the first key has been asked for, this call included.
         running: Whether the call has not ended yet.
-        accepts: The number of calls that the source had answered in time when this call left, as the breaker counts
-            them.
+        accepts: The number of calls that the source had answered in time when this call was sent, as the breaker
+            counts them.
         late: Whether no lookup has to wait for the call: all its lookups have their outcome, or `attempt_timeout` has
             passed.
         late_since: Loop time since which the call is late; not set before.
@@ -446,7 +448,7 @@ class InFlight:
         return bool(self.bundles) or not all(lookup.state is SETTLED for lookup in self.lookups.values())
 
     def dispensable(self) -> bool:
-        """Whether each lookup of the call has its outcome, or may get it from another call."""
+        """Whether each lookup of the call has its outcome, or can get it from another call."""
         lookups = self.lookups.values()
         return not self.bundles and all(each.settled or each.attached or each.routes > 1 for each in lookups)
 
@@ -457,20 +459,20 @@ class InFlight:
             self.task.cancel()
 
     def release(self) -> None:
-        """Drop the bundles and lookups: the reference cycle would keep all alive until the garbage collector runs."""
+        """Drop the bundles and lookups: their reference cycle with the call would last until a garbage collection."""
         self.bundles = ()
         self.lookups.clear()
 
 
 class Part:
     """
-    The rows that leave a run together: a whole slice, or in unordered mode the rows of some of its keys.
+    Rows that a run returns together: a whole slice, or in unordered mode the rows of some of its keys.
 
     Attributes:
         outcomes: The slice.
-        indices: Indices of the keys whose rows leave; None: all rows leave; empty: the rows with a null key leave.
-        rows: How many rows leave.
-        bytes: About how many bytes of values leave.
+        indices: Indices of the keys whose rows these are; None: all rows of the slice; empty: the rows with a null key.
+        rows: Number of rows.
+        bytes: About how many bytes the values of the rows take.
     """
 
     __slots__ = ("bytes", "indices", "outcomes", "rows")
@@ -483,7 +485,7 @@ class Part:
 
 
 def _joined_keys(parts: list[Sequence[Any]], key_columns: bool) -> Sequence[Any]:
-    """Return the keys of *parts* for the connector: as `Keys` if it takes them and all parts are such, else a tuple."""
+    """Return the keys of *parts* for a connector: as `Keys` if it takes them and all parts are `Keys`, else a tuple."""
     if key_columns:
         columns = [part for part in parts if isinstance(part, Keys)]
         keys = columns[0].followed_by(columns[1:]) if len(columns) == len(parts) else None

@@ -2,9 +2,9 @@
 Asks for keys of the cache in the background: keys whose answers expire soon, and keys that got a stale value.
 
 The keys have a run of their own on the engine of their source, as the keys of a fallback have. A call of this run
-leaves only while no row waits for a slot, and such calls take at most a quarter of the slots, so no row waits for more
-than one of them. Keys for which there is no room are not asked for. While the source is away, probes are made with the
-keys that got a stale value.
+is sent only while no row waits for a slot, and such calls take at most a quarter of the slots, so no row waits for
+more than one such call. Keys for which there is no room are not asked for. While the source is away, probes are made
+with the keys that got a stale value.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def _trouble(answers: Mapping[Any, Any], keys: int) -> TransientError | None:
 
 
 def _answered(run: Run, call: InFlight, answers: Mapping[Any, Any]) -> None:
-    """Settle the keys of *call*, or queue them again, as *answers* says, a mapping by keys of the call."""
+    """Settle the keys of *call*, or queue them again, as *answers*, a mapping by keys of the call, says."""
     lookups = list(call.lookups.values())
     raws = list(map(answers.get, call.lookups, ABSENT_EACH))
     plain = set(map(type, raws)).isdisjoint(MARKED)
@@ -158,7 +158,7 @@ def _settle_values(run: Run, call: InFlight, lookups: Sequence[Lookup], raws: Se
 
 
 def _split(run: Run, call: InFlight, lookups: list[Lookup], raws: list[Any]) -> tuple[list[Lookup], list[Any]]:
-    """Settle or queue again the misses and failures of an answered call; return lookups and answers of the others."""
+    """Settle or queue again the misses and failures of an answered call; return the other lookups and their answers."""
     found: list[Lookup] = []
     answers: list[Any] = []
     missed: list[Lookup] = []
@@ -208,7 +208,7 @@ def _without_text(run: Run, error: BaseException) -> BaseException:
 
 
 def _ask_failures_again(run: Run, call: InFlight, failures: Iterable[tuple[Lookup, TransientError]]) -> None:
-    """Queue the keys of the transient *failures* again where that is allowed; settle the others."""
+    """Queue the keys of the transient *failures* again where that is allowed; settle the other keys."""
     attached: list[Lookup] = []
     lacking: list[tuple[Lookup, UnavailableError]] = []
     refusals: dict[float | None, list[tuple[Lookup, UnavailableError]]] = {}

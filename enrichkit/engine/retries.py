@@ -45,17 +45,17 @@ HERE = os.path.dirname(__file__)
 PLACES_MAX = 20
 """Most places that a run logs: a connector whose code is compiled again for each call must not fill the log."""
 REFUSALS_MAX = 8
-"""Calls of a key that a source may refuse, while it answers others, before a refusal counts as an attempt."""
+"""Calls of a key that a source may refuse, while it answers other keys, before a refusal counts as an attempt."""
 BUSY_MAX = 60
 """Like `REFUSALS_MAX`, for refusals by which the source says that it is busy, which tells nothing about the key."""
 REFUSED = Retry(wait=0.05, factor=2.0, wait_max=1.0)
 """How long the keys of a refused call wait before they are asked for again."""
 SEARCHES_AT_ONCE, SEARCH_WAIT, SEARCH_WAIT_MAX = 20, 0.05, 1.0
-"""Calls of several keys that may fail in a row before a search waits; seconds per further call; most seconds."""
+"""Calls of several keys that may fail in a row before a search waits; its seconds per further call; most seconds."""
 
 
 def retry_late(run: Run, call: InFlight) -> None:
-    """Queue the keys of *call* again, because it goes on after `attempt_timeout`; leave out keys that joined it."""
+    """Queue again the keys of *call*, which goes on after `attempt_timeout`, except keys that joined the call later."""
     call.separate()
     call.late = call.overdue = True
     waiting = [lookup for lookup in call.lookups.values() if not (lookup.settled or lookup.attached)]
@@ -65,7 +65,7 @@ def retry_late(run: Run, call: InFlight) -> None:
 
 
 def failed(run: Run, call: InFlight, error: BaseException) -> None:
-    """Queue again, where allowed, the keys of *call*, which got *error*; settle the others, or fail the task."""
+    """Queue the keys of *call*, which ended with *error*, again where allowed; settle the rest, or fail the task."""
     if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
         error = FatalError(f"{run.source}: its connector raised {type(error).__name__}, which ends the task.")
     if isinstance(error, FatalError):
@@ -98,7 +98,7 @@ def failed_for_now(run: Run, call: InFlight, failures: Sequence[tuple[Lookup, Tr
 
 def refused(run: Run, refusals: Sequence[tuple[Lookup, UnavailableError]]) -> list[tuple[Lookup, UnavailableError]]:
     """
-    Queue again the keys that the source has refused while it answers others; return the refusals that are failures.
+    Queue again the keys that the source refused while it answers other keys; return refusals that count as failures.
 
     A refusal tells something about the load or a server of the source, and nothing about the key: it counts as no
     attempt and costs no token. But a key that is refused again and again may itself be the reason, so after
@@ -152,7 +152,7 @@ def put_off(
 
 
 def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: BaseException) -> None:
-    """If *call* had one key, settle it with *error*; otherwise ask for parts of *waiting* to find the bad keys."""
+    """If *call* had one key, settle the key with *error*; otherwise ask for parts of *waiting* to find the bad keys."""
     if not isinstance(error, ConnectorError):
         _log_place(run, error)
         # The text of an unknown exception may hold a key or a secret.
@@ -191,10 +191,11 @@ def ask_again(
     run: Run, lookups: list[Lookup], retry_after: float | None, cost: int, *, only_delayed: bool = False
 ) -> list[Lookup]:
     """
-    Queue again, after their back-off, those of *lookups* that may be asked for once more; return the others.
+    Queue again, after their back-off, those of *lookups* that may be asked for once more; return the other lookups.
 
     When the retry budget is empty, the keys wait until it holds the *cost* of their retry again. But if `on_error`
-    gives rows another value, no key is then queued, and all are returned. With *only_delayed*, the keys always wait.
+    gives rows another value, an empty budget means that no key is queued, and that all lookups without an outcome are
+    returned. With *only_delayed*, the keys always wait.
     """
     retry = run.options.retry
     if run.closed or retry is None:
@@ -225,7 +226,7 @@ def _reason(lookup: Lookup, *, only_delayed: bool) -> str:
 
 
 def ask_again_or_fail(run: Run, lookups: list[Lookup], retry_after: float | None) -> None:
-    """Queue again those of *lookups* that may be asked for once more; settle in error the others that no call holds."""
+    """Queue again those of *lookups* that may be asked for once more; fail the others that no call holds."""
     for lookup in ask_again(run, lookups, retry_after, RetryBudget.RETRY):
         if not run.closed and not lookup.settled and lookup.routes == 0:
             settlement.settle(run, lookup, ERROR, error=lookup.error)
@@ -237,10 +238,11 @@ def _due(
     """
     Draw the back-off of *lookups*, once for all lookups that failed equally often.
 
-    If each key of a call had a wait of its own, the keys would come back one by one.
+    If each key of a call had a wait of its own, the keys would be sent again one by one.
 
     Returns:
-        Groups with the seconds that each waits, and the lookups whose deadline comes before the end of the wait.
+        Groups of lookups with the seconds that each group waits, and the lookups whose deadline comes before the end
+        of the wait.
     """
     now = run.engine.now()
     by_failures: dict[int, list[Lookup]] = {}
@@ -276,9 +278,9 @@ def _search(run: Run, call: InFlight, waiting: list[Lookup]) -> None:
     """
     Ask for parts of the *waiting* keys of *call*, because at least one key of the call made it fail.
 
-    The search takes nothing from the retry budget: a bad key is no sign of overload. But to a source that fails
-    each call, the calls of the search leave a moment later, so that a broken database view is not asked
-    as fast as it fails.
+    The search takes nothing from the retry budget: a bad key is no sign of overload. But if the source fails
+    each call, the calls of the search are sent a moment later, so that a broken database view is not asked as fast as
+    it fails.
     """
     if not waiting or run.closed:
         return
@@ -306,11 +308,11 @@ def backoff(
     stall_timeout: float = RETRY_AFTER_MAX,
 ) -> float:
     """
-    Return the seconds to wait after the *failures*-th failure of a key, 1 or more.
+    Return the seconds to wait after the *failures*-th failure of a key; *failures* is 1 or more.
 
     Full jitter after "Exponential Backoff And Jitter" (AWS Architecture Blog). A Retry-After of the source is a lower
-    bound; beyond *stall_timeout* it counts as at most a minute, and one that is not a number is ignored. `explain` uses
-    this function, too.
+    bound. If it is longer than *stall_timeout*, it counts as at most a minute; if it is not a number, it is ignored.
+    `explain` uses this function, too.
     """
     wait = min(retry.wait_max, retry.wait * retry.factor ** (failures - 1))
     if retry.jitter == "full":

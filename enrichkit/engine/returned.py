@@ -1,7 +1,8 @@
 """
 Keys whose calls found the source, or one of its nodes, away: how they wait, and what ends their waiting.
 
-The keys of such a call go back to the queue as if the call had never left: it counts as no attempt and costs no token.
+The keys of such a call go back to the queue as if the call had never been sent: it counts as no attempt and costs no
+token.
 """
 
 from __future__ import annotations

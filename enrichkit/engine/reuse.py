@@ -5,7 +5,7 @@ Answers and misses are kept for the life of the task, within a number of bytes. 
 work for each hit. An entry that is found in the old generation moves to the young one. When the young generation is
 full, it becomes the old one, and the entries of the former old generation are dropped: the least recently used ones.
 
-To remember costs 0.3 us for each key, a tenth of a bulk lookup, and needs an object for each answer in a column. If
+Remembering costs 0.3 us for each key, a tenth of a bulk lookup, and needs an object for each answer in a column. If
 keys do not repeat, nothing is remembered after the first `TRIAL` keys. Then the keys of some slices are kept without
 their answers, like the ghost entries of a cache; when later slices have these keys again, the task remembers answers
 again. All this takes 2 % more CPU in a task whose keys do not repeat, measured with Redis and 500,000 keys.
@@ -39,7 +39,7 @@ WATCHED = 32
 ONE_BY_ONE = 32
 """Answers that `put_one` collects before they are remembered together."""
 SMALL_BYTES = 4_096
-"""Bytes up to which an answer is collected: larger ones count at once."""
+"""Most bytes of an answer that `put_one` only collects: after a larger one, all are remembered at once."""
 PRIME = 7_919
 """A prime: its multiples, modulo the size of a slice, reach all positions in the slice."""
 
@@ -112,7 +112,7 @@ class Reuse(Stage):
             self._keys = self._hits = 0
 
     def _whole(self, keys: Sequence[Any]) -> list[Any] | None:
-        """Return the values of two or more *keys* if the young generation has all, a sixth quicker; otherwise None."""
+        """Return the values of two or more *keys*, a sixth quicker, if the young generation has all; otherwise None."""
         try:
             return list(itemgetter(*keys)(self._young))
         except KeyError:
@@ -130,7 +130,7 @@ class Reuse(Stage):
         """
         Remember *value*, of about *size* bytes, under *key*, for a sixth of the time that `put_many` takes for one key.
 
-        A job over HTTP of 8,000 keys takes 7 % less CPU than with `put_many` for each answer.
+        A job that looks up 8,000 keys over HTTP takes 7 % less CPU than with `put_many` for each answer.
         """
         self._collected[key] = value
         if len(self._collected) >= ONE_BY_ONE or size > SMALL_BYTES:
@@ -155,8 +155,7 @@ class Reuse(Stage):
 
     def watch(self, keys: Sequence[Any]) -> None:
         """Check whether *keys*, whose answers are not remembered, came before; if many did, remember answers again."""
-        # Take a run of adjacent keys, which is quicker than to pick scattered ones, and start at another position each
-        # time.
+        # Take adjacent keys, which is quicker than to pick scattered ones, and start at another position each time.
         sample = _some(keys, SAMPLE, self._slices)
         self._keys += len(sample)
         self._hits += len(self._ghosts.intersection(sample))
@@ -179,7 +178,7 @@ class Reuse(Stage):
         self._young_bytes = self._old_bytes = 0
 
     def _promote(self, keys: Sequence[Any], found: list[Any]) -> int:
-        """Move *keys* without a value in *found* from the old generation to the young one; return their number."""
+        """Move *keys* without a value in *found* from the old generation to the young one; return how many moved."""
         places = [index for index, value in enumerate(found) if value is ABSENT]
         wanted = [keys[index] for index in places]
         if self._old.keys().isdisjoint(wanted):

@@ -2,9 +2,10 @@
 One task's lookups on the loop thread: Flink's AsyncWaitOperator.
 
 A slice of rows is admitted as `Outcomes` (`admission.py`), the engine turns its pending keys into calls, the keys get
-their outcomes (`settlement.py`), and a slice whose keys are all settled leaves through the queue. Only `drain` waits
-here: each other method is one step of a state machine, run by the mailbox, a slot or the sweeper. The functions of the
-other modules take the run as their first argument; the run itself imports none of them.
+their outcomes (`settlement.py`), and the rows of settled keys are returned through the queue. Of the methods of a run,
+only `drain` waits: each other method is one step of a state machine, run by the mailbox, a slot or the sweeper. The
+functions of `admission.py`, `settlement.py` and similar modules take the run as their first argument; this module
+imports none of these modules.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ DAY = 86_400.0
 MANY = 1000
 """Number of keys after which a warning is logged if the source holds none of them."""
 QUEUED_EVERY = 8
-"""For one call in this many, the wait of its keys is measured: a measurement takes 2 % of a whole lookup."""
+"""The wait of the keys is measured for one call in this many: a measurement takes 2 % of a whole lookup."""
 FEW = 10
 """Like `MANY`, for a task that has ended."""
 
 _log = logging.getLogger("enrichkit")
 _told: WeakSet[EnginePort] = WeakSet()
-"""Engines whose misses were logged: otherwise each micro-batch would log them for a source that holds few keys."""
+"""Engines whose warning about misses was logged, so that not every micro-batch logs it for a source with few keys."""
 
 
 class EnginePort(Protocol):
@@ -91,7 +92,7 @@ class FallbackPort(NamedFallback, Protocol):
     A fallback, as far as its run knows it; see `fallback.py`.
 
     Attributes:
-        parent: The run whose fallback it is.
+        parent: The run whose fallback this is.
         run: The run of the fallback.
         flush: Ask for the keys that wait.
         close: End the fallback.
@@ -114,7 +115,7 @@ class TierPort(Protocol):
         next: The tier that is asked next; None: the source is asked next.
         writer: Writes to the tier what later tiers and the source have found; None: nothing is written.
         runs: The runs of the tier.
-        ask: Ask for the keys of a slice with the given indices.
+        ask: Ask for the keys that have the given indices in a slice.
         wake: Check again whether keys may be asked for.
         close: End the tier.
     """
@@ -164,17 +165,20 @@ class Run:
         source: What messages call the source.
         options: The options of the enrichment.
         decode: Turns the raw answers of one call into values of the declared type.
-        emit: Called on the loop thread with the parts that leave now, or with the error that failed the task.
-        columns: Turns answers in columns into one column of values in the order of the keys, null for a miss, and the
-            indices of the misses; raises if a key has to be handled separately. None: all answers are read key by key.
-        ordered: Whether slices leave in order; otherwise rows leave as they become ready, within barriers.
+        emit: Called on the loop thread with the parts to return now (see `Part`), or with the error that failed the
+            task.
+        columns: Turns answers in columns into one column of values, in the order of the keys and with null for a miss;
+            returns the column and the indices of the misses; raises if a key has to be handled separately. None: all
+            answers are read key by key.
+        ordered: Whether slices are returned in order; otherwise rows are returned as they become ready, but none
+            crosses a barrier.
         default_values: Decoded `default(...)` values by option name.
         fallbacks: The fallbacks of the run.
-        reuse: The answers that this run has got; None: it does not remember them. With a cache there is no reuse.
+        reuse: The answers that this run has got; None: the run remembers no answers. With a cache there is no reuse.
         preload: The table of the whole source, loaded before the first lookup; None: there is none.
         journal: Answers on durable storage, before the cache; None: there is no journal.
         cache: The cache, which other runs of the same source share; None: there is no cache.
-        refresher: Asks for keys of the cache in the background; None: they are not asked for.
+        refresher: Asks for keys of the cache in the background; None: no keys are asked for in the background.
         tiers: The sources that are asked before the source of this run, in order.
         task: The task, for the connector's `Call`.
         call_run: Fingerprint of the source and the run, for the idempotency keys of `Call`.
@@ -183,42 +187,42 @@ class Run:
         many: Whether an answer is a list, with one element for each match of its key.
         neighbours: Whether the keys of each slice come in order, and neighbours are asked for together.
         first_answers: Checks the first answers; None: they are not checked.
-        looks_up: How the source is asked for a key, for a warning: its config, which hides secrets.
+        looks_up: How the source is asked for a key, as a warning shows it: the config of the source, without secrets.
         shows_costs: Whether the details of the rows show what their calls have cost.
 
     Attributes:
         stages: The stages that are asked before the source, in order.
         remembers: Whether a stage wants the answers of the source.
-        only_reuse: The reuse, if nothing else wants the answers of the source; else None.
+        only_reuse: *reuse*, if no other stage and no tier wants the answers of the source; otherwise None.
         table: By key, the lookup or bundle that asks for the key.
         draining: By key, the call that goes on although the key's lookup has timed out.
         touched: Slices that have new outcomes since the last flush; in an unordered run, with the indices of the keys.
         settled_bytes: Bytes of all values that have been settled so far.
-        taken_bytes: Bytes of values that Spark has taken from the Spark thread; written by that thread only. In a run
-            behind another run, the bytes that the other run has taken; written by the loop thread.
+        taken_bytes: Bytes of values that Spark has taken; written by the Spark thread only. In the run of a fallback,
+            tier or refresher: bytes of values that the run it serves has taken; written by the loop thread only.
         held_back: Whether `window_bytes` holds calls back; see `only_slice`.
         patient: Whether the clocks stand still while the source is away, because a timeout would fail the task.
-        found_none: Whether a check is still due that warns if the source holds none of the keys; see `tell_of_misses`.
+        found_none: Whether the check for a source that holds none of the keys is still due; see `tell_of_misses`.
         failed_in_a_row: Calls of several keys that failed while the source answered no call.
-        healthy: Number of calls that the source had answered with more than an error when the last call that
-            `failed_in_a_row` counts had failed.
+        healthy: How many calls the source had answered with more than an error at the time of the last failure that
+            `failed_in_a_row` counts.
         raised_at: Places at which the connector raised an exception that is no `ConnectorError`, as the log shows them.
         began: Loop time since which the engine serves the run.
         patient_since: Loop time since which the run may wait for a source that is away: `began`, or the last time at
             which the run gave up the keys of an outage.
-        emitted_rows: Rows that have left.
-        emitted_bytes: Bytes of values that have left.
+        emitted_rows: Rows that were given to `emit`.
+        emitted_bytes: Bytes of values that were given to `emit`.
         unindexed: Whether some bundles are not in the table, because no other slice had their keys.
         fallback_due: Whether a lookup waits for the next flush, which asks its fallback.
         serves_stale: Whether stale values of the cache replace the outcomes of lookups that fail.
         stale_since: Start, in loop time, of the last outage in which the waiting bundles were separated, to look for
             stale values of their keys.
         gave_up: Start, in loop time, of the last outage in which the run settled keys in error and waited once more.
-        until_loaded: What the run does once its source is loaded; None: it waits for no load.
+        until_loaded: What the run does once its source is loaded; None: the run does not wait for its source to load.
     """
 
     behind_tiers = False
-    """Whether keys come from a tier, so that keys of a slice may come after keys of later slices."""
+    """Whether this is the run of a tier: earlier tiers may pass on keys of a slice after keys of later slices."""
     background = False
     """Whether the engine makes calls for this run only while no other run needs the slots."""
 
@@ -254,7 +258,7 @@ class Run:
         self.source = source
         self.options = options
         self.decode = decode
-        # Columns only for ordered runs without a cache: the cache and rows that leave one by one need single values.
+        # Columns only for ordered runs without a cache: the cache, and rows returned one by one, need single values.
         # And a list of matches is no column.
         self.columns = columns if ordered and not many and cache is None else None
         stages: tuple[Stage | None, ...] = (preload, reuse, journal, cache)
@@ -272,7 +276,7 @@ class Run:
         self.refresher = refresher
         self.serves_stale = refresher is not None and refresher.serves_stale
         self.stats = RunStats()
-        # The hard limit: a late call may drain after the deadline, but not for ever.
+        # The hard limit: a late call may go on after the deadline, but not for ever.
         limit = options.longest_wait or DAY
         self.attempt_timeout = options.seconds_of_attempt
         self.hedged = options.hedged
@@ -330,7 +334,7 @@ class Run:
         return (call for call, run in self.engine.calls.items() if run is self)
 
     def behind(self) -> Iterator[Run]:
-        """Iterate over the runs behind this one: of its fallbacks, of its refresher, and of its tiers."""
+        """Iterate over the runs that serve this one: the runs of its fallbacks, tiers and refresher."""
         for fallback in self.fallbacks:
             yield fallback.run
         for tier in self.tiers:
@@ -350,9 +354,9 @@ class Run:
         before: TierPort | None = None,
     ) -> None:
         """
-        Give the answers of a call that left at *asked* to the stages and tiers before the source; some may be `MISS`.
+        Give the answers of a call sent at *asked* to the stages and tiers before the source; answers may be `MISS`.
 
-        With *before*, the answers come from that tier, and of all tiers only the tiers before it get them.
+        If *before* is given, the answers come from that tier, and of all tiers only those before it get them.
         """
         now = self.engine.now()
         if self.refresher is not None and before is None:
@@ -379,13 +383,13 @@ class Run:
         return {} if self.refresher is None else self.refresher.old_values(keys)
 
     def _flush_stages(self) -> None:
-        """Make answers durable: once for all answers of a turn of the event loop, and before rows with them leave."""
+        """Make answers durable: once for all answers of one event loop turn, and before their rows are returned."""
         self._flushes = False
         if self._journal is not None:
             self._journal.flush()
 
     def admit_barrier(self, tag: Any = None) -> None:
-        """Add a barrier: later rows leave after it, and earlier rows before it. *tag* leaves as a part."""
+        """Add a barrier: earlier rows are returned before it, later rows after it. A part without rows has *tag*."""
         if self.until_loaded is not None:
             self.until_loaded.append(partial(self.admit_barrier, tag))
         elif not self.closed:
@@ -401,14 +405,14 @@ class Run:
     # pending keys
 
     def take(self, limit: int) -> tuple[Group, Search | None]:
-        """Remove and return pending keys for a call, *limit* at most, as `Pending.take`; no keys if none may leave."""
+        """Remove and return pending keys for a call, *limit* at most, as `Pending.take`; none if none may be sent."""
         only = None
         if self.held_back or self.settled_bytes - self.taken_bytes > self.options.window_bytes:
             only = self.only_slice()
         return self.pending.take(limit, only)
 
     def begin(self, group: Group, search: Search | None, task: asyncio.Task[Any] | None, key_columns: bool) -> InFlight:
-        """Return the call for *group*, which the slot *task* makes now; the clocks of its keys start."""
+        """Return the call that the slot *task* makes for *group* now, and start the clocks of the keys."""
         call = InFlight(group, search, self.engine.now(), task, key_columns)
         if self.tiers:
             self._start_call(call)
@@ -433,8 +437,8 @@ class Run:
         """
         Return the only slice whose keys may be asked for under `window_bytes`; None: all keys may be asked for.
 
-        That slice is the oldest one, because later rows cannot leave before it. While rows that have left wait for
-        Spark, the result is `NO_SLICE`: Spark is slower than the source, and each further slice would add to the bytes.
+        That slice is the oldest one, because later rows cannot be returned before its rows. While Spark has not taken
+        all emitted rows, the result is `NO_SLICE`: Spark is slower than the source, and each slice would add bytes.
         """
         was = self.held_back
         self.held_back = True  # before the check: the Spark thread counts bytes first, and then reads this to resume
@@ -466,7 +470,7 @@ class Run:
             self.engine.wake()
 
     def put_back(self, group: Group, search: Search | None) -> None:
-        """Put *group*, for which no call may leave now, back at the head of the pending queue."""
+        """Put *group*, for which no call may be made now, back at the head of the pending queue."""
         self.stop_clocks(held for held in group if not isinstance(held, Bundle))  # first: the queue counts clocks
         self.pending.put_back(group, search)
 
@@ -529,10 +533,10 @@ class Run:
     # emission and end
 
     def flush(self) -> None:
-        """Hand the slices that became ready to the queue, and emit what may leave."""
+        """Hand the slices that became ready to the queue, and emit the parts whose turn has come."""
         if self.closed or not (self.touched or self.fallback_due):
             return
-        failure = self.policies.too_many(self.stats.done)  # here, because the 100th key may be a good one
+        failure = self.policies.too_many(self.stats.done)  # here, because the 100th key may have succeeded
         if failure is not None:
             self.fail(failure)
             return
@@ -568,7 +572,7 @@ class Run:
             )
 
     def emit_ready(self) -> None:
-        """Emit the parts that may leave."""
+        """Emit the parts whose turn has come."""
         parts = self.queue.pop()
         if parts:
             self._flush_stages()
@@ -576,7 +580,7 @@ class Run:
                 return
             self.emitted_rows += sum(part.rows for part in parts)
             self.emitted_bytes += sum(part.bytes for part in parts)
-            self._emit(parts)  # type: ignore[arg-type]  # an entry's parts are Parts; entries themselves never leave
+            self._emit(parts)  # type: ignore[arg-type]  # an entry's parts are Parts; no entry itself is popped
 
     def fail(self, error: BaseException) -> None:
         """Fail the task with *error*; only the first one counts."""
@@ -621,7 +625,7 @@ class Run:
 
 
 def _by_spent(starting: Sequence[Lookup | Bundle]) -> list[list[Lookup | Bundle]]:
-    """Return *starting* grouped by about the seconds that the tiers took; a group has the deadline of its first."""
+    """Return *starting* in groups for which the tiers took about as long; the first of a group sets its deadline."""
     records: list[list[Lookup | Bundle]] = []
     for held in sorted(starting, key=_spent):
         if not records or _spent(held) > _spent(records[-1][0]) + TICK_MAX:

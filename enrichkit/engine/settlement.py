@@ -2,8 +2,8 @@
 Outcomes: how a lookup gets its outcome, and how the outcome is written to the slices whose rows wait for it.
 
 `record` writes outcomes to slices, for one key or for many at once; only `settle_lookup` repeats the lines of `record`,
-for speed. A key without an answer goes through `settle`, where its policy decides which value its rows get. Only
-the misses that `settle_bundles` writes together do not.
+for speed. A key without an answer goes through `settle`, where its policy decides which value its rows get. The misses
+that `settle_bundles` writes together are the only exception.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def settle(
 
 
 def _latency(run: Run, lookup: Lookup, started: float) -> float:
-    """Return for how long *lookup* has been under way since *started*, and count it."""
+    """Return the seconds that *lookup* has taken since *started*, and count them in the statistics."""
     latency = run.engine.now() - started
     run.stats.latency.add(latency)
     if latency > run.stats.slow_from:
@@ -103,7 +103,7 @@ def _latency(run: Run, lookup: Lookup, started: float) -> float:
 
 def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int) -> bool:
     """
-    Give *lookup*, alone in a call that left at *started*, its *raw* answer of about *size* bytes: the fastest path.
+    Give *lookup*, alone in a call sent at *started*, its *raw* answer of about *size* bytes: the fastest path.
 
     Returns:
         Whether *lookup* is settled. When more is needed (another slice waits for the key, the user asked for details,
@@ -118,7 +118,7 @@ def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int)
         or run.closed
         or run.draining
     ):
-        return False  # before the value is decoded, which happens once
+        return False  # before decoding: no value is decoded twice
     values, bad = run.decode((raw,))
     if bad:
         return False
@@ -189,7 +189,7 @@ def settle_bundles(run: Run, call: InFlight, values: Any, missed: Sequence[int],
 
 def _waiting(bundle: Bundle, start: int) -> dict[Outcomes, tuple[list[int], list[int]]]:
     """
-    Remove and return the further slices that wait for keys of *bundle*; its first key has index *start* in the call.
+    Remove and return the further slices that wait for keys of *bundle*, whose first key has index *start* in the call.
 
     Returns:
         For each further slice, the indices of these keys in the slice, and the indices of the same keys in the call.
@@ -287,7 +287,7 @@ def record(
         size: About how many bytes each value takes.
         attempts: How often each key was asked for.
         latency: Seconds from the first slot of each key to its outcome.
-        origins: Status code to origin; needed where the slice has details.
+        origins: The origin for each status code; needed if the slice has details.
         text: The error text that the rows of the keys get; None: there is none.
         paid: What the calls of each key have cost.
     """

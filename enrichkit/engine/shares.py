@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["RateShare"]
 
 GRACE = 0.1
-"""Seconds after the end of a lease during which a delayed call may still leave."""
+"""Seconds after the end of a lease during which a delayed call may still be sent."""
 
 
 class _Lease:
     """
-    The permission for a number of calls, which leave evenly spaced.
+    The permission to send a number of calls, evenly spaced.
 
     Attributes:
-        start: Loop time at which the first call may leave.
-        left: Number of calls that may still leave; it may include a fraction of a call.
+        start: Loop time at which the first call may be sent.
+        left: Number of calls that may still be sent; it need not be a whole number.
         interval: Seconds between two calls.
         ends: Loop time at which the lease ends.
     """
@@ -44,8 +44,9 @@ class RateShare:
     """
     This process's share of the job's rate. It has the same interface as a rate of one process, `pacing.Pace`.
 
-    The calls of a lease leave evenly spaced over a quarter of a second. They may be 3 % closer together, to catch up
-    when a busy process has let calls leave late. Calls of a lease that were not used expire with the lease.
+    The calls of a lease are sent evenly spaced over a quarter of a second. They may be 3 % closer together, to catch up
+    when a busy process has sent calls late. Calls of a lease that were not used expire with the lease, except for the
+    few that the next lease takes over (`CARRIED`).
 
     Args:
         per_second: The rates of the job, by unit.
@@ -61,9 +62,9 @@ class RateShare:
     LEAD = 0.12
     """Seconds before the end of a lease at which the next one is asked for."""
     BURST = 0.03
-    """Calls that are due within this many seconds may leave together, because timers are coarse; see `pacing.Rate`."""
+    """Calls that are due within this many seconds may be sent together, as timers are coarse; see `pacing.Rate`."""
     KEPT = 0.985
-    """Fraction of the rate that is used: if the first of two calls takes longer to the source, both arrive together."""
+    """Fraction of the rate that is used: two calls arrive together if the first takes longer to reach the source."""
     CLOSER = 0.97
     CARRIED = 0.05
     """The next lease takes over the late calls of at most this many seconds."""
@@ -95,9 +96,9 @@ class RateShare:
         self.held = 0.0
         self.away = False
         self._leases: deque[_Lease] = deque()
-        self._next = 0.0  # when the next call may leave, at the earliest
-        self._rest = 0.0  # calls that the last lease leaves to the next one
-        self._settle = dict.fromkeys(per_second, 0.0)  # used seconds of the limit that the store does not know of
+        self._next = 0.0  # the earliest time at which the next call may be sent
+        self._rest = 0.0  # calls that the last lease passes on to the next one
+        self._settle = dict.fromkeys(per_second, 0.0)  # used seconds of the limit, not yet reported to the store
         self._wanted_at = self._wanted_before = float("-inf")
         self._waited = False  # whether a call has had to wait since the last question
         self._asked = self._ask_at = 0.0
@@ -113,7 +114,7 @@ class RateShare:
     # the gate
 
     def delay(self, now: float) -> float:
-        """Return 0 when a call may leave now, else the seconds after which to ask again."""
+        """Return 0 when a call may be sent now, else the seconds after which to ask again."""
         self._wanted_before, self._wanted_at = self._wanted_at, now
         self.lessee.wake(self)
         lease = self._current(now)
@@ -133,14 +134,14 @@ class RateShare:
             self._next = max(now, self._next) + self.CLOSER * lease.interval
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* in addition; negative amounts take back unneeded units. The next question tells the store."""
+        """Count *units* in addition; negative amounts take back unneeded units. The next question reports them."""
         for unit, amount in units.items():
             if unit in self._settle and amount:
                 self._settle[unit] += amount / (self.KEPT * self._per_second[unit])
                 self.lessee.wake(self)
 
     def _current(self, now: float) -> _Lease | None:
-        """Return the lease under which the next call leaves, now or later; None: there is no lease."""
+        """Return the lease under which the next call is sent, now or later; None: there is no lease."""
         while self._leases:
             lease = self._leases[0]
             self._expire(lease, now)
@@ -160,10 +161,10 @@ class RateShare:
 
     def _expire(self, lease: _Lease, now: float) -> None:
         """
-        Remove from *lease* the calls whose time is over, if no earlier call has wanted to leave since the lease began.
+        Remove from *lease* the calls whose time is over, if no earlier call has asked to be sent since the lease began.
 
-        While a source is away, thousands of processes have leases that they do not use. Otherwise, when the
-        source is back, the calls of a third of a second would leave late, together with the calls that are due then.
+        While a source is away, thousands of processes have leases that they do not use. If the calls were kept, the
+        calls of a third of a second would be sent late when the source is back, together with the calls due then.
         """
         if self._wanted_before < lease.start:
             in_time = (lease.ends + GRACE - now) / lease.interval
@@ -188,7 +189,7 @@ class RateShare:
     # the store
 
     def idle(self, now: float) -> bool:
-        """Whether no call has wanted to leave for a while, and there is nothing left to tell the store."""
+        """Whether no call has asked to be sent for a while, and there is nothing left to tell the store."""
         return now - self._wanted_at >= IDLE and not any(self._settle.values())
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:

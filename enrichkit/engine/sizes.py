@@ -27,7 +27,7 @@ SHARED_INTS = range(-5, 257)
 NAMES = 1_000
 """Most names of fields that are remembered; a struct has fewer."""
 DECAY = 0.9
-"""With each call or part, an estimate can fall to this share of itself: one wide value has no lasting effect."""
+"""With each call or part, an estimate can fall to this share of its value: one wide value has no lasting effect."""
 FIRST_KEYS = 10
 """Most keys of a call while no answer has come, if the batch size is more than `FEW_KEYS`."""
 FEW_KEYS = 100
@@ -86,7 +86,7 @@ class BytesEach:
 
 
 def first_keys(batch_size: int) -> int | None:
-    """Return how many keys a call of at most *batch_size* may have while no answer has come; None: all of them."""
+    """Return how many keys a call of at most *batch_size* may have while no answer has come; None: *batch_size*."""
     return FIRST_KEYS if batch_size > FEW_KEYS else None
 
 
@@ -94,8 +94,8 @@ class Sizes:
     """
     A counter of the bytes of values of one type.
 
-    The fields of a struct have their names from the decoder, which uses the same text for all values. Such a name is
-    counted once, with the first value.
+    The decoder uses the same text objects as field names in all structs. Such a name is counted once, with the first
+    value.
     """
 
     __slots__ = ("_names",)

@@ -91,14 +91,14 @@ class RunStats:
     Counters of one run; written on the loop thread only. Most are fields of `Stats`.
 
     Attributes:
-        alone: Durations of calls with one key that took the fastest path, which are also those of their lookups.
+        alone: Durations of calls with one key that took the fastest path; the lookup of the key takes as long.
         latency: Durations of all other lookups.
         calls_took: Durations of all other calls.
         further: Keys that were sent beyond the first key of each call.
-        fill: Keys of the calls with several keys.
+        fill: Number of keys per call, for calls with several keys.
         slow: A heap of the slowest keys, with the duration of each; the quickest of them first.
         slow_from: Seconds from which on a key is among the slowest.
-        noted: How many keys were among the slowest when they were noted.
+        noted: How many keys have been put on `slow`, including those that slower keys have displaced.
         metered: Calls whose cost is known.
     """
 

@@ -1,13 +1,13 @@
 """
 Tiers: sources that are asked before the source of a run, such as a store that is nearer or cheaper.
 
-A tier has a run of its own on the engine of its source, as a fallback has. The keys of a slice for which no stage has
-an answer go to the first tier. Keys that it finds are settled, and all others go on at once: to the next tier, and at
-last to the source of the run. A tier fails no row: a key that it cannot answer within its time, or at all, goes on.
+A tier has a run of its own on the engine of its source, as a fallback has. If no stage has an answer for a key, the key
+goes to the first tier. Keys that the tier finds are settled, and all other keys go on at once: to the next tier, and
+at last to the source of the run. A tier fails no row: a key that it cannot answer within its time, or at all, goes on.
 
-A tier that does not answer is *down*: its keys go on without it, and once a second a copy of some keys asks whether it
-is back. All runs on an engine share the knowledge whether the tier is down. Values that a later tier or the source has
-found are written back in the background, see `write_back.py`.
+A tier that does not answer is *down*: its keys go on without it, and once a second it is also sent some of them, to see
+whether it is back. All runs on an engine share the knowledge whether the tier is down. Values that a later tier or the
+source has found are written back in the background, see `write_back.py`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _healths: WeakKeyDictionary[Engine, _Health] = WeakKeyDictionary()
 
 
 class _Request(NamedTuple):
-    """Keys of a slice of the parent: their indices there, and the seconds that earlier tiers took for them."""
+    """Keys of a slice of the parent run: their indices in it, and the seconds that earlier tiers took for them."""
 
     outcomes: Outcomes
     indices: Sequence[int]
@@ -63,7 +63,7 @@ class _Request(NamedTuple):
 
 
 class TierRun(Run):
-    """A run whose keys wait while `window_bytes` holds the keys of the parent back."""
+    """A run whose keys wait while `window_bytes` holds back the keys of the parent run, which asks the tier."""
 
     tier: Tier
     behind_tiers = True  # an earlier tier may pass on keys of a slice after keys of later slices
@@ -77,7 +77,7 @@ class TierRun(Run):
         return super().take(limit)
 
     def only_slice(self) -> Part | Outcomes | None:
-        """Return the only slice whose keys may be asked for, which has keys of the parent's only slice; None: all."""
+        """Return the only slice whose keys may be asked for: it has keys of the parent run's only slice; None: all."""
         parent = self.tier.parent
         assert parent is not None
         only = parent.only_slice()
@@ -126,7 +126,7 @@ class Tier:
         self.runs: list[TierRun] = []
 
     def ask(self, outcomes: Outcomes, indices: Sequence[int], spent: float = 0.0) -> None:
-        """Ask for the keys of *outcomes* with *indices*, or pass them on while the tier is down."""
+        """Ask for the keys with *indices* in the slice *outcomes*, or pass the keys on while the tier is down."""
         if self._health.down is None and self._engine.gate.outage.since is not None:
             self._goes_down()
         keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
@@ -140,7 +140,7 @@ class Tier:
         self._skip(_Request(outcomes, indices, spent))
 
     def slice_of(self, outcomes: Part | Outcomes) -> Outcomes:
-        """Return the tier's slice with keys of *outcomes*, a slice of the parent; `NO_SLICE` if there is none."""
+        """Return the tier's slice with keys of *outcomes*, a slice of the parent run; `NO_SLICE` if there is none."""
         for asked, request in self._asked.items():
             if request is not None and request.outcomes is outcomes:
                 return asked

@@ -6,8 +6,8 @@ a factor for each refusal. Gradient2 compares the latency with its own long aver
 drags upwards; here the latency is compared with that of an idle source, which is measured from time to time with few
 calls in flight, as TCP BBR does.
 
-After a time in which all calls failed, the number doubles, as in the slow start of TCP (RFC 5681), up to half of what
-it was before.
+After a time in which all calls failed, the allowed number doubles, as in the slow start of TCP (RFC 5681), up to half
+of what it was before that time.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Tuner:
         self._measuring_from: float | None = None  # loop time; calls that start later measure the idle source
         self._cut_at = -math.inf
         self._ceiling = float(most)
-        self._has_answered = True  # a call that left after the last decrease
+        self._has_answered = True  # whether a call sent after the last decrease was answered
         self._doubles_to = 0.0
 
     def answered(self, started: float, now: float, in_flight: int) -> bool:
@@ -94,7 +94,7 @@ class Tuner:
         return self.allowed > before
 
     def refused(self, started: float, now: float) -> None:
-        """Record a call that was refused, failed, or became late; ignore a call that left before the last decrease."""
+        """Record a call that was refused, failed, or became late; ignore a call sent before the last decrease."""
         if started < self._cut_at:
             return
         if self._has_answered:

@@ -50,7 +50,7 @@ def expire(run: Run, now: float) -> bool:
 
 
 def _has_old(run: Run, lookup: Lookup) -> bool:
-    """Whether an old value would stand for *lookup* if it failed."""
+    """Whether a stale value would replace the outcome of *lookup* if it failed."""
     return run.serves_stale and bool(run.old_values((lookup.key,)))
 
 

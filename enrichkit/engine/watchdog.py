@@ -28,7 +28,7 @@ __all__ = ["stood_still", "sweep"]
 GRACE = 0.1
 """Share of the timeout for which a call may be late before it gives its slot to a key that waits."""
 ANSWER_MAX = 10.0
-"""Most seconds that the first call after a pause may take before a task whose `stall_timeout` is over fails."""
+"""Most seconds that a task whose `stall_timeout` is over waits for the first call after a pause of the source."""
 ROOM_EVERY = 0.05
 """Fewest seconds between two cancellations of late calls to free their slots; each cancellation loses a connection."""
 
@@ -50,7 +50,8 @@ class WatchedEngine(EngineCalls, Protocol):
         room_at: Loop time from which on a late call may be cancelled to give its slot to a key that waits.
         cancel: Cancel a call, once.
         became_late: Count a call that was not answered in time.
-        release_retries: Queue the retries for which the budget has tokens again; return whether others still wait.
+        release_retries: Queue the retries for which the budget has tokens again; return whether other retries still
+            wait.
     """
 
     name: str
@@ -152,10 +153,10 @@ def _make_room(engine: WatchedEngine, now: float) -> None:
 
 def _may_give_room(engine: WatchedEngine, call: InFlight) -> bool:
     """
-    Whether *call* may be cancelled for another: it was not cancelled yet, and no key depends on its answer.
+    Whether *call* may be cancelled for another call: it was not cancelled yet, and no key depends on its answer.
 
-    The slot that opens the connector is left alone, however late its keys are. Otherwise each slot would begin anew,
-    and a connector that opens slowly would never be open.
+    The slot that opens the connector is left alone, however late its keys are. Otherwise each slot would begin to open
+    the connector anew, and a connector that opens slowly would never be open.
     """
     return call.cancelled_at is None and call.task is not engine.opening.slot and call.dispensable()
 
@@ -187,10 +188,11 @@ def _is_zombie(call: InFlight, run: Run, now: float) -> bool:
 
 def _start_clocks(engine: WatchedEngine, now: float) -> None:
     """
-    Start the clocks of the next keys in the queue if no call may end in time to give these keys a slot.
+    Start the clocks of the next keys in the queue if no call can end in time to give these keys a slot.
 
     While a source at least refuses calls in time, waiting keys have no clock, since they can wait. But a source that
-    answers nothing, even after a late call has given its slot to another key, would freeze the task.
+    answers nothing, even after a late call has given its slot to another key, would freeze the task if no
+    clock ran.
     """
     full = len(engine.calls) >= engine.allowed and all(call.late for call in engine.calls)
     full = full and (engine.cancelled or not any(_may_give_room(engine, call) for call in engine.calls))
@@ -221,8 +223,8 @@ def _fail_on_outage(engine: WatchedEngine, now: float) -> None:
     End the patience of the runs that have waited longer than their `stall_timeout` for a source that is away.
 
     A run whose rows get another value after a timeout goes on; `max_fallback_ratio` bounds such rows. A run whose rows
-    get another value for an error gives the keys that have failed an error as outcome, once per outage: these keys
-    may be the reason. All other runs fail.
+    get another value for an error settles the failed keys with an error, once per outage, because these keys may be
+    the reason for the outage. All other runs fail.
     """
     outage = engine.gate.outage
     if outage.since is None:

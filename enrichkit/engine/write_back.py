@@ -1,4 +1,4 @@
-"""Writes values that a later tier or the source has found to a tier: in the background, in groups, within a bound."""
+"""Writes to a tier what a later tier or the source has found: in the background, in groups, within a bound."""
 
 from __future__ import annotations
 

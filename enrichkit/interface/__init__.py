@@ -1,5 +1,5 @@
 """
-What a plugin extends: a config that travels, and a connector that stays on its worker.
+What a plugin extends: a config that travels to the workers, and a connector that stays on its worker.
 
     call.py         a call, and the answers that are no values
     config.py       the config of a source

@@ -45,8 +45,8 @@ class BatchForm(Protocol):
     `close`. A method that raises a `TransientError` is called again.
 
     Attributes:
-        max_requests: Most requests of a batch.
-        max_bytes: Most bytes of all requests of a batch.
+        max_requests: The most requests that a batch may have.
+        max_bytes: The most bytes that all requests of a batch may have together.
     """
 
     max_requests: int
@@ -62,7 +62,7 @@ class BatchForm(Protocol):
 
     def request(self, name: str, key: Key) -> bytes:
         """
-        Return the request for *key*, which has the *name* of 32 hexadecimal digits, as it stands in the file.
+        Return the request for *key* as it stands in the file, with the *name* of 32 hexadecimal digits.
 
         The request is the same at each call. Raises `PermanentError` for a key that must not be sent.
         """
@@ -76,8 +76,8 @@ class BatchForm(Protocol):
             name: Name of the batch, 32 hexadecimal digits that no other batch has.
             requests: 1 to `max_requests` requests, as `request` returned them.
             again: True when this batch may have been submitted before, by a driver that was killed or a call that
-                failed. Then the service is first asked for a batch of this *name*, and is sent the batch only if it has
-                none.
+                failed. Then `submit` first asks the service for a batch of this *name*, and sends the batch only if the
+                service has none.
 
         Raises:
             ConnectorError: The batch was not submitted, or it is not known whether it was.
@@ -90,7 +90,8 @@ class BatchForm(Protocol):
 
     async def answers(self, batch: str, call: Call) -> Iterable[tuple[str, Value | Failure | None]]:
         """
-        Return the answers of a batch that has ended: names of requests and values in the connector's encoding.
+        Return the answers of a batch that has ended, each as the name of its request and a value in the connector's
+        encoding.
 
         None is a miss. A request that was not answered has a `Failure`, or is absent. The costs go to `Call.spent`.
 

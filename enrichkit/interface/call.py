@@ -34,8 +34,8 @@ class Absent:
     """
     The answer for one key when the source's answer has no value at the path that the config names: a miss.
 
-    A connector may also leave such a key out. With `Absent` the task fails when none of its first answers has the
-    value, because then the path is probably wrong; see the option `absent_fields`.
+    A connector may also return no answer for such a key. If it returns `Absent`, the task fails when none of the task's
+    first answers has a value there, because the path is then probably wrong; see the option `absent_fields`.
 
     Attributes:
         path: The path, for example `data.profile`.
@@ -69,7 +69,7 @@ class TaskInfo:
 
 
 class Meter(Protocol):
-    """The receiver of a call's reports. Calls have one if the connector has `reports`, or if a limit needs reports."""
+    """The receiver of a call's reports. A call has one if the connector's `reports` is True, or a limit needs it."""
 
     def spent(self, units: Mapping[str, float]) -> None:
         """Record the total cost of the call."""
@@ -84,8 +84,8 @@ class Call:
     The facts about one call that a connector may use, and the methods by which it reports on the call.
 
     Attributes:
-        timeout: Seconds until the engine cancels the call, at most a day; the last resort behind the timeouts of the
-            client package.
+        timeout: Seconds until the engine cancels the call, at most a day; the last resort when the timeouts of the
+            client package have not ended it.
         attempt: 1 for the first call of these keys.
         many: True when a value is a list with one element per match.
         task: The Spark task.
@@ -136,8 +136,8 @@ class Call:
         period.
 
         When few calls remain, the engine spreads them evenly over the *seconds*; when none remain, it waits. With
-        another *unit*, such as `"tokens"`, a call counts as the average that calls have taken of the unit, as `spent`
-        has reported it.
+        another *unit*, such as `"tokens"`, a call counts as the average amount of the unit that calls have reported by
+        `spent`.
         """
         if self.meter is not None:
             self.meter.allows(remaining, seconds, limit, unit)

@@ -37,7 +37,7 @@ class _ConfigType(ABCMeta):  # not a plain metaclass: a config may have abstract
             config: T = type.__call__(cls, *args, **fields)
         except Exception as error:
             # A dataclass takes its fields as arguments, and a traceback that shows the variables of its frames would
-            # show them; so the frames are cleared.
+            # show the fields; so the frames are cleared.
             found: list[BaseException] = [error]
             for each in found:
                 traceback.clear_frames(each.__traceback__)
@@ -52,7 +52,7 @@ def _check_names(cls: type, unnamed: int, names: Sequence[str]) -> None:
     """
     Raise a `ConfigError` when one of *names* is no field of the config class *cls*, or a field that it needs is absent.
 
-    Likewise when there are *unnamed* arguments, the number of positional ones, and the class takes none.
+    Raise one also when *unnamed*, the number of positional arguments, is not 0 although the class takes none.
     """
     parameters = inspect.signature(cls).parameters
     kinds = {each.kind for each in parameters.values()}
@@ -105,7 +105,7 @@ class ConnectorConfig(metaclass=_ConfigType):
             names: Name of each key column, in order; None: an expression without a name.
 
         Raises:
-            ConfigError: The config names other columns. On the driver.
+            ConfigError: The config names other columns. Raised on the driver.
         """
         return self
 

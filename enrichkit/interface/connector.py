@@ -1,5 +1,5 @@
 """
-The connector of a source, which stays on its worker.
+The connector of a source; unlike the config, a connector stays on its worker.
 
 A connector returns a mapping from the keys of the call to values; an absent key is a miss. The engine retries, times
 out, caches, batches and limits calls; a connector does none of this. A connector translates the exceptions of its
@@ -43,26 +43,26 @@ class Connector(Generic[ConfigT]):
         config_class: Class of the config that this connector takes.
         capacity: Default of the option `capacity`: calls in flight per worker process.
         batch_size: Default of the option `batch_size`: keys per call.
-        max_batch_size: Most keys that one call may hold.
+        max_batch_size: The most keys that one call may hold.
         larger_batches: A sentence that says how the source takes more keys per call than `max_batch_size`, for the
-            message about a `batch_size` that is too large; empty: it never does.
-        neighbours: True when the source answers keys that are neighbours in key order at a lower cost together, as a
-            B-tree does. The engine then calls in elevator order: a call holds the lowest waiting keys, and the next
-            call the keys above them.
+            message about a `batch_size` that is too large; empty: it never takes more.
+        neighbours: True when keys that are neighbours in key order cost the source less in one call, as with a B-tree.
+            The engine then calls in elevator order: a call holds the lowest waiting keys, and the next call the keys
+            above them.
         encoding: Encoding of the values of `fetch_many`: `"python"` (objects), `"json"` (bytes of one JSON document
             per key) or `"text"` (bytes or str of the value's text; for a struct a mapping of such texts). May be a
             property.
         repeatable: False when two calls for a key do not have the same effect as one; `attempt_timeout` and
             `Retry(on_missing=True)` are then refused.
         requires: Modules of the client package; their presence is checked on the Spark driver before a job starts.
-        pip: Package to install when a module of `requires` is absent.
-        key_types: Python types of one part of a key that the source takes; empty: all types. The connector rejects
+        pip: Command that installs the absent modules of `requires`, such as `pip install aiomcache`.
+        key_types: Python types that the source takes as one part of a key; empty: all types. The connector rejects
             keys of other types.
         reports: True when `fetch_many` reports by `Call.spent` or `Call.allows`; otherwise the engine may ignore its
             reports.
-        units: Units that `fetch_many` reports by `Call.spent`, which ``details=True`` then shows. May depend on the
+        units: Units that `fetch_many` reports by `Call.spent`; ``details=True`` then shows them. May depend on the
             config. Each is a name of letters, digits and underscores, for example `tokens` or `cost`.
-        key_columns: True when `fetch_many` reads the columns of `Keys`; it may then get `Keys` instead of a tuple.
+        key_columns: True when `fetch_many` reads the columns of `Keys`; the engine may then pass `Keys`, not a tuple.
         idempotency_keys: True when `fetch_many` calls `Call.idempotency_key`. May depend on the config.
         store_encoding: Encoding of the values that `store_many` takes; None: the same as `encoding`.
         stores_ttl: True when the source forgets a value by itself after the `ttl` that `store_many` is given. May be a
@@ -167,18 +167,18 @@ class Connector(Generic[ConfigT]):
     @classmethod
     def lease_store(cls, config: ConfigT) -> LeaseStore | None:
         """
-        Return a connection to the source of *config* as a store of limits of a whole job; None if the source can hold
-        no limits.
+        Return a store that keeps limits of a whole job in the source of *config*; None if the source can hold no
+        limits.
         """
         return None
 
     async def store_many(self, values: Mapping[Key, Value], ttl: float | None) -> None:
         """
-        Write *values* to the source, 1 to `max_batch_size` of them, so that `fetch_many` finds them; none is null.
+        Write 1 to `max_batch_size` *values*, none of them null, to the source, so that `fetch_many` finds them.
 
         Optional: with it the source can be a tier that is written to, see `enrichkit.tiers`. A value replaces the value
         that the source has for the key. Several writes go on at a time, beside calls of `fetch_many`. No row waits for
-        a write, or fails with it. `cannot_store` is checked on the driver.
+        a write, or fails because a write fails. `cannot_store` is checked on the driver.
 
         Args:
             values: Values by key, in `store_encoding`: Python objects, JSON documents or texts.
@@ -206,9 +206,9 @@ class Connector(Generic[ConfigT]):
         Between two pages, nothing may stay open that costs the source something, such as a transaction.
 
         Args:
-            kinds: The Python type of each part of a key. Keys are yielded in the form in which `fetch_many` gets them
-                from a DataFrame with parts of these types; keys with parts of other types are ignored.
-            size: Most keys of a page; 1 to `max_batch_size`.
+            kinds: The Python type of each part of a key. Yield a key in the form in which `fetch_many` gets it from
+                key columns of these types; keys with parts of other types are ignored.
+            size: The most keys that a page may have; 1 to `max_batch_size`.
 
         Raises:
             TransientError: The engine begins a new scan.

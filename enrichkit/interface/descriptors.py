@@ -9,8 +9,8 @@ __all__ = ["files_exhausted"]
 
 def files_exhausted(error: BaseException) -> str | None:
     """
-    Return why *error* says that no more files can be opened, and what helps, for the end of a message without its full
-    stop; None if *error* says something else.
+    Return which limit of open files *error* reports, and what helps, as the end of a message without its full stop;
+    None if *error* reports something else.
 
     Each connection is an open file. The text of the system, "Too many open files", names neither the limit nor its
     value, and an error of a connection seems to be the fault of the server.

@@ -21,8 +21,8 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
 
     It is for what takes several round trips, such as a login. While the process is stopped, or something else holds the
     loop up, the replies of the server wait in the socket; `asyncio.timeout` would then end the login before the loop
-    has read all of them. Here the loop waits for `STEPS` timers, one after the other, and a pause of any length delays
-    only one of them.
+    has read all of them. This function splits *seconds* into `STEPS` timers, one after the other, so that a pause of
+    any length uses up only one timer.
     """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle

@@ -83,7 +83,7 @@ class Entry:
 
 def list_parts(store: Store) -> tuple[list[Part], dict[str, str]]:
     """
-    Return the parts of a journal, sorted by source and scope, and the files that were left out, each with the reason.
+    Return the parts of a journal, sorted by source and scope, and the files that are in no part, each with the reason.
 
     Raises:
         JournalError: The storage cannot be read.
@@ -184,8 +184,8 @@ def expire_files(
     """
     Delete the files into which nothing was written for *older_than* seconds.
 
-    A process that has mapped a deleted file finds its answers until the next refresh. A task that is still writing to a
-    deleted file continues in a new file.
+    A process that has mapped a deleted file still finds the file's answers until the next refresh. A task that is
+    still writing to a deleted file continues in a new file.
 
     Args:
         store: The journal.

@@ -163,7 +163,7 @@ class Scan:
 
 def scan(data: memoryview, state: Scan, salt: int, *, check: bool = True) -> Iterator[Block]:
     """
-    Yield the whole blocks of a file from `state.end` on, and move `state.end` behind them.
+    Yield the whole blocks of a file from `state.end` on, and move `state.end` past them.
 
     Bytes that do not form a whole block are skipped if a block follows, and counted once in `state.damaged`. If no
     block follows, the next scan begins with these bytes.

@@ -81,7 +81,7 @@ def _cast(column: Any, data_type: DataType) -> Any:
     if key_type(column.type) != data_type:  # a cast would turn the text "7" into a number
         raise TypeError
     if pa.types.is_string(data_type):
-        # The cast goes through binary types, which Arrow does not check, because Spark's strings need not be UTF-8.
+        # Spark's strings need not be UTF-8, so the cast goes through binary types, whose bytes Arrow does not check.
         return column.cast(pa.large_binary()).cast(pa.binary()).view(data_type)
     return column.cast(data_type)
 

@@ -52,8 +52,8 @@ class Journal:
     """
     An append-only store of answers in front of a source.
 
-    A replay finds the answers that were written before, and asks the source only for the others. Keys and values are
-    stored as they are, neither encrypted nor hashed.
+    A replay finds the answers that were written before, and asks the source only for keys without an answer. Keys
+    and values are stored as they are, neither encrypted nor hashed.
 
     Attributes:
         path: A folder that the driver and all workers see, or a URI of an object store: `s3://`, `gs://`, `abfss://`,

@@ -3,7 +3,7 @@ The answers of a scope, found by key.
 
 If a key has several answers, all processes always find the same one: the first that the scope itself has written, or
 the first that another scope has written if the scope has none. The first answer counts, not the last, so that a replay
-gives each row the answer with which it left before, even if another answer was written later. The scope's own answers
+gives each row the answer that the row got before, even if another answer was written later. The scope's own answers
 take precedence over the answers of other scopes, because a task may have asked the source for a key while a task of
 another scope was writing the answer for this key.
 """
@@ -75,7 +75,7 @@ class Index:
 
     Attributes:
         damaged: How many times blocks in the middle of a file were skipped, because their bytes are wrong.
-        refused: The files that do not belong to this table or may not be read, with the reason.
+        refused: The files that do not belong to this table or that this process has no right to read, with the reason.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ class FileSink:
     def write(self, parts: Sequence[Any]) -> None:
         descriptor = self._descriptor
         # A new file is needed in two cases:
-        # 1. This process is a fork, which must not write to the file of its parent.
+        # 1. This process is a fork, which must not write to the file of its parent process.
         # 2. The file has been deleted, so a reader would not find the blocks that are appended to it.
         if descriptor is not None and (self._process != os.getpid() or os.fstat(descriptor).st_nlink == 0):
             self.close()

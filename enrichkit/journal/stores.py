@@ -23,7 +23,7 @@ __all__ = ["SUFFIX", "File", "LocalStore", "ObjectStore", "Store", "is_remote", 
 
 SUFFIX = ".journal"
 _SMALL = 1 << 20  # most bytes of an object that is kept in memory
-_WITHOUT_FOLDERS = ("s3", "gcs", "abfs")  # pyarrow would make an empty object for a folder there
+_WITHOUT_FOLDERS = ("s3", "gcs", "abfs")  # for a folder in these stores, pyarrow would make an empty object
 
 
 class File(NamedTuple):

@@ -39,11 +39,10 @@ _PLAIN = (
 
 def key_type(data_type: DataType) -> DataType:
     """
-    Return the type in which a key column is stored; types are stored as one type if their equal values are the same
-    key.
+    Return the type in which a key column is stored.
 
-    So a journal that was written for an int column serves a bigint column. 1, 1.0, 1.00, True and "1" are stored as
-    five different types.
+    Types whose equal values are the same key are stored as one type. So a journal that was written for an int
+    column serves a bigint column. 1, 1.0, 1.00, True and "1" are stored as five different types.
 
     Raises:
         JournalError: *data_type* cannot be the type of a key.

@@ -182,7 +182,7 @@ class Writer:
         """
         Write the gathered answers. In a folder, they survive the death of this process once the method has returned.
 
-        On an object store, they survive once their segment is full, because it is written then.
+        On an object store, they survive once their segment is full, because a segment is written only then.
 
         Raises:
             JournalError: The storage refuses the write, or a key or value does not fit the table. The gathered answers

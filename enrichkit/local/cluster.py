@@ -61,7 +61,7 @@ def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cl
     executors, with `spark(master=cluster.master, python="/path/to/python")`.
 
     Args:
-        workers: Workers, each of which stands for a machine.
+        workers: Number of workers; each of them stands for a machine.
         cores: Task slots of each worker.
         memory: Memory that the executors of each worker may take.
 

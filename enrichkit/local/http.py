@@ -78,7 +78,8 @@ class Stats:
         in_flight: Number of requests that wait for their answer now.
         connections: Number of connections that clients opened.
         faults_used: Number of requests that a fault applied to.
-        refused: Number of requests that the service refused because the queue below the ceiling was full.
+        refused: Number of requests that the service refused, because the queue below the ceiling was full or `at_once`
+            requests were in flight.
         served: Total seconds for which the latency of the script delayed answers. The timers make it a little more than
             the sum of the configured latencies.
         cpu: CPU seconds of the service's process.
@@ -133,7 +134,7 @@ class HttpService:
         log: bool | None = None,
     ) -> None:
         """
-        Set the behaviour of the service from now on. The call replaces all earlier settings; only *log* may stay.
+        Set the behaviour of the service from now on. All earlier settings are replaced, except *log* if it is None.
 
         Args:
             faults: The faults, in the order in which the service tries them. The first fault that matches a request and
@@ -144,11 +145,11 @@ class HttpService:
                 these keys.
             tail_of: `"keys"`: the hash of a key decides whether it is slow. `"requests"`: each request draws whether it
                 is slow, so a second request for the same key may be fast.
-            ceiling: Most requests per second; further requests wait in a queue before their latency begins. 0: no
+            ceiling: The most requests per second; further requests wait in a queue before their latency begins. 0: no
                 limit.
-            room: Most requests in that queue; a further one is answered with 503.
-            at_once: Most requests that are answered at the same time; a further one is refused. 0: no limit.
-            refusal: Status of the answer to such a request.
+            room: The most requests in that queue; a further one is answered with 503.
+            at_once: The most requests that are answered at the same time; a further one is refused. 0: no limit.
+            refusal: Status of the answer to a request that *at_once* refuses.
             log: Whether the service keeps each request for `log()` and counts each key, which costs time and memory;
                 None leaves the setting as it is.
         """
@@ -225,5 +226,5 @@ def http_service() -> Iterator[HttpService]:
             yield HttpService(url=url, port=ports["port"], control_port=ports["control"], pid=process.pid)
         finally:
             stop(process, signal.SIGKILL)
-            if said := log.read_text(errors="replace"):  # a defect of the service, which answers as if there were none
+            if said := log.read_text(errors="replace"):  # the service has a defect, although it has answered
                 announce(f"the HTTP service said: {said}")

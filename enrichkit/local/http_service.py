@@ -31,7 +31,7 @@ TICK = 0.001  # the resolution of libuv's timers, in seconds
 
 def value_of(key: str) -> dict[str, Any]:
     """
-    Return the value of *key* in the service, a pure function of the key; `seed` can replace the value.
+    Return the value of *key* in the service, a pure function of the key; `HttpService.seed` can replace the value.
 
     >>> value_of("u1")
     {'key': 'u1', 'name': 'name of u1', 'score': 422}
@@ -143,7 +143,7 @@ class Service:
         return None
 
     def full(self) -> bool:
-        """Return whether the latest request is one too many at the same time, and count it if so."""
+        """Return whether more requests than `at_once` are in flight; if so, count the latest one as refused."""
         full = 0 < self.at_once < self.in_flight
         self.refused += full
         return full
@@ -190,7 +190,7 @@ class DelayQueue:
                 due, protocol = waiting.popleft()
                 protocol.service.served += now - due + self.delay
                 protocol.answer_late()
-        finally:  # an answer that raises, which the event loop logs, must not keep the others back
+        finally:  # an answer that raises, which the event loop logs, must not hold back other answers
             if waiting:
                 self.loop.call_later(max(TICK, waiting[0][0] - now), self.fire)
 
@@ -220,8 +220,8 @@ class HttpProtocol(asyncio.Protocol):
             if not self.busy:
                 self.parse()
         elif data.startswith(b"GET ") and data.find(b"\r\n\r\n") == len(data) - 4:
-            # Fast path for one complete request without a body, the form in which nearly all requests arrive: it costs
-            # half as much as `parse`.
+            # Fast path for one complete request without a body, the form in which nearly all requests arrive: this
+            # path costs half as much as `parse`.
             self.busy = True
             self.request(b"GET", data[4 : data.index(b" ", 4)].decode("latin-1"), data, b"")
         else:
@@ -340,7 +340,7 @@ class LookupProtocol(HttpProtocol):
             self.answer()
 
     def answer_late(self) -> None:
-        # The client may have gone a moment ago, and to write to a transport that is closing raises an error in uvloop.
+        # The client may just have disconnected, and in uvloop a write to a transport that is closing raises an error.
         if self.open and not self.transport.is_closing():
             self.answer()
             if self.buffer:
@@ -444,8 +444,8 @@ def keys_of(target: str, body: bytes) -> list[str]:
     """
     Return the keys of a request.
 
-    They are the items of a JSON list in the body, or `key` or `id` of a JSON object in the body or of its `variables`,
-    or else the last segment of the path.
+    If the body is a JSON list, its items are the keys. If it is a JSON object, the key is the field `key` or `id` of
+    its `variables`, or of the object itself if it has no `variables`. Otherwise it is the last segment of the path.
     """
     if body[:1] in (b"[", b"{"):
         document = json.loads(body)
@@ -476,7 +476,7 @@ async def serve() -> None:
     protocols = (partial(LookupProtocol, service), partial(ControlProtocol, service))
     servers = [await loop.create_server(protocol, "127.0.0.1", 0, backlog=4096) for protocol in protocols]
     gc.collect()
-    gc.freeze()  # a request leaves no reference cycles; the garbage collector would only add noise to latencies
+    gc.freeze()  # a request makes no reference cycles, so the garbage collector would only add noise to latencies
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     print(json.dumps({"port": ports[0], "control": ports[1], "loop": type(loop).__module__}), flush=True)
     await loop.create_future()

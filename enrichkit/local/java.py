@@ -41,8 +41,8 @@ def java_home() -> Path:
     """
     Return the `JAVA_HOME` of a Java 17 or newer.
 
-    The environment variable `ENRICHKIT_JAVA=system` excludes the bundled Java; `ENRICHKIT_JAVA=bundled` excludes all
-    others.
+    The environment variable `ENRICHKIT_JAVA=system` excludes the bundled Java; `ENRICHKIT_JAVA=bundled` excludes any
+    other Java.
 
     Raises:
         LocalServerError: No such Java was found; the message lists the places that were searched.

@@ -52,7 +52,7 @@ def append(
         topic: Name of the topic.
         records: The pairs of key and value. They are written at once: a reader sees all of them or none.
         partition: Number of the partition, from 0.
-        timestamp: Timestamp of all records, with a time zone; now when absent.
+        timestamp: Timestamp of all records, with a time zone; the present time when absent.
 
     Returns:
         The offset after the last record.

@@ -1,4 +1,4 @@
-"""A throw-away MariaDB server, started from the PATH; as root, the server runs as the user nobody."""
+"""A throw-away MariaDB server, started from the PATH; if root starts it, it runs as the user nobody."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class MariadbServer:
         return f"{self.url}/{name}"
 
     def drop_database(self, url: str) -> None:
-        """Drop the database of a URL from `create_database`."""
+        """Drop the database of a URL that `create_database` returned."""
         self.execute(f"DROP DATABASE {url.rpartition('/')[2]}")
 
 

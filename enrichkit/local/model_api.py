@@ -24,7 +24,7 @@ class LlmFault:
     A misbehaviour of the service towards some requests.
 
     Attributes:
-        match: Text; requests whose own text contains it are affected, and all requests when it is empty.
+        match: Requests whose text contains this text are affected; all requests when it is empty.
         times: The number of matching requests that are affected; all when None.
         status: Status of the answer, for example 500; 200: the model answers with the text *body*.
         body: Body of the answer, or with the status 200 the text of the model.
@@ -43,7 +43,7 @@ class LlmFault:
 @dataclass(frozen=True, kw_only=True)
 class LlmBatches:
     """
-    How the service handles new batches. Faults and shares of the script hold for the requests of batches, too.
+    How the service handles new batches. Faults and shares of the script apply to the requests of batches, too.
 
     Attributes:
         seconds: Seconds from the creation of a batch to its end.
@@ -140,16 +140,16 @@ class LlmService:
 
         Args:
             faults: The faults, in the order in which the service tries them.
-            requests: Most requests in a *minute*; a further request is answered with 429 and costs nothing.
-            tokens: Most tokens in a *minute*.
+            requests: The most requests in a *minute*; a further request is answered with 429 and costs nothing.
+            tokens: The most tokens in a *minute*.
             minute: Length of the minute of the limits, in seconds; with 0.6, a test takes a hundredth of the time.
             burst: Share of the limit of a minute that may be used at once.
             silent: True: the headers do not say what the limits still allow.
             latency: Seconds between a request and its answer.
             slowest: Seconds of the slowest answer, above *latency*: a hash of the body draws a duration between
                 *latency* and *slowest*, evenly on a logarithmic scale. 0: all answers take *latency*.
-            shares: Share of the requests, drawn by their text, that get a status such as `"500"`, or under `"text"`
-                an answer that is no JSON.
+            shares: For each status, such as `"500"`, the share of the requests that get it, drawn by their text; for
+                `"text"`, the share of the requests that get an answer that is no JSON.
             prices: Price of a million tokens of the requests, and of a million tokens of the answers.
             api_key: The key that each request must have as its Bearer token; any other key is answered with 401.
             log: Whether the service keeps each request for `log()`, and counts each text.

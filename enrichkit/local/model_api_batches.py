@@ -29,7 +29,7 @@ class Batches:
     The files and batches of a service.
 
     Args:
-        answer: Function that answers one request of a batch: it takes the path behind `/v1` and the body, and returns a
+        answer: Function that answers one request of a batch: it takes the path after `/v1` and the body, and returns a
             status and a document.
     """
 
@@ -51,7 +51,7 @@ class Batches:
         self.batches: dict[str, dict[str, Any]] = {}
 
     def request(self, method: str, target: str, content_type: str, body: bytes) -> Answer:
-        """Answer a request for *target*, which is the path behind `/v1`, with a query."""
+        """Answer a request for *target*, the part of the URL after `/v1`: a path and perhaps a query."""
         address = urlsplit(target)
         query = {name: values[-1] for name, values in parse_qs(address.query).items()}
         match method, *address.path.strip("/").split("/"):

@@ -207,7 +207,7 @@ class Service:
         return headers
 
     def fault_for(self, text: str) -> dict[str, Any] | None:
-        """Return the fault of a request: a scripted one, or one drawn by a hash of *text* and its repetitions."""
+        """Return the fault of a request: a scripted one, or one drawn by a hash of *text* and how often it came."""
         for fault in self.faults:
             if fault.get("match", "") in text and fault.get("times") != 0:
                 if fault.get("times") is not None:
@@ -226,7 +226,7 @@ class Service:
 
 
 def texts_of(document: dict[str, Any]) -> list[str]:
-    """Return the texts of a request: its inputs, or the one text of all its messages."""
+    """Return the texts of a request: its inputs, or one text that joins all its messages."""
     given = document.get("input")
     if isinstance(given, list) and (not given or isinstance(given[0], str)):
         return list(given)

@@ -1,4 +1,4 @@
-"""A throw-away PgBouncer in front of a PostgreSQL server, from the PATH; as root, it runs as the user nobody."""
+"""A throw-away PgBouncer in front of a PostgreSQL server, from the PATH; if root starts it, it runs as nobody."""
 
 from __future__ import annotations
 

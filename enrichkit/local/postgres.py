@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL server, started from a wheel or from the PATH; as root, it runs as the user nobody."""
+"""A throw-away PostgreSQL server, started from a wheel or from the PATH; if root starts it, it runs as nobody."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class PostgresServer:
         return self.dsn_of(name)
 
     def drop_database(self, dsn: str) -> None:
-        """Drop the database of a DSN from `create_database`, even if connections to it are open."""
+        """Drop the database of a DSN that `create_database` returned, even if connections to it are open."""
         self.execute(f"DROP DATABASE {dsn.rpartition('/')[2]} WITH (FORCE)")
 
     def dsn_of(self, database: str) -> str:
@@ -205,7 +205,7 @@ def _bin(kind: str | None) -> Path:
 
 
 def _runnable_by(ids: tuple[int, int] | None, programs: Path, stack: contextlib.ExitStack) -> Path:
-    """Return *programs*, or a copy if the user *ids* may not execute the original, as in a private home folder."""
+    """Return *programs*, or a copy if the user *ids* may not execute the original, say in a private home folder."""
     if ids is None or _runs(programs / "initdb", ids):
         return programs
     folder = stack.enter_context(temp_dir("programs", ids))

@@ -31,7 +31,10 @@ T = TypeVar("T")
 CHILD = Path(__file__).with_name("child.py")
 PORT_ATTEMPTS = 8
 START_TIMEOUT = 300.0
-"""Seconds that a server may take to answer. It ends a hang on a busy machine; one that dies is noticed at once."""
+"""
+Seconds that a server may take to answer. The limit ends a hang on a busy machine; a server that dies is noticed at
+once.
+"""
 
 
 class LocalServerError(RuntimeError):

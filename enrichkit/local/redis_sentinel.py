@@ -1,4 +1,4 @@
-"""A throw-away Redis or Valkey master with replicas and sentinels, which fail over within about a second."""
+"""A throw-away Redis or Valkey master with replicas and sentinels; a fail-over takes about a second."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def _command(settings: Mapping[str, str], env: Mapping[str, str], *main: str) ->
 
 
 def launched(env: Mapping[str, str], *main: str) -> list[str]:
-    """Return the command line of a class of Spark, which Spark's launcher computes, as `bin/spark-class` does."""
+    """Return the command line of a class of Spark; as in `bin/spark-class`, Spark's launcher computes it."""
     java = [f"{env['JAVA_HOME']}/bin/java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{env['SPARK_HOME']}/jars/*"]
     answer = subprocess.run([*java, "org.apache.spark.launcher.Main", *main], env=dict(env), capture_output=True)
     if answer.returncode:

@@ -31,11 +31,11 @@ SPARED = ("pause", "breaker", "refusals")
 HOT = 0.2
 """Share of the rows from which on the sentence names the key with the most rows."""
 WIDE = 16 * 1024
-"""Bytes of a value from which on it is wide."""
+"""Bytes from which on a value counts as wide."""
 WORTH = 1.15
 """Gain below which a change is not advised."""
 SHUFFLE_WORTH = 1.5
-"""Ratio of the keys that all tasks have sent to the distinct keys there may be, from which on a shuffle is advised."""
+"""Ratio of the keys that all tasks have sent to the estimated distinct keys, from which on a shuffle is advised."""
 MANY_KEYS = 1_000
 """Keys sent below which no shuffle is advised."""
 ENOUGH_CALLS = 20
@@ -56,9 +56,9 @@ class Situation:
         batch_size_max: Most keys per call that the connector takes.
         rate: Calls per second and process; None: no limit.
         cached: Whether there is a cache.
-        running: Tasks that run now, or ran at the same time on average.
+        running: Tasks that run now; if none runs now, the tasks that ran at the same time, on average.
         slots: Tasks that can run at the same time; None: not known.
-        in_flight: Calls in flight now; None: the tasks have ended.
+        in_flight: Calls in flight now, per running task; None: the tasks have ended.
         away: Seconds for which the source has been away; None: the source is not away.
     """
 
@@ -119,7 +119,7 @@ class Situation:
 
     def gain(self, **seconds: float) -> float:
         """
-        Return how many times as fast the tasks would be if the parts that *seconds* names took so many seconds.
+        Return how many times as fast the tasks would be if the parts that *seconds* names took the seconds given there.
 
         The parts are `source`, `limit`, `input` and `output`; those that are not named take as long as they did.
         """
@@ -232,7 +232,8 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
         size = min(it.batch_size_max, 8 * it.batch_size if it.batch_size > 1 else 100)
         gain = it.gain(source=stats.source_seconds * it.batch_size / size)
         yield _told("More keys per call need fewer calls.", "batch_size", f"{size}", gain)
-    elif kind == "source" and enough and it.capacity >= (it.capacity_max or 0):  # below it, more gain nothing
+    elif kind == "source" and enough and it.capacity >= (it.capacity_max or 0):
+        # While the capacity is below its maximum, a higher maximum gains nothing.
         factor = 4 if it.share(stats.source_seconds) > 0.75 else 2
         gain = min(it.gain(source=stats.source_seconds / factor), it.room_below_rate)
         yield _told(

@@ -2,9 +2,9 @@
 Where the seconds of a task went: into computing, or into waiting for source, limit, Spark's input or Spark's output.
 
 Spark's thread is in one phase at any time, so the phases add up to the time of the task. The CPU time of this thread in
-a phase counts as computing, and the rest of the phase as waiting. While Spark's thread waits for parts, the loop thread
-works for the task: its samples tell for which part of this wait the loop thread computed, and for which part something
-held calls back.
+a phase counts as computing, and the rest of the phase as waiting. While Spark's thread waits for finished rows, the
+loop thread works for the task: its samples tell for how much of this wait the loop thread computed, and for how much of
+it something held calls back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Phase(enum.Enum):
-    """What Spark's thread does: take rows from Spark, wait for parts, or hand rows to Spark."""
+    """What Spark's thread does: take rows from Spark, wait for finished rows (`PARTS`), or hand rows to Spark."""
 
     INPUT = enum.auto()
     PARTS = enum.auto()
@@ -47,7 +47,7 @@ class TaskClock:
         self._held: dict[str, float] = {}
 
     def enter(self, phase: Phase) -> None:
-        """Begin *phase*, and add the time since the last call to the previous phase."""
+        """Begin *phase*; the time since the last call of `enter` counts for the previous phase."""
         now, cpu = time.perf_counter(), time.thread_time()
         self._wall[self.phase] += now - self._since
         self._cpu[self.phase] += cpu - self._cpu_since

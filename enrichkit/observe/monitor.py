@@ -51,12 +51,12 @@ def monitor(
     Return a monitor, to be used in a `with` statement: enrichments that are made inside it report to it.
 
     Args:
-        host: Name or address of this machine under which the workers reach it; the page is served there, too. None:
+        host: Name or address under which the workers reach this machine; the page is served under it, too. None:
             127.0.0.1 for a local master and on Spark Connect, otherwise the host of the driver as Spark knows it. On
-            Spark Connect with a server on another machine, name a host that its workers reach.
+            Spark Connect with a server on another machine, name a host that the workers of the server reach.
         port: Port; 0: any free one.
         rows: Number of rows of the job, if it is known: the page then shows which share is done, and when the rest will
-            be.
+            be done.
         terminal: Whether to show a table in the terminal. None: show the table if stderr is a terminal.
 
     Returns:
@@ -67,7 +67,7 @@ def monitor(
             `enrichkit[monitor]` is not installed.
 
     A worker pushes statistics once a second, and at the end of each task. A worker that does not reach the monitor goes
-    on, and says so once in its log.
+    on with its work, and logs once that the monitor cannot be reached.
 
     >>> from enrichkit import enrich, monitor
     >>> with monitor() as watched:
@@ -90,7 +90,7 @@ class Monitor:
     A monitor; `monitor()` makes one and says what the arguments are.
 
     Attributes:
-        url: Address of the page; whoever knows the address may see the page. Empty before the start.
+        url: Address of the page; whoever knows the address can see the page. Empty before the start.
         address: The address to which workers push; None before the start.
     """
 
@@ -237,7 +237,7 @@ class Monitor:
 
     def report(self, path: str | Path) -> View:
         """
-        Write the report to *path*, and return its figures. The monitor may have ended, and the job may have failed.
+        Write the report to *path*, and return its figures, even if the monitor has ended or the job has failed.
 
         Args:
             path: A file: HTML that needs no server, or, if its name ends in `.json`, the figures alone.

@@ -44,8 +44,8 @@ class Export:
     Observable counters of the totals by source, and a span for each task that has ended.
 
     A program has one export, because a meter takes the name of a counter only once. When a new monitor follows an
-    earlier one, the counters continue from their present values. A thread of its own hands the spans over, because an
-    exporter may take seconds, or raise.
+    earlier one, the counters continue from their present values. A separate thread hands the spans to OpenTelemetry,
+    because an exporter may take seconds, or raise.
 
     Args:
         meter: A meter of OpenTelemetry.

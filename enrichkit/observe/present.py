@@ -110,7 +110,7 @@ def time_shares(stats: Stats) -> list[TimeShare]:
 
 
 def totals_of(stats: Stats, failed: Stats) -> Totals:
-    """Return the counters of *stats*, and tasks and calls of *failed*, the sum of the failed attempts."""
+    """Return the counters of *stats*, and the tasks and calls of *failed*, which sums up the failed attempts."""
     return {
         "rows": stats.rows,
         "keys": stats.rows - stats.null_keys,
@@ -204,10 +204,11 @@ def _source(state: State, name: str, now: float, rows: int | None, slots: int | 
 
 def _of_now(tasks: Sequence[Task], facts: dict[str, Any], now: float) -> Stats | None:
     """
-    Return the statistics of the tasks that tell what limits the source now; None: no task runs, or none made a call.
+    Return the statistics of the tasks that tell what limits the source now.
 
     These are the tasks that have pushed in the last minute and have the current options. Tasks with other options are
-    left out: the user may have followed earlier advice and changed the options.
+    left out: the user may have followed earlier advice and changed the options. None: no task runs, or none of these
+    tasks has made a call.
     """
     if not any(task.state == "running" for task in tasks):
         return None
@@ -218,7 +219,7 @@ def _of_now(tasks: Sequence[Task], facts: dict[str, Any], now: float) -> Stats |
 
 
 def _progress(state: State, rows: int | None, now: float, source: str | None = None) -> Progress:
-    """Return the rows that have left the tasks; each of the job's *rows* leaves once for each enrichment."""
+    """Return how many rows the tasks have emitted; each of the job's *rows* is emitted once for each enrichment."""
     done, in_vain = state.emitted(source)
     plans = {task.facts["plan"] for task in state.of(source) if task.stats.rows}  # a fallback has no rows of its own
     if rows is None:
@@ -276,7 +277,7 @@ def _worth_showing(tasks: Sequence[Task]) -> list[Task]:
     """
     Return at most `TASKS_SHOWN` of *tasks*, in the same order.
 
-    Failed tasks have the first claim to a place, then running tasks, then the latest of the others.
+    Failed tasks have the first claim to a place, then running tasks, then the latest of all other tasks.
     """
     ranked = sorted(tasks, key=lambda task: (not task.failed, task.state != "running", -task.facts["began"]))
     shown = {task.facts["id"] for task in ranked[:TASKS_SHOWN]}

@@ -39,7 +39,7 @@ _OUTCOMES = {
     "over_budget": "over_budget",
 }
 _OCTAVES = range(8, 30)
-"""The octaves of `Distribution` whose lower bounds are those of the buckets: from 128 microseconds to 268 seconds."""
+"""The octaves of `Distribution` whose lower bounds become bounds of buckets: from 128 microseconds to 268 seconds."""
 _TIME = ("source", "limit", "input", "output", "cpu")
 
 

@@ -8,8 +8,8 @@ What the web server of a monitor answers; `server.py` runs it. It needs the extr
     /<view token>/report.html   the page as one file, as a download
     /push                       takes what a worker pushes; needs the push token
 
-Whoever knows the view token sees the page. The token is in the path, and the page has only relative URLs, so that both
-work behind a proxy that puts a prefix before the path, as the proxies of notebooks do.
+Whoever knows the view token sees the page. The token is in the path, and the page has only relative URLs, so that the
+page works behind a proxy that puts a prefix before the path, as the proxies of notebooks do.
 """
 
 from __future__ import annotations

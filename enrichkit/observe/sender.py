@@ -25,7 +25,7 @@ TIMEOUT = 2.0
 AGAIN, AGAIN_MAX = 1.0, 30.0
 """Back-off before a monitor that could not be reached is tried again, in seconds: at first, and at most; it doubles."""
 WAITING_MAX = 2_000
-"""Most reports that wait; beyond that, the report of an ended task replaces the report of one that still runs."""
+"""Most reports that wait; beyond that, the report of an ended task replaces the report of a running task."""
 BODY_MAX = 1 << 19
 """Bytes of a push from which on further reports wait for the next push; the monitor takes twice as many bytes."""
 NOT_TAKEN = (400, 413, 422)
@@ -35,7 +35,7 @@ NOT_TAKEN = (400, 413, 422)
 @dataclass(frozen=True, slots=True)
 class Address:
     """
-    Where workers push to; it travels in the expression.
+    The address to which workers push; it is pickled into the expression.
 
     Attributes:
         host: Name or address of the driver's machine, as the workers see it.

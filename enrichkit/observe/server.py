@@ -45,7 +45,7 @@ class MonitorServer:
     """
     The server of one monitor.
 
-    It calls the four functions on its own thread, one at a time, so they have to be quick.
+    It calls *view*, *push*, *metrics* and *report* on its own thread, one at a time, so they have to be quick.
 
     Args:
         host: Name or address under which browsers and workers reach the server.

@@ -22,9 +22,9 @@ __all__ = ["Moment", "State", "Task"]
 TASKS_MAX = 500
 """Ended tasks that are kept one by one."""
 MOMENTS_MAX = 1_200
-"""Most moments of the history; when there are more, each two neighbours become one."""
+"""Most moments of the history; when there are more, every two neighbours are merged into one."""
 LOST_AFTER = 10.0
-"""Seconds without a push after which a running task counts as lost; it pushes once a second."""
+"""Seconds without a push after which a running task, which pushes once a second, counts as lost."""
 GIVEN_UP_AFTER = 60.0
 """Seconds without a push after which a lost task counts as ended."""
 AWAY_MAX = 200
@@ -54,7 +54,7 @@ class Task:
 
     @property
     def failed(self) -> bool:
-        """Whether the attempt did not end well, so that Spark repeats its work, or has done this work elsewhere."""
+        """Whether the task did not end well, so that Spark repeats its work, or has done it in another attempt."""
         return self.state in ("failed", "lost")
 
     def ended(self, now: float) -> bool:
@@ -120,11 +120,11 @@ class State:
         began: Time at which the monitor began.
         added: Number of tasks that were added up.
         first: When the first task began; None: there was none.
-        tasks: The tasks that were not added up, by the id of the run, in the order of the first push.
+        tasks: The tasks that were not added up, by the id of the run, in the order of their first pushes.
         history: The steps of the history so far, one `Moment` each.
         away: The latest outages of all sources.
-        ended: Function that gets each task when the task ends. The thread that pushes calls it, so it must return at
-            once. None: nothing is called.
+        ended: Function that is called with each task when the task ends; None: nothing is called. `push` calls the
+            function, so it must return at once.
     """
 
     def __init__(self, now: float) -> None:
@@ -203,7 +203,7 @@ class State:
             return sum(parts, Stats())
 
     def emitted(self, source: str | None = None) -> tuple[int, int]:
-        """Return how many rows left the tasks of *source*, or of all sources, and how many left failed tasks."""
+        """Return how many rows the tasks of *source*, or of all sources, have emitted, and how many the failed ones."""
         with self._lock:
             ended, tasks = [one for name, one in self._ended.items() if source in (None, name)], self.of(source)
             every = sum(one.emitted for one in ended) + sum(task.facts["emitted"] for task in tasks)
@@ -228,7 +228,9 @@ class State:
             other.state = "lost" if other.state == "running" else "failed" if other.state == "ok" else other.state
 
     def _note_in_vain(self, task: Task) -> None:
-        """Count earlier attempts that ended well as `ok` again: *task* failed or stopped, so Spark keeps their rows."""
+        """
+        Count earlier attempts as `ok` again if they ended well: *task* failed or stopped, so Spark keeps their rows.
+        """
         for other in self._before_it(task):
             if other.repeated:
                 other.state, other.repeated = "ok", False

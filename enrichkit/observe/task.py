@@ -40,9 +40,9 @@ SAMPLE = 0.05
 PUSH = 1.0
 """Seconds between two pushes of a task that runs."""
 HOT_MAX = 64
-"""Most keys whose rows are counted; they come from the keys with the most rows of each slice."""
+"""Most keys whose rows are counted; each of them was among the keys with the most rows of a slice."""
 SAMPLE_ROWS = 1_000
-"""Rows of each slice that are counted, spread over the slice; all would take a tenth of the time of a known row."""
+"""Rows of each slice that are counted, spread over it: to count all takes a tenth of the time of a row from a cache."""
 ERROR_MAX = 2_000
 """Characters of an error that the monitor gets; a source may have said a page of text."""
 PATIENCE = 0.5
@@ -110,7 +110,7 @@ class ObservedTask:
 
     @_harmless
     def saw(self, keys: Sequence[Key], codes: pa.Int32Array) -> None:
-        """Count the rows of a slice without a key, and the rows of its most frequent keys; see `KeySlice`."""
+        """Count, in a slice, the rows whose key is null and the rows of the most frequent keys; see `KeySlice`."""
         self._null_keys += codes.null_count
         if len(keys) == len(codes) - codes.null_count:
             return  # each key has one row
@@ -242,7 +242,7 @@ class ObservedTask:
         }
 
     def _of_fallbacks(self, state: str) -> Iterator[dict[str, Any]]:
-        """Yield a report for each fallback, tier and refresh with calls, because its source counts these calls, too."""
+        """Yield a report for each fallback, tier and refresh that made calls, as they count for its source, too."""
         for number, run in enumerate(self._run.behind() if self._run is not None else ()):
             if not run.stats.calls:
                 continue
@@ -274,14 +274,18 @@ def _engine_of(run: Run) -> Engine:
 
 
 def _sampled(rows: int, wanted: int) -> npt.NDArray[np.int64]:
-    """Return *wanted* row numbers below *rows*, a random one of each equal part: rows may be sorted or in cycles."""
+    """
+    Return *wanted* row numbers below *rows*, a random one from each of *wanted* equal ranges.
+
+    The rows may be sorted or in cycles, which must not distort the sample.
+    """
     import numpy as np
 
     return np.arange(wanted) * rows // wanted + np.random.default_rng(rows).integers(0, rows // wanted, wanted)
 
 
 def _tell_log(source: str, info: TaskInfo, state: str, stats: Stats, report: dict[str, Any]) -> None:
-    """Log one line for the task; ENRICHKIT_LOG in the environment, `text` or `json`, puts it on stderr in any case."""
+    """Log a line for the task at INFO; if that is off, ENRICHKIT_LOG=text or =json sends the line to stderr."""
     form = os.environ.get("ENRICHKIT_LOG")
     if form in ("text", "json") and not _log.isEnabledFor(logging.INFO):
         _log.setLevel(logging.INFO)

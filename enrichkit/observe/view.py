@@ -46,7 +46,7 @@ class TimeShare(TypedDict):
 
 
 class Progress(TypedDict):
-    """Rows that have left the engine; `total`, `share` and `eta` are None without `monitor(rows=...)`."""
+    """Rows that the tasks have emitted; `total`, `share` and `eta` are None without `monitor(rows=...)`."""
 
     rows: int
     total: int | None
@@ -96,7 +96,7 @@ class Reason(TypedDict):
 
 
 class HeldBack(TypedDict):
-    """Seconds of the tasks in which `reason` held calls back: a name of `Stats.limits`, or `window_bytes`."""
+    """Seconds of the tasks in which `reason`, a name of `Stats.limits` or `window_bytes`, held calls back."""
 
     reason: str
     seconds: float
@@ -202,7 +202,7 @@ class WorkerView(TypedDict):
 
 
 class Saved(TypedDict):
-    """Rows that `by` has answered without a call; `spent`: what calls for them would have cost on average."""
+    """Rows that the stage `by` answered without a call; `spent`: what calls for them would have cost on average."""
 
     by: str
     rows: int

@@ -2,8 +2,8 @@
 `estimate()`: what a job will cost, from the distinct keys of its DataFrame, a sample of them, and a few calls.
 
 Spark counts the keys and their bytes, exactly unless `approximate=True`. The cost of a key is nearly a linear function
-of its bytes, so the cost of a few keys is enough to estimate the cost of all: `trial.py` fits a line to it, and applies
-the line to the sums that Spark has counted.
+of its bytes, so the cost of a few keys is enough to estimate the cost of all: `trial.py` fits a line to these costs,
+and applies the line to the sums that Spark has counted.
 """
 
 from __future__ import annotations

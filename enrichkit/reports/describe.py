@@ -38,7 +38,7 @@ class Description(Report):
         batch_size: Default of `batch_size`: keys per call.
         max_batch_size: Most keys that a call may hold.
         config: The config as text, without its secrets.
-        tiers: Calls in flight per worker process of each source that is asked before this one, by its name.
+        tiers: Calls in flight per worker process, by the name of each source that is asked before this one.
         connections: Most connections that the source accepts from all its clients; None: it does not tell, or was not
             asked.
     """

@@ -1,4 +1,4 @@
-"""`doctor()`: a small job that says what each executor lacks, before a real job fails there."""
+"""`doctor()`: a small job that says, before a real job fails, what each executor lacks."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ def estimate(
     Estimate the load of a job.
 
     At best, each key is asked for once. At worst, it is asked for once per row or, while a cache keeps its answers,
-    once per worker process: a task does not know the keys of other tasks, and with ``reuse=False`` it does not remember
-    keys that have left its window.
+    once per worker process: a task does not know the keys of other tasks, and with ``reuse=False`` it forgets the
+    keys that are no longer in its window.
 
     Args:
         keys: Number of distinct keys.

@@ -32,7 +32,7 @@ _ARGUMENTS = ("keys", "rows", "task_slots", "expressions", "latency", "returns")
 _OPTIONS = frozenset(field.name for field in fields(Options))
 SHOWN_ATTEMPTS = 8
 SHUFFLE_WORTH = 1.5
-"""The text recommends a shuffle if without it at least this many times the number of distinct keys are asked for."""
+"""The text recommends a shuffle if tasks would otherwise ask for at least this many times the distinct keys."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,17 @@ class Explanation(Report):
     Attributes:
         source: Name of the source.
         connector: Name of its connector.
-        options: The options that the user gave, with their defaults.
+        options: The options that the user gave, and the defaults of all other options.
         settings: The effective options, in the order of `Options`.
         capacity: Calls in flight per worker process.
         batch_size: Keys per call.
         task_slots: Tasks that run at the same time. None: not given, and all numbers are for one task at a time.
         expressions: Enrich expressions in the stage.
-        fallbacks: Calls in flight per worker process of each source or function that is asked when the source has no
-            answer, by its name. Fallbacks with the same name are added up.
-        tiers: Calls in flight per worker process of each source that is asked before this one, by its name.
+        fallbacks: Calls in flight per worker process, by the name of each source or function that is asked when this
+            source has no answer. Fallbacks with the same name are added up.
+        tiers: Calls in flight per worker process, by the name of each source that is asked before this one.
         tier_timeout: Most seconds that each of the *tiers* may take for a key.
-        attempts: The attempts of a key. An attempt that starts after `timeout` is listed, too, but never made.
+        attempts: The attempts of a key. An attempt that would start after `timeout` is listed, too, but never made.
         hard_limit: Seconds after which a call is cancelled.
         estimate: The estimate for the given number of keys or rows. None: neither was given.
         latency: Seconds of one call, as given to `explain`.
@@ -117,7 +117,7 @@ def explain(
     **options: Unpack[OptionsDict],
 ) -> Explanation:
     """
-    Explain `enrich` with these *options*: keys and calls in flight, the attempts that fit, the number of calls.
+    Explain `enrich` with these *options*: keys and calls in flight, attempts that start in time, number of calls.
 
     Print the result to read it. `explain` neither runs a job nor asks the source, so it needs no Spark session. If the
     source has told `describe` how many connections it accepts, and the task slots make more connections than that, a

@@ -13,8 +13,8 @@ class Model:
     """
     Tasks that look keys up in one source at the same time.
 
-    Slots work in rounds: each makes one call after the other, and a call takes *latency*. The slots, the rate or the
-    processor bound the keys per second, whichever is the slowest.
+    Slots work in rounds: each makes one call after the other, and a call takes *latency*. The number of keys per
+    second is bounded by the slots, the rate or the processor, whichever is the slowest.
 
     Attributes:
         capacity: Calls in flight per task.

@@ -49,7 +49,7 @@ exit 1
 @dataclass(frozen=True)
 class Manifest:
     """
-    The description of an archive, which is one of its files.
+    The description of an archive, stored as one of the archive's files.
 
     Attributes:
         enrichkit: Version of enrichkit.
@@ -93,7 +93,7 @@ def write(folder: Path, target: Path, manifest: Manifest, executor_python: str |
 
     Args:
         folder: Folder with the packages.
-        target: Path of the archive, which is replaced.
+        target: Path of the archive; a file that exists there is replaced.
         manifest: Manifest of the archive, still without the hashes of its files.
         executor_python: Path of the Python on the executors; None: `bin/python` looks for one on the executor.
     """

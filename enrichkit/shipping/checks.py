@@ -1,5 +1,5 @@
 """
-Checks an archive as an executor would use it, before a job is submitted with it: each fault has a message of its own.
+Checks an archive as an executor would use it, before a job is submitted with it. Each fault has its own message.
 
 An archive for this machine's Python and platform is also started: it is unpacked into a folder of its own, Python runs
 without the environment variables of this process, and every module has to come from that folder.
@@ -221,7 +221,7 @@ def _modules(site: Path) -> list[str]:
 
 
 def _outside() -> str:
-    """Return the path of the Python from which this environment was made; it lacks the packages of this environment."""
+    """Return the path of the Python that made this environment; it does not have the environment's packages."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 

@@ -64,7 +64,7 @@ def collect(names: Sequence[str], extra: Sequence[str], target: Target, site: Pa
         names: Names of connectors, such as `redis`; empty: all connectors that the driver has.
         extra: Further code: a folder of a package, a module, or a requirement that uv and pip accept, such as a project
             or `boto3`.
-        target: Python and platform for which the wheels must be.
+        target: Python and platform that the wheels must fit.
         site: An empty folder.
         bare: Whether to leave out the packages that clusters bring.
 
@@ -143,7 +143,7 @@ def _editable_folder(distribution: importlib.metadata.Distribution) -> Path | No
 
 
 def _install(wanted: Sequence[str], target: Target, site: Path) -> None:
-    """Let uv or pip install wheels for *wanted* into *site*; packages that the driver has get the driver's versions."""
+    """Let uv or pip install wheels for *wanted* into *site*, in the driver's versions if the driver has them."""
     if not wanted:
         return
     pins = site.parent / "constraints.txt"

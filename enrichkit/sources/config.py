@@ -5,7 +5,7 @@ Finds the config of a named source, in the first of these places that has the na
     2. [sources.NAME] in the TOML file that ENRICHKIT_CONFIG names, or else in ./enrichkit.toml
     3. the plugin of that name, with its defaults and its environment variables, ENRICHKIT_<NAME>_<FIELD>
 
-File and environment are read on the driver only; the config travels with the expression.
+File and environment are read on the driver only; the config travels to the workers with the expression.
 """
 
 from __future__ import annotations

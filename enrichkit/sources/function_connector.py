@@ -1,8 +1,9 @@
 """
 A function, or a plain class, as a connector: `@connector("geo", returns="city string")`.
 
-The decorator registers the name and returns the function or class unchanged. The function travels with the expressions
-that use the name: by value, unless an installed package defines it, so that workers need not have its module.
+The decorator registers the name and returns the function or class unchanged. The function travels to the workers with
+the expressions that use the name. Unless an installed package defines the function, it travels by value, so that
+workers need not have its module.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def connector(
     name: str, *, returns: Returns | None = None, batch_size: int | None = None, capacity: int | None = None
 ) -> Callable[[F], F]:
     """
-    Register *name* as the name of a source that the decorated function asks; `register` does the same for a config.
+    Register *name* as a source whose values the decorated function returns; `register` does the same for a config.
 
     An `async def` runs on the worker's event loop, any other function in a thread. A class is instantiated once per
     worker process, without arguments. Its method `fetch` is the function. Its methods `open` and `close`, if it has
@@ -45,18 +46,19 @@ def connector(
 
     Args:
         name: Name of the source for `enrich`. Decorating another function with the same name replaces the first.
-        returns: Type of one value, in all forms that `enrich` takes; None: each `enrich` must declare it.
+        returns: Type of one value, in any form that `enrich` takes; None: each `enrich` must declare the type.
         batch_size: Keys per call. None: the function takes one key and returns its value, or None when the source does
             not hold the key. A number: the function takes a list of keys, at most this many, and returns a mapping from
             keys to values, without the keys that the source does not hold. A key of several columns is a tuple.
-        capacity: Calls in flight per worker process, 1 to 10,000; None: 100 for an `async def` with one key, 8 for all
-            others.
+        capacity: Calls in flight per worker process, 1 to 10,000; None: 100 for an `async def` with one key, 8 for any
+            other function.
 
     Returns:
         A decorator, which returns its function or class unchanged.
 
     Raises:
-        ConfigError: An argument is wrong, or the function does not take a key, or a list of keys. On the driver.
+        ConfigError: On the driver, when an argument is wrong, or when the function does not take a key, or a list of
+            keys if *batch_size* is set.
 
     Warns:
         UserWarning: The function is not an `async def`.
@@ -139,8 +141,8 @@ class FunctionConnector(Connector[FunctionConfig]):
         """
         Make the pool of threads, and the instance if the user gave a class.
 
-        The class is instantiated in a thread or on the event loop, wherever its `fetch` will run, because it makes the
-        objects that `fetch` uses.
+        The class is instantiated where its `fetch` will run, in a thread or on the event loop, because its constructor
+        makes the objects that `fetch` uses.
         """
         self._caller = Caller(0 if self._is_async else self.capacity)
         if _is_class(self.config.function):
@@ -165,7 +167,7 @@ class FunctionConnector(Connector[FunctionConfig]):
         if self._caller is not None:
             self._caller.close()
         if hasattr(instance, "close"):
-            last_caller = Caller(0 if self._is_async else 1)  # a new thread, because calls may hang in all the others
+            last_caller = Caller(0 if self._is_async else 1)  # a new thread, because calls may hang in all old threads
             try:
                 await last_caller.call(instance.close)
             finally:

@@ -1,5 +1,5 @@
 """
-A function of the key as a fallback: the connector behind a function in `on_timeout`, `on_error` or `on_missing`.
+A function of the key as a fallback: the connector that calls a function in `on_timeout`, `on_error` or `on_missing`.
 
 As a connector the function has a capacity and a timeout like any other source. A function that never returns, or that
 blocks its thread, delays only the rows that need it.
@@ -44,7 +44,7 @@ class Caller:
     Calls functions, which may block, in a pool of threads; with 0 threads, on the event loop, for an `async def`.
 
     A thread cannot be ended from outside. A call that never returns keeps its thread. Later keys wait for the other
-    threads, and time out when there are no others.
+    threads, and time out when such calls keep all threads.
 
     Args:
         threads: Number of threads.

@@ -34,10 +34,10 @@ def tiers(
     *sources: str | ConnectorConfig, write_back: bool = False, ttl: float | None = None, timeout: float = 0.5
 ) -> Tiers:
     """
-    Return several sources as one: each key is looked up in the first of them, and in the next one if it is not there.
+    Return several sources as one: each key is looked up in one source after the other, until a source holds it.
 
-    If a source before the last one fails, is away or takes too long, its keys go on to the next source, and no row
-    fails because of it. All options refer to the last source.
+    If a source before the last one fails, is unavailable or takes too long, its keys go on to the next source, and no
+    row fails because of that. All options of the lookup, such as `capacity`, refer to the last source.
 
     Args:
         sources: Two or more names of sources or their configs, for example a Redis before a service.

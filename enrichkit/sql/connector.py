@@ -31,7 +31,7 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
         write_timeout: Seconds that `store_many` may take; the engine waits longer than that.
     """
 
-    neighbours = True  # the index of a table is a B-tree
+    neighbours = True  # the index of a table is a B-tree, which finds neighbouring keys at a lower cost together
     open_timeout: ClassVar[float] = 10.0
     page_timeout: ClassVar[float] = 30.0
     write_capacity: ClassVar[int] = 2
@@ -95,8 +95,8 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
 
     async def describe(self) -> str | None:
         """
-        Return the DDL of one value: the config's `returns`, or the type of the only value column or a struct of
-        several.
+        Return the DDL of one value: the config's `returns` or, without it, the type of the only value column, or a
+        struct of several value columns.
         """
         returns: str | None = self.config.returns
         return returns or str(self.opened()[1].ddl)

@@ -21,7 +21,7 @@ _log = logging.getLogger("enrichkit")
 
 class Meter:
     """
-    A counter of the bytes that the server sends on one connection; it ends the connection when they are too many.
+    A counter of the bytes that the server sends on one connection; it ends the connection after too many bytes.
 
     Attributes:
         exceeded: Whether the connection was ended because the server sent too many bytes.

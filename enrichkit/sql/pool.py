@@ -94,7 +94,7 @@ class Pool(Generic[SessionT]):
             return await use(session, self.left(ends))
 
     def survives(self, session: SessionT, error: BaseException) -> bool:
-        """Return whether *session* can be lent again after *error*: no reply is left for the next call to read."""
+        """Return whether *session* can be lent again after *error*, with no reply left for the next call to read."""
         return False
 
     def translate(self, error: Exception) -> ConnectorError:

@@ -169,7 +169,7 @@ def no_table(config: SqlConfig, name: str, where: str, names: Sequence[str], hin
         config: Config of the source.
         name: Name of the missing table.
         where: Place where the table was looked for, for example `the schema 'public'`.
-        names: Names of the tables and views that exist there.
+        names: Names of the tables and views that exist in that place.
         hint: A sentence with advice; if it is empty, the message suggests the name in *names* that is most similar to
             *name*.
     """

@@ -2,8 +2,8 @@
 Helpers with which plugins write values to a table: they split a value into columns, and check that the table returns
 what was written.
 
-A tier must give the same values as the source behind it. So a plugin reads back the rows that it has written, in the
-same transaction and with the statement that looks keys up, and commits only if nothing differs.
+A tier must give the same values as the later source that they come from. So a plugin reads back the rows that it has
+written, in the same transaction and with the statement that looks keys up, and commits only if nothing differs.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class Bench:
             return None
 
     def fetch_until_recovered(self, keys: Sequence[Key]) -> dict[Key, Any]:
-        """Repeat a call of *keys* until it has no transient error, and return its answers."""
+        """Repeat a call for *keys* until it has no transient error, and return its answers."""
 
         def fetch() -> dict[Key, Any]:
             answers = dict(self.fetch(keys))
@@ -273,7 +273,7 @@ def decoded(answer: Any, like: Any, encoding: str) -> Any:
         return {name: decoded(part, likes.get(name), encoding) for name, part in answer.items()}
     if encoding == "json":
         value = json.loads(answer)
-        # With the declared type string the value is the text of the document, whatever the document is.
+        # If the declared type is string, the value is the text of the document, whatever the document is.
         return bytes(answer).decode() if isinstance(like, str) and not isinstance(value, str) else _typed(value, like)
     return _typed(answer.decode() if isinstance(answer, bytes) and not isinstance(like, bytes) else answer, like)
 

@@ -87,7 +87,7 @@ class _Slices:
     The fault that passes bytes on in small pieces.
 
     Attributes:
-        size: Most bytes of a piece.
+        size: The most bytes that a piece may have.
         pause: Seconds between two pieces of a chunk.
         direction: The direction whose chunks are sliced.
     """
@@ -146,8 +146,8 @@ class FaultProxy:
         """
         Number of connections opened and of chunks received from clients, including chunks that are held back.
 
-        Connections count, because in some protocols (MySQL's, SMTP) a client that has connected waits for the server's
-        greeting before it sends anything.
+        Connections are counted too, because in some protocols (MySQL's, SMTP) a client that has connected waits for the
+        server's greeting before it sends anything.
         """
         return self.opened + self._chunks["to server"]
 
@@ -203,7 +203,7 @@ class FaultProxy:
         Pass each chunk on in pieces of at most *size* bytes, so that the receiver reads a reply in many parts.
 
         Args:
-            size: Most bytes of a piece, at least 1.
+            size: The most bytes that a piece may have, at least 1.
             pause: Seconds between two pieces of a chunk.
             direction: The direction that is sliced.
         """
@@ -213,7 +213,9 @@ class FaultProxy:
 
     def inject(self, data: bytes, *, quiet: float = 0.01) -> int:
         """
-        Send *data* to the clients of all idle connections, as if the server had sent it. Return their number.
+        Send *data* to the clients of all idle connections, as if the server had sent it.
+
+        Return the number of these connections.
 
         Args:
             data: Bytes that no request has asked for, for example a copy of an earlier reply.
@@ -234,7 +236,7 @@ class FaultProxy:
         Exchange the replies of two connections, *times* times.
 
         The first chunk of the next reply is held back until a reply begins on another connection; then each client gets
-        the chunk that was meant for the other. `heal` passes a chunk that is held back on to its own client.
+        the chunk that was meant for the other client. If a chunk is held back, `heal` sends it to its own client.
         """
         self._call(lambda: setattr(self, "_swaps", times))
 
@@ -293,7 +295,7 @@ class FaultProxy:
         return self._held is not None and self._held[0] is end
 
     def _swap(self, end: _End, data: bytes, delay: float) -> None:
-        """Exchange *data*, which *end* has read, with the chunk that is held back; without one, hold *data* back."""
+        """Exchange *data*, which *end* has read, with the chunk that is held back; if none is, hold *data* back."""
         other, held = self._held or (end, b"")
         if other is end or other.link not in self._links:
             self._held = end, held + data if other is end else data
@@ -426,7 +428,7 @@ class _Link:
         self.client.pump()
 
     def inject(self, data: bytes, quiet: float) -> bool:
-        """Send *data* to the client if the connection has been idle for *quiet* seconds; return whether it was."""
+        """Send *data* to the client if the connection has been idle for *quiet* seconds; return whether it was sent."""
         client = self.client._transport
         waits = self.client._buffer or self.server._buffer
         if client is None or self.server.ended or waits or self.proxy._loop.time() < self.last_read + quiet:
@@ -444,7 +446,7 @@ class _Link:
 
 
 class _End(asyncio.Protocol):
-    """One of the two sockets of a link. It buffers the bytes that it has read until the peer may write them."""
+    """One of the two sockets of a link. Bytes that it has read stay in its buffer until the peer may write them."""
 
     def __init__(self, link: _Link, direction: Direction) -> None:
         self.link = link
@@ -548,7 +550,7 @@ class _End(asyncio.Protocol):
         else:
             data = data[: cut.after - self.passed]
         self.passed += len(data)
-        proxy._passed(self.direction, len(data))  # counted before the write: a test that has the bytes reads the count
+        proxy._passed(self.direction, len(data))  # counted first: a test may read the count right after the write
         peer.write(data)
         if cut is None:
             return False

@@ -43,7 +43,8 @@ class Step:
         held: Whether the call waits for `release`.
         never: Whether the call ends only when it is cancelled.
         stubborn: Number of cancellations that the call ignores.
-        block: Seconds for which the call blocks the event loop, or an event for which it blocks the loop's thread.
+        block: Seconds for which the call blocks the event loop, or an event; the call then blocks the loop
+            until the event is set.
     """
 
     after: float = 0.0

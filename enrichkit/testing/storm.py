@@ -34,9 +34,9 @@ __all__ = ["FAULTS", "storm"]
 
 FAULTS = ("late", "cut", "ended", "frozen", "gone", "lost", "sliced", "stray", "swapped")
 """
-The faults: replies are late; all connections are reset; connections end in the middle of a reply or a request; nothing
-passes; nothing listens; bytes are lost for ever; replies come in small pieces; a reply comes that nobody asked for; two
-connections get each other's replies.
+The faults, in this order: replies are late; all connections are reset; connections end in the middle of a reply or a
+request; nothing passes; nothing listens; bytes are lost for ever; replies come in small pieces; a reply comes that
+nobody asked for; two connections get each other's replies.
 """
 
 
@@ -52,7 +52,7 @@ def storm(
         seed: Seed of the order, the sizes and the durations of the faults.
         faults: Names of the faults that are played, out of `FAULTS`.
         calm: Mean seconds between the end of a fault and the next one.
-        longest: Most seconds of one fault.
+        longest: The most seconds that one fault lasts.
 
     Yields:
         How often each fault was played so far.

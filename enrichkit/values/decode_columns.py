@@ -43,7 +43,7 @@ _BYTES = frozenset((bytes, type(None)))
 
 class Column:
     """
-    The values of one call as an Arrow array. A slice of it is a copy, so that it does not keep the other values alive.
+    The values of one call as an Arrow array. A slice of it is a copy, which does not keep the other values alive.
     """
 
     __slots__ = ("_array", "nbytes")
@@ -64,9 +64,9 @@ def column_reader(
     """
     Return the function that makes a column of the answers of one call.
 
-    The function takes the answers and the keys of the call. It returns a column of the values in the order of the keys,
-    in which a miss is null, and the indices of the misses. It raises an exception of any type when an answer is not
-    clearly right.
+    The function takes the answers and the keys of the call. It returns two things: a column of the values in the order
+    of the keys, with a null for each miss; and the indices of the misses. It raises an exception of any type when an
+    answer is not clearly right.
 
     Args:
         data_type: A type that `enrichkit.values.types.arrow_type_of` returns.
@@ -102,8 +102,8 @@ def column_reader(
         misses = pc.indices_nonzero(indices.is_null()).to_pylist() if indices.null_count else []
         return Column(column.take(indices)), misses
 
-    # The first call of `pa.array` imports pandas, which takes a second. It is made here, so that the event loop does
-    # not wait for the import later.
+    # The first call of `pa.array` imports pandas, which takes a second. That call is made here, so that the event
+    # loop does not wait for the import later.
     pa.array([None], data_type)
     return read_answers
 
@@ -153,7 +153,7 @@ def _object_reader(data_type: Any, encoding: Encoding) -> _Read:
     decode_objects = decoder(data_type, encoding)
 
     def read(values: Sequence[Any]) -> Any:
-        if Failure in set(map(type, values)):  # a declared struct would accept a Failure, a dataclass
+        if Failure in set(map(type, values)):  # a Failure is a dataclass, so a declared struct would accept it
             raise TypeError
         objects, errors = decode_objects(values)
         if errors:
@@ -215,7 +215,7 @@ def _struct_array(objects: list[Any], data_type: Any) -> Any:
 
 
 class _Blank:
-    """A stand-in for a null struct: an object with attributes f0, f1, ..., *fields* in number, that are all None."""
+    """A stand-in for a null struct: an object with *fields* attributes f0, f1, ..., which are all None."""
 
     def __init__(self, fields: int) -> None:
         self.__dict__.update((f"f{n}", None) for n in range(fields))

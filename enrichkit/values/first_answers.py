@@ -29,7 +29,7 @@ Place: TypeAlias = "tuple[str, ...]"
 """The path of a field in an answer: the names of the enclosing fields from the top down, and its own name."""
 
 _seen: dict[str, set[Place]] = {}
-"""By enrichment, the fields that an answer in this process has had; later tasks do not check these fields again."""
+"""By enrichment, the fields that some answer in this process had; later tasks do not check these fields again."""
 
 
 class FirstAnswers:
@@ -66,7 +66,8 @@ class FirstAnswers:
 
     def see(self, answers: Mapping[Any, Any]) -> ConfigError | None:
         """
-        Inspect the *answers* of one call; return an error if they show that a declared field or the path is wrong.
+        Inspect the *answers* of one call; return an error if they show that a declared field or the config's path is
+        wrong.
         """
         if isinstance(answers, Answers) and isinstance(answers.columns, Mapping):
             self.done = True  # the connector asked the source for each field by its name
@@ -80,7 +81,7 @@ class FirstAnswers:
 
     def verdict(self, which: str = "") -> ConfigError | None:
         """
-        Return an error if the answers so far show that a declared field or the path is wrong, otherwise None.
+        Return an error if the answers so far show that a declared field or the config's path is wrong, otherwise None.
 
         Args:
             which: Words for the inspected answers, for the message. If empty, the message speaks of all answers of the

@@ -1,5 +1,6 @@
 """
-The rules of the plain types, for one value at a time; `rules.py` has the table, and the rules of nested types.
+The rules of the plain types, for one value at a time. `rules.py` has the table of the values that each type takes, and
+the rules of nested types.
 
 The module is longer than others because there are fifteen types, with a few lines for each.
 """
@@ -142,7 +143,7 @@ def describe_non_unicode(error: UnicodeEncodeError) -> str:
 
 
 def unsupported_type_error(data_type: pa.DataType, where: str = "") -> ConfigError:
-    """Return the error for a type that a worker does not build; *where* follows its name in the message."""
+    """Return the error for a type that a worker does not build; *where* follows the type's name in the message."""
     return ConfigError(
         f"A worker does not build the type {spark_name(data_type)}{where}; allowed are {SUPPORTED}. "
         "Declare another type with returns=."
@@ -419,7 +420,7 @@ def _without_finer(text: str, match: re.Match[str]) -> str:
     """
     Return *text* without the digits beyond microseconds, which must be zeros.
 
-    Python itself would drop any such digits silently.
+    Python itself would drop these digits silently, zeros or not.
     """
     if not match[1]:
         return text
@@ -458,8 +459,8 @@ def _wall_clock(value: Any) -> dt.datetime:
 
 
 def _datetime_text(text: str) -> dt.datetime:
-    # msgspec reads an RFC 3339 timestamp in UTC in a quarter of the time that the code below takes. It rounds a
-    # fraction of more than six digits, but a text of at most 27 characters has no such fraction.
+    # msgspec reads an RFC 3339 timestamp in UTC in a quarter of the time that the code below takes. msgspec rounds
+    # a fraction of more than six digits, but a text of at most 27 characters has no such fraction.
     if text.endswith("Z") and len(text) <= 27:
         try:
             return msgspec.convert(text, dt.datetime)

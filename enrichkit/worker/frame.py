@@ -1,7 +1,7 @@
 """
 The worker's half of `enrich_frame`: record batches in, record batches out.
 
-An ordered run yields whole slices, and the rows of a slice leave at once. An unordered run yields the rows of each call
+An ordered run yields whole slices, whose rows go to Spark at once. An unordered run yields the rows of each call
 separately. These rows are gathered until they fill a batch, until the oldest of them has waited for `LINGER`, or until
 the next input batch is pulled, because that may take long. The columns of the input pass through unchanged, whatever
 their types.
@@ -68,7 +68,7 @@ def _ordered(
             yield None
             continue
         # A call that outlives its timed-out rows keeps their outcomes in memory. Without the tag, the outcomes do not
-        # keep the input batch, too.
+        # keep the input batch in memory, too.
         tag, part.outcomes.tag = part.outcomes.tag, None
         yield from _output(task, plan, tag.batch, part.outcomes, tag.codes)
         del part, tag  # the part may hold many values, and the next part may take long to come
@@ -97,7 +97,7 @@ class _ReadyRows:
     The rows of an unordered run that have outcomes and wait for other rows of their batch.
 
     Attributes:
-        leave_at: Time by `time.monotonic()` at which the rows leave at the latest; None when there are no rows.
+        leave_at: Time by `time.monotonic()` at which the rows are yielded at the latest; None when there are no rows.
     """
 
     def __init__(self, task: FrameTask, plan: Plan) -> None:
@@ -111,9 +111,9 @@ class _ReadyRows:
         self.leave_at: float | None = None
 
     def add(self, part: Part) -> None:
-        """Add the rows of *part*; a barrier has no rows."""
+        """Add the rows of *part*, which has none if it stands for a barrier."""
         if part.rows:
-            # The rows with a null key come as a part without keys. Their index is the number of keys, which no key has.
+            # The rows with a null key come as a part without keys. Their index is the number of keys: no key has it.
             self._indices.setdefault(part.outcomes, []).extend(part.indices or (len(part.outcomes.keys),))
             self._rows += part.rows
             self._bytes += part.bytes + part.rows * part.outcomes.tag.row_bytes

@@ -25,8 +25,8 @@ class Slice:
     A slice of the rows of one input batch: the tag of the slice's outcomes.
 
     Attributes:
-        batch: The rows that have not left, and also rows that have left, as long as these are at most half of the
-            batch.
+        batch: The rows that `take` has not returned, and also rows that it has returned, as long as these are at most
+            half of the batch.
         codes: For each row the index of its key; null where the key is null.
         counts: Number of rows of each key; for unordered runs only, None before `sort`.
         row_bytes: Estimated bytes of one row; for unordered runs only.
@@ -44,10 +44,10 @@ class Slice:
         counted = pc.value_counts(self.codes.drop_null())
         counts = dict(zip(*(counted.field(n).to_pylist() for n in range(2)), strict=True))
         self.counts = [counts[key] for key in range(key_count)]
-        # Row numbers in the order of their keys, rows with a null key last; -1 for a row that has left.
+        # Row numbers in the order of their keys, rows with a null key last; -1 for a row that `take` has returned.
         self._order: list[int] = pc.array_sort_indices(self.codes).to_pylist()
         self._ends = [*accumulate(self.counts), len(self._order)]  # where the rows of each key end in _order
-        self._left = 0  # rows of self.batch that have left
+        self._left = 0  # number of rows of self.batch that `take` has returned
         self.row_bytes = self.batch.nbytes // self.batch.num_rows
 
     def take(self, indices: Sequence[int]) -> tuple[pa.RecordBatch, list[int]]:
@@ -71,7 +71,7 @@ class Slice:
 
     def _shrink(self) -> None:
         """
-        Copy the rows that have not left.
+        Copy the rows that `take` has not returned.
 
         A slow row, or a call that outlives its rows, would otherwise keep the whole input batch in memory.
         """

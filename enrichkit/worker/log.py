@@ -1,4 +1,4 @@
-"""What a worker logs for the program that started Spark, where both are on one machine: `enrichkit.local.spark`."""
+"""What a worker logs for the program that started Spark, where both are on one machine (`enrichkit.local.spark`)."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def keys_of(columns: Sequence[pd.Series]) -> list[pa.Array[Any]]:
 
     Raises:
         ConfigError: A map column is no key.
-        TaskFailedError: On a worker: a timestamp lies outside the years 1 to 9999, which Python can hold.
+        TaskFailedError: On a worker: a timestamp lies outside the years 1 to 9999, the only ones that Python can hold.
     """
     third = len(columns) // 3
     parts = (columns[:third], columns[third : 2 * third], columns[2 * third :])

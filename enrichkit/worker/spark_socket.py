@@ -20,8 +20,8 @@ from typing import Any
 
 __all__ = ["SparkSocket", "spark_socket"]
 
-# POLLRDHUP, which only Linux has, reports a peer that has closed its side. Elsewhere, POLLHUP and POLLERR, which are
-# always reported, come when the peer has closed the whole socket.
+# POLLRDHUP, which only Linux has, reports a peer that has closed its side. On other systems, POLLHUP and POLLERR, which
+# are always reported, come when the peer has closed the whole socket.
 CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
@@ -29,11 +29,11 @@ GRACE = 0.2
 """Seconds in which the JVM closes the socket of a task of which it wants only the first rows."""
 GRACE_4_0, GRACE_MAX = 1.0, 10.0
 """
-The same for PySpark 4.0, after the first rows and again after each further input, and the most in all.
+The same for PySpark 4.0: seconds after the first rows and again after each further input, and the most seconds in all.
 
-There one thread of the JVM writes the input and reads the rows. It reads no row before it has filled the socket with
+In 4.0, one thread of the JVM writes the input and reads the rows. It reads no row before it has filled the socket with
 input, and it measures the size of a batch after each row, so that a batch takes 0.1 to 0.6 s, depending on the machine.
-Newer versions do not measure, and older ones read on a thread of its own.
+Newer versions do not measure, and older ones read the rows on a separate thread.
 """
 
 _took_all: set[str] = set()
@@ -82,7 +82,7 @@ class SparkSocket:
         _took_all.add(self._enrichment)
 
     def goes_by(self, first_left: float) -> float:
-        """Return when a JVM that wants only the rows which left at *first_left* has closed the socket."""
+        """Return the time by which a JVM that wants only the rows sent at *first_left* has closed the socket."""
         if not self._writes_first:
             return first_left + GRACE
         [unread] = struct.unpack("i", fcntl.ioctl(self._stream.fileno(), termios.FIONREAD, bytes(4)))

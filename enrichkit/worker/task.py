@@ -1,4 +1,4 @@
-"""One task, from its start to the parts that it yields: keys of slices, bridge, run, fallbacks and engine."""
+"""One task, from its start to the enriched rows that it yields: keys of slices, bridge, run, fallbacks and engine."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ __all__ = ["KeySlice", "begin", "key_slices", "keys_of"]
 RunT = TypeVar("RunT", bound=Run)
 
 _row_bytes: dict[str, BytesEach] = {}
-"""For each enrichment, how many bytes the values of a row take, as the tasks of this process have measured."""
+"""For each enrichment, how many bytes the values of a row take, as measured by the tasks of this process."""
 
 
 def begin(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool = True) -> Bridge:
     """
-    Begin a task, and return its bridge, which turns slices of rows into parts with outcomes.
+    Begin a task, and return its bridge, which takes slices of rows and yields their rows with outcomes.
 
     Args:
         plan: The enrichment.
         key_columns: Key columns of the first batch; all batches of the task have keys of the same types.
-        ordered: Whether slices leave in the order in which they come.
+        ordered: Whether slices are returned in the order in which they come.
     """
     return _bridge(plan, key_columns, ordered=ordered)
 
@@ -199,7 +199,7 @@ def _run_maker(
 
     def make_run(emit: Callable[[Any], None]) -> Run:
         engine = loop.engine(plan.engine_key + secrets, lambda: _engine(plan))
-        with ExitStack() as cleanup:  # if making a part raises, it closes the parts that were made before
+        with ExitStack() as cleanup:  # if a step raises, this closes what the steps before it have made
             fallbacks = []
             for make_fallback in make_fallbacks:
                 fallbacks.append(make_fallback())
@@ -290,7 +290,7 @@ def _table_maker(
     preload, kinds = plan.options.loads, kinds_of(key_columns)
     if preload is None or kinds is None:  # a column of nulls from pandas: the type of the keys is not known yet
         return None
-    # As with the caches, keys of different types may be equal to Python but are different keys to the source.
+    # As with the caches, keys of different types can be equal in Python, but they are different keys to the source.
     key = f"{plan.cache_key}{secrets} {kinds}"
     python_kinds = python_kinds_of(key_columns)
     limit = 2 * (plan.options.longest_wait or 0.0) + HARD_LIMIT_EXTRA
@@ -378,7 +378,7 @@ def _engine(plan: Plan | SidePlan) -> Engine:
 
 def _call_run(content_key: str, run: str, task: TaskInfo) -> str:
     """
-    Return the fingerprint of a source and the run, which is the same in each replay; empty if no connector needs it.
+    Return the fingerprint of a source and the run. It is the same in each replay, and empty if no connector needs it.
     """
     if not (content_key and run):
         return ""
@@ -391,7 +391,7 @@ def _secrets_digest(plan: Plan | SidePlan) -> str:
     Return a digest of the resolved secrets, so that users whose secrets differ share no engine and no cache.
 
     A secret that expires counts by its reference only: a new token does not mean another user, and all tasks of the
-    process use the same one.
+    process use the same token.
     """
     digest = hashlib.sha256()
     for secret in secrets_of(plan.config):

@@ -15,7 +15,7 @@ __all__ = ["AcmeConfig", "AcmeConnector"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcmeConfig(ConnectorConfig):  # users create it, and Spark sends it to the workers: plain values with a hash
+class AcmeConfig(ConnectorConfig):  # users create it, and Spark sends it to the workers: use plain, hashable values
     path: str
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class AcmeConnector(Connector[AcmeConfig]):  # the workers create it
         # With call.many, a user wants all matches of a key, as a list.
         return {key: [value] for key, value in values.items()} if call.many else values
 
-    async def close(self) -> None:  # called when the worker has been idle for a while, perhaps twice
+    async def close(self) -> None:  # called, perhaps twice, when the worker has been idle for a while
         self._values = {}
 
 

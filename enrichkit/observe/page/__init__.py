@@ -2,7 +2,7 @@
 The page of a monitor: hand-written HTML, CSS and JavaScript without a build step, and the same page as one file.
 
 The page gets a `View` (`../view.py`), from the server or from an element in the file, and shows it. Names, error
-messages and all else that the page shows may be untrusted data, so it is inserted as text, never as HTML.
+messages and all else that the page shows may be untrusted data, so all of it is inserted as text, never as HTML.
 """
 
 from __future__ import annotations

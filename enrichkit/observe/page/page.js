@@ -57,7 +57,7 @@ function money(value) {
   return known(value) ? Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 8 }) : NONE;
 }
 
-/** Names and amounts of what the calls of a source have cost; none where it reports nothing of the kind. */
+/** Names and amounts of what the calls of a source have cost; none if the source reports no costs. */
 function costs(spending) {
   if (!spending) return [];
   const { spent, per_second: perSecond, unknown, saved } = spending;
@@ -438,7 +438,7 @@ function roundUp(value) {
   return [1, 1.2, 1.6, 2, 3, 4, 5, 6, 8, 10].map((step) => step * power).find((step) => step >= value * 0.9999) ?? value;
 }
 
-/** Join points until there are at most *limit*: the largest value of a `peak` series, else the mean. */
+/** Join points until there are at most *limit*; a joined point has the mean, in a `peak` series the largest value. */
 function thin(points, limit, series) {
   if (points.length <= limit) return points;
   const size = Math.ceil(points.length / limit);
@@ -1028,7 +1028,7 @@ function show(view) {
 /* ---- connection ---- */
 
 const SILENCE = 4000; // milliseconds without a message after which a proxy is taken to hold the stream back
-const LOST = 10000; // milliseconds without an answer after which this is said
+const LOST = 10000; // milliseconds without an answer after which the page says so
 const WAIT_MAX = 10000; // milliseconds between two attempts to connect, at most
 const AGAIN = 60000; // milliseconds until the stream is tried again while polling works
 

@@ -41,8 +41,8 @@ class ConnectorContract(
     Tests of everything that the engine expects of a connector. A connector that passes gives each row its own value.
 
     A plugin's test class inherits this class and defines three fixtures, a fourth one if its source is a server, and a
-    fifth one, `unreadable`, if it can hold a value that cannot be read. The docstring of each fixture says what the
-    fixture must return:
+    fifth one, `unreadable`, if the source can hold a value that cannot be read. The docstring of each fixture says what
+    the fixture must return:
 
     ```python
     class TestAcmeContract(ConnectorContract):
@@ -70,7 +70,7 @@ class ConnectorContract(
             return ["bytes"]
     ```
 
-    `pyproject.toml` has `addopts = "-p enrichkit.testing.fixtures"` under `[tool.pytest.ini_options]`, which provides
+    `pyproject.toml` needs `addopts = "-p enrichkit.testing.fixtures"` under `[tool.pytest.ini_options]`, which provides
     Spark. No pytest plugin for asyncio is needed. The docstring of each check says what to look at in the connector
     when the check fails. The checks of an optional method, such as `store_many`, detect whether the connector has the
     method.

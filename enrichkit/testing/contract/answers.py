@@ -23,7 +23,7 @@ __all__ = ["AnswerChecks"]
 
 
 class AnswerChecks(Fixtures):
-    """A value lands on its row by its key, so a wrong key, or a value under another key, is a wrong row."""
+    """The engine assigns values to rows by key, so a wrong key, or a value under another key, makes a wrong row."""
 
     def test_a_known_key_has_its_value(self, source: Source) -> None:
         """Look at `fetch_many` with one key: it must return the value that the source holds, under this key."""
@@ -174,7 +174,7 @@ class AnswerChecks(Fixtures):
         self._assert_right_or_refused(source, keys)
 
     def test_a_key_that_comes_twice_is_answered_or_refused(self, source: Source) -> None:
-        """Look for answers that are assigned by position: the engine never repeats a key, other callers may."""
+        """Look for answers that are assigned by position: the engine never repeats a key, but other callers may."""
         for key in source.keys:
             self._assert_right_or_refused(source, [key, source.keys[0], key])
 

@@ -53,7 +53,7 @@ class Fixtures:
 
     @pytest.fixture
     def missing_key(self) -> Key:
-        """A key of the right type that the source does not hold. The source holds no key that begins with it either."""
+        """A key of the right type that the source does not hold. Nor does it hold keys that begin with this key."""
         raise NotImplementedError(
             f"{type(self).__name__} must have a fixture `missing_key`: a key that the source does not hold."
         )

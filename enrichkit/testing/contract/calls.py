@@ -63,7 +63,7 @@ class CallChecks(Fixtures):
 
     @cancels
     def test_after_a_cancelled_call_the_next_one_gets_its_own_answers(self, source: Source) -> None:
-        """Look at the state that a call leaves when it is cancelled at one of its awaits: an unread answer, a lock."""
+        """Look at what a call leaves behind when it is cancelled at one of its awaits: an unread answer, a lock."""
 
         async def cancel_after(turns: int) -> None:
             key, other = source.keys[turns % len(source.keys)], source.keys[(turns + 1) % len(source.keys)]
@@ -143,7 +143,7 @@ class CallChecks(Fixtures):
 
     @needs_network
     def test_a_cancelled_call_ends_as_cancelled(self, network: Network) -> None:
-        """Look for `except BaseException` and `except CancelledError` without `raise`: they keep the call's slot."""
+        """Look for `except BaseException` and `except CancelledError` without `raise`: the call then keeps its slot."""
         network.open()
         network.look_up(network.keys)
         with network.frozen():
@@ -190,7 +190,7 @@ class CallChecks(Fixtures):
 
     @needs_network
     def test_a_call_out_of_time_is_transient(self, network: Network) -> None:
-        """Look at the client package's exception for its own time limit; a call may also run until it is cancelled."""
+        """Look at the client package's exception for its own time limit; a call need not end before it is cancelled."""
         network.open()
         network.look_up(network.keys)
         with network.frozen():

@@ -22,7 +22,7 @@ __all__ = ["ConfigChecks", "own_fields"]
 
 
 class ConfigChecks(Fixtures):
-    """A config is pickled, compared and hashed, so it must be a plain value with messages that help."""
+    """A config is pickled, compared and hashed, so it must be a plain value. Its error messages must help."""
 
     def test_known_and_missing_key_are_as_the_kit_needs_them(self, known: dict[Key, Any], missing_key: Key) -> None:
         """Look at your fixtures: with too few keys, or only simple ones, the other checks prove nothing."""

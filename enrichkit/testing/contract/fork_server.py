@@ -92,7 +92,7 @@ class ForkServer:
         data = pickle.dumps((job, dict(os.environ), os.getcwd()))
         ours, theirs = multiprocessing.Pipe()
         with ours, tempfile.TemporaryFile() as output:
-            with theirs:  # pyarrow imports pandas, if it is installed, with the first column that it makes of objects
+            with theirs:  # pyarrow imports an installed pandas when it makes its first column of objects
                 socket.send_fds(
                     self._socket, ["\n".join(("pandas", *modules)).encode()], [theirs.fileno(), output.fileno()]
                 )

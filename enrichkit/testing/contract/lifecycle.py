@@ -85,8 +85,7 @@ class LifecycleChecks(Fixtures):
 
     def test_a_forked_process_makes_its_own(self, source: Source) -> None:
         """
-        Look for connections, threads and caches of the module: Spark forks its workers, and parent and child both go
-        on.
+        Look for connections, threads and caches of the module: Spark forks its workers, and both processes go on.
 
         If the client package cannot be used in both processes, the connector must raise a `FatalError` in the child.
         The child must not hang.
@@ -186,7 +185,7 @@ class LifecycleChecks(Fixtures):
 
     @needs_network
     def test_close_waits_for_no_server(self, network: Network) -> None:
-        """Look at what `close` waits for: a server that no longer answers replies to no goodbye, and ends no call."""
+        """Look at what `close` waits for: a server that has fallen silent confirms no goodbye, and ends no call."""
         network.open()
         network.look_up(network.keys[:1])
         with network.frozen():
@@ -222,7 +221,7 @@ def failure_in_a_fork(function: Callable[[], str], seconds: float) -> str | None
     """
     Return what *function* returns in a forked child process, or how it failed there, as the end of a sentence.
 
-    None means that it returned an empty text within *seconds*.
+    None means that *function* returned an empty text within *seconds*.
     """
     ours, theirs = os.pipe()
     pid = fork()

@@ -1,8 +1,8 @@
 """
 The parts of a check's message that show what the connector did.
 
-A message says what the connector must do, what it did, and where to look in its code. Values are shown in full up to a
-limit, because a group has up to some thousand keys, and one of the hostile keys has 5,000 characters.
+A message says what the connector must do, what it did, and where to look in its code. Long values are cut,
+because a group has up to some thousand keys, and one of the hostile keys has 5,000 characters.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["raised", "short", "told"]
 
-_CHARACTERS = 300  # most characters of a value that a message shows
-_MISTAKES = 3  # most mistakes of one call that a message names
+_CHARACTERS = 300  # the most characters of a value that a message shows
+_MISTAKES = 3  # the most mistakes of one call that a message names
 
 
 def short(value: Any, most: int = _CHARACTERS) -> str:

@@ -158,7 +158,7 @@ class Network(Source):
             self.proxy.thaw()
 
     def start_all(self, *groups: Sequence[Key], timeout: float) -> list[Any]:
-        """Begin a call for each of *groups* on a frozen proxy; return their tasks once the proxy has heard from one."""
+        """Begin a call for each of *groups* on a frozen proxy; return the calls' tasks once the proxy has heard one."""
         before = self.proxy.heard
         tasks = [self.start(keys, timeout=timeout) for keys in groups]
         assert wait_until(lambda: self.proxy.heard > before, self.patience), (

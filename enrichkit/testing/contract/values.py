@@ -154,7 +154,7 @@ class ValueChecks(Fixtures):
         )
 
     def _assert_not_implemented(self, name: str, call: Callable[[], Any]) -> None:
-        """Assert that *call*, of the method *name* that the connector's class does not have, is refused."""
+        """Assert that *call* raises `NotImplementedError`, as the connector's class does not have the method *name*."""
         cause = None
         try:
             did = f"returned {short(call())}"

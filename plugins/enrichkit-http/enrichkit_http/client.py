@@ -43,7 +43,8 @@ __all__ = [
 ]
 
 SECOND = timedelta(seconds=1)
-# Less than 15 s: common servers and load balancers then close an idle connection, perhaps while a request is sent.
+# Less than 15 s, after which common servers and load balancers close an idle connection, perhaps while the client sends
+# a request on it.
 IDLE_TIMEOUT = 10 * SECOND
 LAST_WORDS = 0.1
 """
@@ -145,7 +146,7 @@ def _check_files() -> None:
     """
     Raise an `UnavailableError` if this process can open no more files.
 
-    The client's error does not tell: it found "no CA certificates", because it could not open their files.
+    The client's own error does not say so: it is "no CA certificates", because the client could not open their files.
     """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))

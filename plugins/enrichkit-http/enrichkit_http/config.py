@@ -51,12 +51,13 @@ class HttpConfig(ConnectorConfig):
         url: Template of the address. `{0}`, `{1}` (or `{}`) stand for the key columns, which are percent-encoded. They
             may stand only in path segments and in values of the query.
         method: `"GET"`, `"POST"` or `"PUT"`; always POST with `bulk`.
-        params: Parameters of the query besides those of `url`, as a mapping of names to a text or a `Secret`, or pairs
-            of both. `{0}`, `{1}` in a text stand for the key columns, one in each text. All is percent-encoded.
-        headers: A mapping of header names to a text or a `Secret`, or pairs of both. Credentials belong here. `{0}`,
-            `{1}` in a text stand for the key columns, one in each text; a key with a line break, a control or non-ASCII
-            character, or a blank at an end of a value is rejected. In a header that looks like a credential a
-            placeholder stands alone.
+        params: Parameters of the query besides those of `url`, as a mapping of each name to a text or a `Secret`, or
+            as pairs of name and value. `{0}`, `{1}` in a text stand for the key columns, at most one in each text.
+            Names and values are percent-encoded.
+        headers: A mapping of each header name to a text or a `Secret`, or pairs of name and value. Credentials belong
+            here. `{0}`, `{1}` in a text stand for the key columns, at most one in each text. A key is rejected if it
+            has a line break, a control or non-ASCII character, or would put a blank at an end of the value. In a header
+            that looks like a credential a placeholder stands alone.
         bearer: `Secret` of the header `Authorization: Bearer`, without the word Bearer. Not with `oauth`.
         sign: `"package.module:function"`, a function that the workers import and call with an `UnsignedRequest` for
             each request: each attempt, redirect and page. It returns the headers to add, such as a signature, as a
@@ -64,16 +65,17 @@ class HttpConfig(ConnectorConfig):
             would wait with it. A `TransientError` that it raises is tried again. Not with a `Secret` in `params` or
             `form`.
         oauth: Credentials with which the workers fetch the tokens for the header `Authorization: Bearer`: an `OAuth`,
-            or a mapping of its fields. One token is fetched for all calls of a worker process, again before it ends,
-            and once after a 401. A POST is repeated after a 401, because the service refused it before it did anything.
+            or a mapping of its fields. All calls of a worker process share one token. A new token is fetched before
+            the old one expires, and once after a 401. A POST is repeated after a 401, because the service refused it
+            before it did anything.
         body: JSON template of a POST, as data or as JSON text. A part of the key, encoded as JSON, replaces each string
             that is exactly `"{0}"`. With `bulk`, `"{0}"` is the list of keys; it is also the default body.
-        form: Fields of a POST or PUT that is sent as `application/x-www-form-urlencoded`, as a mapping of names to a
-            text or a `Secret`, or pairs of both. `{0}`, `{1}` in a text stand for the key columns, one in each text.
-            Instead of `body`, and not with `bulk`.
+        form: Fields of a POST or PUT that is sent as `application/x-www-form-urlencoded`, as a mapping of each
+            name to a text or a `Secret`, or as pairs of name and value. `{0}`, `{1}` in a text stand for the key
+            columns, at most one in each text. Instead of `body`, and not with `bulk`.
         idempotent: True when a POST or PUT may be repeated after a failure. A GET and a bulk POST may always be
-            repeated. A PUT needs it too: HTTP calls PUT idempotent, but the repeat of a late PUT can overwrite what
-            somebody else has written meanwhile, and not every service makes PUT idempotent.
+            repeated. A PUT needs this setting, too, although HTTP calls PUT idempotent: the repeat of a late PUT can
+            overwrite what somebody else has written meanwhile, and not every service makes PUT idempotent.
         idempotency_key: True to send the header `Idempotency-Key` with a POST or PUT, by which the service recognizes a
             repeated request, for example after a failed task: see `Call.idempotency_key`. So requests are repeated
             after a failure as with `idempotent`. Not with `bulk`, whose requests may hold other keys when they are
@@ -82,19 +84,20 @@ class HttpConfig(ConnectorConfig):
             by key, or with `key_field` a list in any order. A null in a list without `key_field` is a miss, and so is
             an absent key in the other two forms; a null under a key is a stored null.
         key_field: Path to the field of a response (with `bulk`: of an element) that repeats the key. If a
-            response repeats another key, the connector drops it and its connections, and the key is asked again.
+            response repeats another key, the connector drops the response and its own connections, and asks for the key
+            again.
         value: Path to the value inside a response, for example `data.profile`. An absent field is a miss, a null is a
             null. The task fails if none of its first responses has the path, see the option `absent_fields`.
             With `bulk` the path is inside each element; `results[].profile` first goes to the list or object
             `results`.
         errors: Path to the field in which a response with the status of a success says that it is an error, for example
             `errors` of GraphQL. The key is in error when the field holds anything but null, false, 0 or something
-            empty, also where the response holds a value beside it. With `bulk` the path is inside each element, or with
+            empty, even if the response also holds a value. With `bulk` the path is inside each element, or with
             `results[]` in the whole response.
         success: Path to the field that is `true` in each response that holds a value, for example `ok`; the key is in
             error when the field holds something else or is absent. With `bulk` the path is read as that of `errors`.
-        missing: Statuses by which the service says that it does not hold the key; 400 to 499, or 204. None: 404, and
-            with `bulk`, where a status concerns all keys at once, no status.
+        missing: Statuses by which the service says that it does not hold the key; 400 to 499, or 204. None: 404; with
+            `raw`, no status, and with `bulk`, no status, because a status concerns all keys at once.
         missing_when: `"empty"` where a successful response with an empty body, or a 204, says that the service does not
             hold the key. None: an empty body is an error, or with ``returns="string"`` an empty text. Not with `bulk`,
             `raw` or `next_page`.
@@ -102,7 +105,7 @@ class HttpConfig(ConnectorConfig):
             502, 503 or 504 is no value: it says that the service is away, and the request is tried again. Not with
             `bulk`, `value`, `key_field`, `errors`, `success` or `missing`.
         redirects: Most redirects that a GET follows, 0 to 10, and only to the same scheme, host and port; any other
-            redirect is an error of the key. With `raw` a redirect is then no value.
+            redirect is an error of the key. With `raw`, a redirect is no value if this number is above 0.
         next_page: Path to the address of the next page inside a response, for example `links.next`; absent, null or
             empty on the last page. The address may be relative and must have the same scheme, host and port. The
             lists at `value` of all pages become one list, the value of the key. Only with method GET.
@@ -127,8 +130,8 @@ class HttpConfig(ConnectorConfig):
             http.
         returns: Type of one value. `"string"` takes a response as it is, decoded by its charset; with `value` or `bulk`
             a JSON string gives its text, and any other value its JSON. Values of all other types are decoded from
-            JSON. With `raw` it is `"status int, body string"`, also when it is left out, or `"status int, body string,
-            headers map<string,string>"`.
+            JSON. With `raw` it is `"status int, body string"`, the default, or `"status int, body string, headers
+            map<string,string>"`.
 
     Raises:
         ConfigError: A field is wrong. Raised on the driver.
@@ -322,7 +325,7 @@ class HttpConfig(ConnectorConfig):
                 )
 
     def _defaults(self) -> dict[str, Any]:
-        """Return the defaults of None fields. With `bulk`, responses are larger and a status is about all keys."""
+        """Return the values for None fields. With `bulk`, responses are larger and a status is about all keys."""
         return {"missing": () if self.bulk or self.raw else (404,), "max_bytes": 2**23 if self.bulk else 2**20}
 
     def _check_plain_http(self, host: str, query: str) -> None:

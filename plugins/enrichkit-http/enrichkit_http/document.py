@@ -134,7 +134,7 @@ class Path:
         self._decoder = msgspec.json.Decoder(step)
 
     def find(self, document: bytes) -> Any:
-        """Return the JSON text at the path, or `ABSENT` when a field on the path is absent or null."""
+        """Return the JSON text at the path; `ABSENT` if its field is absent, or a field before it is absent or null."""
         try:
             node: Any = self._decoder.decode(document)
         except ValidationError:

@@ -26,7 +26,10 @@ __all__ = ["BYTES", "beginning_of"]
 
 BYTES = 300
 READ = 4096
-"""Number of bytes read: more than `BYTES`, so that a secret across the end of the shown bytes is whole and redacted."""
+"""
+Number of bytes read: more than `BYTES`, so that a secret that crosses the end of the shown bytes is read whole, and
+redacted.
+"""
 WAIT = 0.5
 """Seconds within which the body must arrive. Most services send the body together with the headers."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["OAuth", "check_oauth", "oauth_of", "refusal", "token_in", "token_request"]
 
 LONGEST_LIFE = 86_400.0
-LIFE = 300.0  # seconds; for a token whose answer does not say how long it is valid
+LIFE = 300.0  # seconds; used if the answer does not say how long the token is valid
 
 # Error codes of RFC 6749, sections 4.1.2.1 and 5.2, which are shown. Any other text of an endpoint could repeat the
 # secret.
@@ -54,8 +54,8 @@ class OAuth:
         client_id: Name of the client, as text.
         client_secret: `Secret` of the client; a worker reads it again for each token.
         scope: Scopes of the token, separated by blanks. None: the scopes that the endpoint grants by default.
-        in_body: True to send name and secret as fields of the form; False, as the standard prefers, in the header
-            `Authorization: Basic`.
+        in_body: True to send name and secret as fields of the form; False to send them, as the standard prefers, in the
+            header `Authorization: Basic`.
 
     Raises:
         ConfigError: A field is wrong. Raised on the driver.
@@ -99,7 +99,7 @@ scope=None, in_body=False)
 
 
 def oauth_of(value: Any) -> OAuth | None:
-    """Return *value*, an `OAuth`, a mapping of its fields as in a TOML file, or None, as an `OAuth` or None."""
+    """Return the `OAuth` for *value*, a mapping of its fields as in a TOML file; an `OAuth` or None stays as it is."""
     known = [field.name for field in fields(OAuth)]
     if isinstance(value, Mapping) and set(known[:3]) <= set(value) <= set(known):
         return OAuth(**value)

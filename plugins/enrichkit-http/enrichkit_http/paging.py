@@ -77,7 +77,7 @@ class Pages:
     A sender of requests that asks for all pages of an answer and joins them.
 
     Args:
-        send: Sends one request.
+        send: Function that sends one request.
         config: Config of the source, with `next_page` and `value`.
     """
 

@@ -12,8 +12,9 @@ class Permits:
     The permits of one open client, one for each request in flight.
 
     The engine never makes more calls at a time than `capacity`, so `acquire` only counts. The requests of cancelled
-    calls still run for a while. Up to `capacity` of these requests add a permit each, so that the next
-    calls of the engine need not wait for them. A caller waits for a permit only while more such requests run.
+    calls still run for a while. Up to `capacity` of these requests add a permit each, so that the next calls of the
+    engine need not wait for them. A caller waits for a permit only while more than `capacity` cancelled calls still
+    have a request in flight.
 
     Attributes:
         capacity: The most calls that the engine makes at a time.

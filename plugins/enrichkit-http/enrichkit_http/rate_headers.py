@@ -3,9 +3,9 @@ The limits that a service announces in headers: the old and new headers of the I
 
 A service sends one of these forms: `RateLimit: "default";r=50;t=30`
 (https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/), its predecessors `RateLimit: limit=100,
-remaining=50, reset=30` and `RateLimit-Remaining: 50`, and `X-RateLimit-Remaining: 50`. The last two forms may come
+remaining=50, reset=30` and `RateLimit-Remaining: 50`, and `X-RateLimit-Remaining: 50`. The last two forms can come
 separately for requests and tokens (`x-ratelimit-remaining-requests`). A header that cannot be parsed is ignored,
-because it must not fail a lookup.
+because it must not make a lookup fail.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Allowed", "Limit", "allowed", "limit_of", "report_allowed"]
 
 UNITS = ("requests", "tokens")
 EPOCH = 1e9
-"""A reset above this number is a moment in seconds since 1970, and above a thousand times it, in milliseconds."""
+"""A reset above this number is in seconds since 1970; a reset above 1000 times this number is in milliseconds."""
 _LONGEST = 86_400.0
 _PARAMETER = re.compile(r";\s*([a-z]+)\s*=\s*\"?([^;,\"]*)\"?")
 _PAIR = re.compile(r"\b(limit|remaining|reset)\s*=\s*([0-9.]+)")
@@ -43,7 +43,8 @@ class Allowed(NamedTuple):
 
     Attributes:
         remaining: Number of requests or tokens that are left.
-        seconds: Seconds until the limit starts again; infinite, and never from `allowed`, if the service does not say.
+        seconds: Seconds until the limit starts again; infinite if the service does not say, but `allowed` never returns
+            such a limit.
         limit: Number of requests or tokens per period of the limit; None if the service does not announce it.
         unit: `"requests"` or `"tokens"`.
     """
@@ -98,7 +99,7 @@ def allowed(get: Callable[[str], str | None], unit: str = "requests") -> Allowed
 
 def limit_of(response: Response) -> Limit | None:
     """
-    Return the rate limit that caused *response*, a 403, as with GitHub; None for any other 403.
+    Return the rate limit that caused *response*, a 403 such as GitHub sends for a limit; None for any other 403.
 
     https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
     """

@@ -129,7 +129,7 @@ class Sender:
 
     def current_client(self) -> Client | None:
         """
-        Return the client, after its replacement if it has reached its `LIFETIME` or if one of its files has changed.
+        Return the client, or a new one in its place if it has reached its `LIFETIME` or one of its files has changed.
 
         If a secret is due, start a renewal in the background and return the old client. Clients have a lifetime because
         a client closes only idle connections itself, and would use a busy connection for ever. The connections of a
@@ -238,10 +238,10 @@ class Sender:
         self, error: PyreqwestError, asking: Asking, timeout: float, deadline: float
     ) -> tuple[StreamRequest, Response]:
         """
-        Send a request again on a new connection if *error* may mean that a reused one was closed; else raise *error*.
+        Send a request again on a new connection if *error* can mean that an old one was closed; else raise *error*.
 
         A connection that was used before may end before the response begins, because the service closes idle
-        connections (RFC 9112, section 9.3.1). This is not a failure of the service, and costs no attempt. If the
+        connections (RFC 9112, section 9.3.1). This is not a failure of the service, and counts as no attempt. If the
         last answer is older than `IDLE_TIMEOUT`, the client has closed all connections that were used before.
         """
         translated, unsent = client_error(error, self._origin, timeout)

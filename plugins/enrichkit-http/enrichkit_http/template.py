@@ -44,8 +44,8 @@ MAX_KEY_BYTES = 4096
 _BRACES = re.compile(r"\{[^{}]*\}|[{}]")
 _PLACEHOLDER = re.compile(r"\{([0-9]{0,2})\}")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
-# These characters separate no parts, because a filled placeholder may hold them. It may hold %27, and the client sends
-# a quote in a query as %27.
+# Between two placeholders these characters separate nothing, because a filled placeholder can hold them. The quote is
+# one of them, because the client sends a quote in a query as %27, and a filled placeholder can hold %27.
 _SEPARATES_NOTHING = re.compile(r"[A-Za-z0-9_.~%'-]*").fullmatch
 _NO_SEGMENT = ("", ".", "..")
 

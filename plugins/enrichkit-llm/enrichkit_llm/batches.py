@@ -53,7 +53,7 @@ class ModelBatches:
         return msgspec.json.encode(line) + b"\n"
 
     async def submit(self, name: str, requests: Sequence[bytes], *, again: bool) -> str:
-        """Upload the file of a batch and create the batch, unless the service has them; see `BatchForm.submit`."""
+        """Upload the file of a batch and create the batch, unless they are there already; see `BatchForm.submit`."""
         file = None
         if again:
             batch = await self._find("/batches?", lambda each: (each.get("metadata") or {}).get("enrichkit") == name)
@@ -118,7 +118,7 @@ class ModelBatches:
 
 
 def _form(name: str, requests: Sequence[bytes]) -> bytes:
-    """Return the form that uploads a file. The batch's *name*, which no request holds, separates its parts."""
+    """Return the form that uploads a file. The batch's *name*, which no request holds, separates the form's parts."""
     start = f'--{name}\r\nContent-Disposition: form-data; name="'
     head = f'{start}purpose"\r\n\r\nbatch\r\n{start}file"; filename="{name}.jsonl"\r\n\r\n'
     return b"".join([head.encode(), *requests, f"\r\n--{name}--\r\n".encode()])

@@ -103,7 +103,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return {} if answer is None else {key: [answer] if call.many else answer}
 
     async def _answer(self, document: dict[str, Any], call: Call, spent: Spent) -> Any:
-        """Return the answer to a request, repeated if the first answer does not fit, or None if the model gave none."""
+        """Return the model's answer, or None if it gave none; ask once more if the first answer does not fit."""
         end = monotonic() + call.timeout
         body = await self._service.ask(document, call, call.timeout, spent)
         for _ in range(self.config.repeats):
@@ -153,7 +153,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return value if self.encoding == "text" or value is None else msgspec.json.encode(value), None
 
     def _content(self, body: bytes, spent: Spent) -> tuple[str | None, bool]:
-        """Return the model's text in an answer, or None if it gave none, and whether the text was cut off."""
+        """Return the model's text in an answer, or None if there is no text, and whether the text was cut off."""
         try:
             document = object_of(body)
         except TransientError:

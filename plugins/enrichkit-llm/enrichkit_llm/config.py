@@ -27,19 +27,19 @@ class ModelConfig(ConnectorConfig):
     Attributes:
         base_url: Address of the service up to the version, for example `https://api.openai.com/v1`.
         model: Name of the model.
-        api_key: `Secret` that is sent as a Bearer token. None: none is sent. Over `http://` it goes only to this
-            machine, or with `insecure`.
+        api_key: `Secret` that is sent as a Bearer token. None: no token is sent. Over `http://` the token is sent only
+            to this machine, unless `insecure` is True.
         headers: Further headers, as a mapping or pairs, as in `HttpConfig`; for Azure
             `{"api-key": Secret.env("NAME")}`.
-        extra: Further fields of each request, as a mapping, for example `{"seed": 7}`. They may not be those that this
-            config sets itself.
+        extra: Further fields of each request, as a mapping, for example `{"seed": 7}`. They must not be fields that
+            this config sets itself.
         proxy: Proxy, as in `HttpConfig`.
         tls_ca: PEM file on the workers with authorities to trust, as in `HttpConfig`.
         insecure: As in `HttpConfig`.
         max_bytes: Most bytes of one response; 1 to 1 GiB.
         price: `Price` of the model, or a mapping of its fields, so that statistics, details and estimates tell the
-            cost. None: they tell tokens. It is no part of the identity of an answer: a journal answers whatever the
-            price is.
+            cost. None: they tell the tokens, and no cost. The price is no part of the identity of an answer: the
+            answers of a journal are used whatever the price is.
 
     Raises:
         ConfigError: A field is wrong. Raised on the driver.
@@ -131,19 +131,19 @@ class ChatConfig(ModelConfig):
 
     Attributes:
         prompt: Text of the user, in which `{0}`, `{1}` stand for the key columns. Or names stand for them, as in
-            `{title} {body}`: each is the key column of this name. Where columns have no names, as in SQL functions and
-            for expressions without an alias, they take the names that are left, in the order of their first use. `{{`
-            is a brace.
+            `{title} {body}`: each is the key column of this name. Columns without a name, as in SQL functions and for
+            expressions without an alias, take the names that are left, in the order in which the names are first used.
+            `{{` is a brace.
         system: Text of the system before the prompt, without placeholders. None: none.
         images: Numbers or names of the key columns that are images: the bytes of a PNG, JPEG, GIF or WebP file, or the
-            address of one. They follow the text, and need no placeholder where they are numbers.
+            address of one. The images follow the text, and need no placeholder in it.
         temperature: 0 to 2. None: not sent, as some models refuse it.
         max_tokens: Most tokens of an answer, 1 or more. None: as many as the service gives. A cut-off answer is an
             error of its row.
-        choices: The values that a field of the answer may have, by its name: `{"sentiment": ("good", "bad")}`; a field
-            inside another is `outer.inner`, one of the elements of a list `list[].inner`. `Literal` in a class that
-            `returns` names says the same.
-        optional: Names of fields that may be null, as in `choices`; `T | None` in a class says the same.
+        choices: The values that a field of the answer may have, by its name: `{"sentiment": ("good", "bad")}`. A field
+            inside another field is named `outer.inner`; a field inside the elements of a list, `list[].inner`. A
+            `Literal` in a class that is given as `returns` says the same.
+        optional: Names of fields that may be null, written as in `choices`; `T | None` in such a class says the same.
         repeats: How often a model is asked again, and told what was wrong, when its answer does not fit `returns`;
             0 or 1.
         returns: Type of one value. `"string"`, the default, is the answer as it is; any other type is asked for by its

@@ -56,7 +56,7 @@ class Price:
 
 
 def price_of(value: Any, config: str) -> Price | None:
-    """Return *value* as a `Price` or None; it is a `Price`, a mapping of its fields as in a TOML file, or None."""
+    """Return the `Price` for *value*, a mapping of its fields as in a TOML file; a `Price` or None stays as it is."""
     if isinstance(value, Mapping) and {"input"} <= set(value) <= {"input", "output", "cached"}:
         return Price(**value)
     if value is None or isinstance(value, Price):

@@ -28,7 +28,7 @@ class Prompt:
 
     Attributes:
         parts: Number of parts of the key.
-        names: The names in the template and the images, in the order of their first use; empty if they have numbers.
+        names: The names in the template and the images, in the order of their first use; empty if numbers are used.
 
     Raises:
         ConfigError: The template has wrong braces, mixes numbers and names, or leaves a part out.
@@ -69,7 +69,7 @@ class Prompt:
 
 def numbered(template: str, images: Sequence[int | str], columns: Sequence[str | None], owner: str) -> dict[str, Any]:
     """
-    Return the fields `prompt` and `images` with the number of its key column in place of each name.
+    Return the fields `prompt` and `images` with each name replaced by the number of its key column.
 
     A name stands for the column of the same name, or else for a column whose name differs only in case. Columns without
     a name take the names that are left, in the order of their first use.

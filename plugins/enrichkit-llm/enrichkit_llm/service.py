@@ -82,7 +82,7 @@ class Service:
 
         Raises:
             UnavailableError: A limit of the service refused the request: no attempt of its keys is counted. If the
-                service asks for a wait, no call leaves until the wait is over.
+                service asks for a wait, no call is sent until the wait is over.
             ConnectorError: Any other error of `fetch_many`.
         """
         limited: LimitedError | None = None
@@ -103,7 +103,8 @@ class Service:
         if limited is not None:
             if limited.retry_after is not None:
                 call.allows(0, limited.retry_after)
-            # Because the error names a node, the keys wait without an outage of the service. No attempt is counted.
+            # Because the error names a node, only these keys wait: it is no outage of the service, and no attempt is
+            # counted.
             raise UnavailableError(str(limited), retry_after=limited.retry_after, node="the limit of the service")
         if answer is None:  # this is no miss: the config of `http` names no status that means a miss
             spent.report(known=False)

@@ -3,7 +3,7 @@ MariaDB's types: the Spark type and the SQL of a value column, and the keys that
 
 The statement selects each value as a type that the text protocol carries without loss, and that asyncmy always reads as
 the same Python type. Without this conversion the server sends a FLOAT with six digits (16777216 arrives as 16777200),
-and asyncmy reads a zero date as text, although it reads all other dates as dates, and a BIT as bytes.
+and asyncmy reads a BIT as bytes and a zero date as text, although it reads all other dates as dates.
 
 Texts arrive as utf8mb4. Some character sets have bytes without a Unicode character, and the server would send a `?`, or
 U+FFFD, in their place. For columns with such a set, the statement selects an empty text in place of a value with such
@@ -67,7 +67,7 @@ class Column:
 
     @property
     def maps_all(self) -> bool:
-        """Whether the character set of this column of texts has no bytes without a Unicode character."""
+        """Whether the character set of this column of texts maps all bytes to Unicode."""
         return self.charset in _MAPS_ALL
 
     @property
@@ -89,8 +89,8 @@ class ValueType:
     Attributes:
         ddl: Spark type.
         select: SQL of the value.
-        decode: Takes an object of asyncmy and returns the value, or raises ValueError; None when the object is the
-            value.
+        decode: Takes an object that asyncmy has read and returns the value, or raises ValueError; None when that object
+            is already the value.
     """
 
     ddl: str
@@ -110,8 +110,8 @@ class KeyType:
         types: Python types of the keys.
         allowed: The allowed keys in words, for messages.
         column: SQL type of the column of keys in `JSON_TABLE`.
-        equals: SQL of a key as the key column is compared with it, with `{}` for the column of keys in `JSON_TABLE`;
-            the comparison can use an index on the key column.
+        equals: SQL of a key in the form in which the key column is compared with it, with `{}` for the column of keys
+            in `JSON_TABLE`; the comparison can use an index on the key column.
         holds: Takes a list of keys of these types, and returns whether the column can hold all of them. It is called
             once for a whole group.
         encode: Takes a key and returns its value in JSON; None when the key itself is that value.
@@ -173,9 +173,8 @@ def _text_type(column: Column) -> ValueType:
     return ValueType("string", f"IF({_is_replaced(column)}, '', CONCAT('=', {column.sql}))", _text)
 
 
-# The character sets without bytes that have no Unicode character: the Unicode sets that cannot hold a lone surrogate,
-# and latin1, in which MariaDB maps each byte. As latin1 is the default of servers before 11.6, tables with this default
-# need no check.
+# The character sets that map all bytes to Unicode: the Unicode sets that cannot hold a lone surrogate, and latin1, of
+# which MariaDB maps each byte. As latin1 is the default of servers before 11.6, tables with this default need no check.
 _MAPS_ALL = ("utf8mb4", "utf8mb3", "utf8", "utf16", "utf16le", "latin1")
 # Lone surrogates have no UTF-8: for each of them the server sends three bytes that asyncmy cannot read.
 _SURROGATES = {"ucs2": "^(.{4})*D[89A-F]", "utf32": "^(.{8})*0000D[89A-F]"}

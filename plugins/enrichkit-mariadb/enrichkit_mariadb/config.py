@@ -23,7 +23,8 @@ class MariadbConfig(SqlServerConfig):
     """
     The server, and the table or view with the values.
 
-    One value column gives its value, several give a struct. Names are spelt as on the server: case counts.
+    With one value column, the value of a key is the value of that column; with several, it is a struct. Names are spelt
+    as on the server: case counts.
 
     Attributes:
         url: `mariadb://user@host:port/database`. Hidden from repr: it may hold a password.
@@ -32,13 +33,13 @@ class MariadbConfig(SqlServerConfig):
         key: Name of the key column, or a tuple of names in the order of the key columns in Spark. An index must begin
             with these columns.
         columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
-        as_bytes: Names of columns of texts that are read as `binary`, and looked up by bytes: the bytes are those that
-            the table holds, which its character set may not map to Unicode.
+        as_bytes: Names of columns of texts that are read as `binary`, and looked up by bytes. These are the bytes that
+            the table holds, even if the character set of the column does not map them to Unicode.
         max_bytes: Most bytes that the server may send for one call, with the values of all its keys; 64 KiB to 1 GiB.
-        expires: Name of the `timestamp` or `datetime` column, in UTC, with the time until which a row serves; NULL: for
-            ever. A row whose time is over counts as absent. None: all rows serve for ever.
-        writable: True allows `tiers(write_back=True)` to insert and update rows, in sessions of their own. A unique
-            index must hold exactly the key columns.
+        expires: Name of the `timestamp` or `datetime` column, in UTC, with the time until which a row is valid; NULL:
+            for ever. A row that is no longer valid counts as absent. None: all rows are always valid.
+        writable: True allows `tiers(write_back=True)` to insert and update rows, in separate sessions. A unique index
+            must hold exactly the key columns.
         password: A literal or, better, a `Secret`. None: the password in *url*.
         tls: True for a connection with TLS, False for a connection without. None: TLS, unless the server is on this
             machine and no certificate is named.

@@ -24,10 +24,10 @@ class MariadbConnector(SqlConnector[MariadbConfig, MariadbPool, Statement]):
     """
     Lookups with a join of the table and the list of keys, through asyncmy.
 
-    One value column gives its value, several give a mapping; a stored NULL is None. A key finds the rows whose key
-    column holds exactly that key, even if the collation finds other keys equal to it. A key that the column cannot hold
-    is rejected without being sent. Sessions are read-only, except those of `store_many`, and the server itself stops a
-    statement when nine tenths of ``call.timeout`` have passed.
+    With one value column, the value of a key is the value of that column; with several, it is a mapping. A stored NULL
+    is None. A key finds the rows whose key column holds exactly that key, even if the collation finds other keys equal
+    to it. A key that the column cannot hold is rejected without being sent. Sessions are read-only, except those of
+    `store_many`, and the server itself stops a statement when nine tenths of ``call.timeout`` have passed.
 
     CPU of the client per key, with groups of 1,000 on one core of a busy machine, best of 30: 0.83 us with one value
     column, 1.26 us with two. asyncmy takes 0.11 us of this time, and the encoding of the keys 0.23 us; the rest turns
@@ -88,7 +88,7 @@ class MariadbConnector(SqlConnector[MariadbConfig, MariadbPool, Statement]):
         await pool.run(write, self.write_timeout, self.config.max_bytes)
 
     async def scan(self, kinds: Sequence[type], size: int) -> AsyncIterator[Sequence[Key]]:
-        """Yield the keys in their order, page by page, each by a statement of its own; see `Connector.scan`."""
+        """Yield the keys in their order, page by page, with one statement for each page; see `Connector.scan`."""
         pool, statement = self.opened()
         last: Sequence[Any] | None = None
 

@@ -88,7 +88,8 @@ class Listing:
 
     async def after(self, session: Any, last: Sequence[Any] | None, size: int, timeout: float) -> list[tuple[Any, ...]]:
         """
-        Return the parts of at most *size* keys after the key with the parts *last*, or of the first keys if it is None.
+        Return the parts of at most *size* keys: those after the key with the parts *last*, or the first if *last* is
+        None.
         """
         if self._refusal:
             raise FatalError(self._refusal)
@@ -115,7 +116,7 @@ class Listing:
 
 def _is_exact(column: Column) -> bool:
     """
-    Return whether the server finds only identical keys of *column* equal. Of several equal keys, it lists only one.
+    Return whether the server finds only identical keys of *column* equal; of equal keys, the server lists only one.
     """
     # A collation that pads finds 'a' and 'a ' equal, even if it compares bytes.
     return column.type in (*_NUMBERS, *_BYTES) or (column.collation or "").endswith("_nopad_bin")

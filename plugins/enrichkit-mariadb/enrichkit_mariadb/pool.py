@@ -105,7 +105,7 @@ class MariadbPool(Pool[MariadbSession]):
         """
         Return a new session; raises `TimeoutError` after 2 s, or after nine tenths of *timeout* if that is less.
 
-        So a connect to a frozen server fails before the call ends, which is at *timeout*. The pool then fails the other
+        So a connect to a frozen server fails before the call times out. The pool then raises an error for the other
         callers that wait for a connect, too.
         """
         address = self.address

@@ -51,7 +51,8 @@ WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND BINARY TABLE_SCHEMA = BINARY %s 
     AND BINARY COLUMN_NAME = BINARY %s
 """
 
-# A value is out of range, is too long, or is not of the type. https://mariadb.com/docs/server/reference/error-codes
+# Errors for a value that is out of range, too long, or not of the type of its column.
+# https://mariadb.com/docs/server/reference/error-codes
 _UNFIT = {1264, 1265, 1292, 1366, 1406, 1411}
 
 
@@ -173,7 +174,7 @@ class Writer:
 
     def _packets(self, literals: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
         """Yield the rows, as many at a time as the server takes in one statement; raises `PermanentError`."""
-        room = self.statement.max_packet - len(self.statement.sql) - 1000  # both statements hold the same names
+        room = self.statement.max_packet - len(self.statement.sql) - 1000  # the INSERT holds the same names as `sql`
         some: list[Sequence[Any]] = []
         size = 0
         for row in literals:

@@ -35,7 +35,8 @@ class PostgresConfig(SqlServerConfig):
     """
     The server, and the table or query with the values.
 
-    One value column gives its value, several give a struct. Names are spelt as in the catalog: case counts.
+    With one value column, the value of a key is the value of that column; with several, it is a struct. Names are spelt
+    as in the catalog: case counts.
 
     Attributes:
         dsn: `postgresql://user@host:port/database`, with several hosts separated by commas. The settings `sslmode`,
@@ -46,24 +47,24 @@ class PostgresConfig(SqlServerConfig):
             with these columns.
         columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
         max_bytes: Most bytes that the server may send for one call, with the values of all its keys; 64 KiB to 1 GiB.
-        expires: Name of the `timestamptz` column with the time until which a row serves; NULL: for ever. A row whose
-            time is over counts as absent. None: all rows serve for ever.
-        writable: True allows `tiers(write_back=True)` to insert and update rows, in sessions of their own. A unique
-            index must hold exactly the key columns.
+        expires: Name of the `timestamptz` column with the time until which a row is valid; NULL: for ever. A row that
+            is no longer valid counts as absent. None: all rows are always valid.
+        writable: True allows `tiers(write_back=True)` to insert and update rows, in separate sessions. A unique index
+            must hold exactly the key columns.
         query: Instead of *table*, one SELECT that takes an array of keys as `$1` (and as `$2`, ... an array for each
             further key column). It returns the key columns first, named as in *key*, then the value columns.
         password: A literal or, better, a `Secret`. None: from the DSN, `PGPASSWORD` or `~/.pgpass` on the worker.
-        pgbouncer: True behind PgBouncer in transaction mode. The connector then uses no prepared statements, and makes
-            its settings in each transaction, which costs three more round trips per call.
-        settings: Settings of PostgreSQL for each session, as a mapping of names to a text or a `Secret`: what the
-            policies of row security or functions of the database read, such as `{"app.tenant": "acme"}`, a `role`, or
-            a `search_path` for views and queries that name no schema (`public` else). Settings that change what is
-            read, such as `DateStyle`, are refused.
+        pgbouncer: True behind PgBouncer in transaction mode. The connector then uses no prepared statements, and
+            applies its settings in each transaction, which costs three more round trips per call.
+        settings: Settings of PostgreSQL for each session, as a mapping from a name to a text or a `Secret`: for example
+            a setting that row security policies or functions of the database read (`{"app.tenant": "acme"}`), a `role`,
+            or a `search_path` for views and queries that name no schema (without it, `public`). Settings that change
+            what is read, such as `DateStyle`, are refused.
         tls_ca: Path, on the worker, of the certificates to trust; None: those of the system.
         tls_cert: Path, on the worker, of a client certificate.
         tls_key: Path, on the worker, of the private key of the client; None: the key is in *tls_cert*.
         insecure: True allows a connection to a server that is not verified: the `sslmode` of the DSN applies, or
-            `prefer` without one. False requires `verify-full`, except for a server on this machine.
+            `prefer` if the DSN has none. False requires `verify-full`, except for a server on this machine.
         returns: DDL of one value, if it is to have another type than the server describes.
 
     Raises:

@@ -57,8 +57,8 @@ def connection_class(driver: ModuleType, *, pgbouncer: bool) -> type[Any]:
         async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> tuple[list[Any], Any]:
             asked = frozenset(typeoids)
             if asked in described:
-                # Because this statement has a name, asyncpg knows that the statement that it is preparing was not
-                # replaced by an unnamed one.
+                # The second result stands for the statement that has read the types. From its name, asyncpg knows that
+                # it is not an unnamed statement, which would have replaced the statement that asyncpg is preparing.
                 return described[asked], SimpleNamespace(name="remembered")
             types, statement = await super()._introspect_types(asked, timeout)
             if all(row["oid"] < FIRST_GENBKI_OID for row in types):

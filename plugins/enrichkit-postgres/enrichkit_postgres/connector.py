@@ -39,15 +39,15 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
     """
     Lookups with `key = ANY($1)`, through asyncpg.
 
-    One value column gives its value, several give a mapping; a stored NULL is None. A key that the column cannot hold
-    is rejected without being sent. Sessions are read-only, except those of `store_many`, and the server itself stops a
-    statement when nine tenths of ``call.timeout`` have passed.
+    With one value column, the value of a key is the value of that column; with several, it is a mapping. A stored NULL
+    is None. A key that the column cannot hold is rejected without being sent. Sessions are read-only, except those of
+    `store_many`, and the server itself stops a statement when nine tenths of ``call.timeout`` have passed.
 
     CPU per key through Spark, for a million int keys, one column of texts and 4 calls in flight with 4,000 keys a call:
     0.4 us in the worker and 0.5 to 0.6 us in the server. Before texts came as bytes, the server took 0.60 us with 2,000
     keys a call and 0.46 us with 4,000. Without Spark, the worker takes 0.35 to 0.37 us, and a bare `connection.fetch`
     with 1,000 keys a call takes 0.57 us. The server takes 2 to 3 us for a key when the keys of a call are spread over a
-    table of a million rows, and half a microsecond for a key among its neighbours, as in a long job: see
+    table of a million rows, and half a microsecond when these keys are neighbours, as in a long job: see
     docs/decisions/0036-calls-of-neighbours.md. `aggregates.py` describes how columns arrive without a Python object for
     each value. A call of 4,000 keys stays within `timeout` when the server has to read each row from a disk that takes
     2 ms.
@@ -89,7 +89,7 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
 
     async def max_connections(self) -> int | None:
         """
-        Return the least limit of connections; None behind PgBouncer, which has its own. See
+        Return the least limit of connections; None behind PgBouncer, which has a limit of its own. See
         `Connector.max_connections`.
         """
         if self.config.pgbouncer:
@@ -129,7 +129,7 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
         await pool.run(write, self.write_timeout, self.config.max_bytes)
 
     async def scan(self, kinds: Sequence[type], size: int) -> AsyncIterator[Sequence[Key]]:
-        """Yield the keys in their order, page by page, each by a statement of its own; see `Connector.scan`."""
+        """Yield the keys in their order, page by page, with one statement for each page; see `Connector.scan`."""
         pool, statement = self.opened()
         listing, last = statement.listing, None
         if listing is None:

@@ -45,7 +45,11 @@ _NAMES = ("42P01", "42883", "42704", "3F000")
 """States whose texts name a missing object and never quote a key, even if a function raised the error."""
 
 _UNFILLED = "has not been populated"
-"""In the text of SQLSTATE 55000 of a materialised view WITH NO DATA, which no wait fills; others of that state pass."""
+"""
+Part of the text of an error with SQLSTATE 55000: a materialised view was made WITH NO DATA, and no wait fills it.
+
+Other errors with this SQLSTATE are transient.
+"""
 
 _ADVICE = {
     "28": "Check the user of PostgresConfig.dsn and set the password, for example password=Secret.env('PGPASSWORD').",

@@ -1,4 +1,4 @@
-"""Limits of a whole job in PostgreSQL: a row for each limit, and one statement that answers all questions."""
+"""Limits of a whole job in PostgreSQL: a row for each limit, and one statement that answers an `Ask` of a worker."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FAST = "SET {}synchronous_commit = off"
 TABLE = "public.enrichkit_limits"
 CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (name text PRIMARY KEY, state jsonb NOT NULL)"
 ADD = f"INSERT INTO {TABLE} VALUES ($1, '{{}}') ON CONFLICT DO NOTHING"  # noqa: S608  # a constant
-# The subquery `locked` waits for the worker that has locked the row, and then holds the row as that worker left it; the
-# clock is read after the wait. Computing from `l.state` would be wrong: if another worker has changed the row
-# meanwhile, PostgreSQL computes the new state once more, and then the expressions of WITH still hold the row as it was
-# before.
+# The subquery `locked` waits for the worker that has locked the row, and then holds the row as that worker has written
+# it; the clock is read after the wait. Computing from `l.state` would be wrong: if another worker has changed the row
+# meanwhile, PostgreSQL computes the new state once more, but the expressions of WITH then still hold the row as it was
+# before that change.
 ANSWER = f"""
 UPDATE {TABLE} AS l SET state = (
     WITH given AS MATERIALIZED (
@@ -98,8 +98,8 @@ WHERE l.name = locked.name RETURNING l.state->'answer'
 """An SQL statement with the rules of `enrichkit.plugin.grant`, by the clock of the server; a test compares the two."""
 
 READ = f"SELECT state::text, extract(epoch FROM clock_timestamp())::float8 AS now FROM {TABLE} WHERE name = $1"  # noqa: S608
-# An account must not be lost in a crash, so this transaction waits until it is on disk, although synchronous_commit is
-# off in the session.
+# The account of a budget must not be lost in a crash. So the commit of this statement waits until the account is on
+# disk, although synchronous_commit is off in the session.
 WRITE = f"""
 UPDATE {TABLE} SET state = $2::jsonb WHERE name = $1 AND state = $3::jsonb
 RETURNING set_config('synchronous_commit', 'on', true)
@@ -198,7 +198,7 @@ class PostgresLeases:
 
 
 def _explained(error: ConnectorError) -> FatalError:
-    """Return *error* as a `FatalError`; if a right or a writable server is missing, its message says what is needed."""
+    """Return *error* as a `FatalError` that says what is needed if a privilege or a writable server is missing."""
     text = str(error)
     if "SQLSTATE 25006" in text:
         text = text.partition(", SQLSTATE 25006")[0]

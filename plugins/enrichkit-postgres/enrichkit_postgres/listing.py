@@ -73,7 +73,7 @@ class Listing:
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
         """Return whether it is certain that a key with parts of the types *kinds* has no row if it is not listed."""
-        # False for float4: 32 bits cannot hold most floats, and such a key is rejected, which is not a miss.
+        # False for float4: 32 bits cannot hold most floats. A key that they cannot hold is rejected, and is no miss.
         return all(
             column.type.exact and column.type_name != "float4" and column.type.types[0] is kind
             for column, kind in zip(self._columns, kinds, strict=True)

@@ -78,7 +78,8 @@ _DDL = {
     "timestamptz": "timestamp_ltz",
 }
 
-# Outside of these limits a value has no Python object (year 10000), or asyncpg reads it as another value (infinity).
+# Outside of these limits a value has no Python object (year 10000), asyncpg reads it as another value (infinity), or
+# Spark has no decimal for it (more than 38 digits).
 # PostgreSQL takes NaN for greater than all numbers, so NaN is outside, too.
 LIMITS = {
     "numeric": ("'-1e38'", "'1e38'"),
@@ -164,7 +165,7 @@ class KeyType:
         allowed: The allowed keys in words, for messages.
         holds: Takes a list of keys of these types, and returns whether the column can hold all of them. It is called
             once for a whole group.
-        exact: Whether the column's `=` is Python's `==`, so that a returned key finds the key of the request.
+        exact: Whether the column's `=` is Python's `==`, so that a returned key equals its key in the request.
         as_text: Whether keys are sent as text and cast by the server.
         enum: Whether the keys are labels of an enum.
         joined: Whether keys are sent as one text with commas, so that asyncpg need not check each key.

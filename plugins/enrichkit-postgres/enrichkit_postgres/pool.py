@@ -73,7 +73,7 @@ class PostgresSession(Session):
         Make the server stop a statement after nine tenths of *timeout*, and begin a transaction unless *transaction*,
         the text of its modes, is empty.
 
-        So the connection survives the timeout, and the server does no work whose result nobody reads.
+        With this limit the connection survives the timeout, and the server does no work whose result nobody reads.
         """
         if transaction:
             await self.connection.execute(
@@ -211,7 +211,7 @@ class PostgresPool(Pool[PostgresSession]):
                 statement_cache_size=0 if config.pgbouncer else 100,
                 max_cacheable_statement_size=0,  # no limit: a statement for 70 columns of text is beyond the default
                 connection_class=self._connection,
-                timeout=None,  # the limit above
+                timeout=None,  # `time_limit` above is the limit
                 command_timeout=COMMAND_TIMEOUT,  # for statements without a timeout of their own
             )
         return PostgresSession(connection, 0.9 * limit, given)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["prepare"]
 
-MANY = 800  # value columns; the server selects at most 1,664 columns, and a column of texts takes two
+# With this number of value columns or more, texts are sent as arrays: the server selects at most 1,664 columns, and the
+# aggregate `as_texts` takes two for each column of texts.
+MANY = 800
 _LOOKED_UP = "booleans, numbers, strings, uuid, bytea, dates, timestamps and enums"
 
 
@@ -187,7 +189,7 @@ def _returned_key(name: str, column: KeyColumn, connection: Any, *, null: bool) 
         name: SQL of the column.
         column: The key column.
         connection: Connection to the server.
-        null: Whether the column may be NULL: True for a query, which may return NULL as a key.
+        null: Whether the column can be NULL: True for a query, because a query can return NULL as a key.
     """
     if column.type.types == (str,):
         return f"{name}::pg_catalog.text", _text_aggregate(connection)
@@ -211,10 +213,10 @@ def _select(
     """
     Return the SQL of the statement, and the aggregate of each of its columns; no aggregates if it returns rows.
 
-    The columns are *first*, then the *values*. If Spark may be unable to hold a value, the next column has for each row
-    the number of the first value column with such a value, or NULL. The last column repeats the number of the call,
-    which is the parameter that follows the parameters of *body*, *parameters* in number. A statement that returns rows
-    has a mark before this last column, see `Statement.fetch`.
+    The columns are *first*, then the *values*. If a value column can have values that Spark cannot hold, the next
+    column gives for each row the number of the first value column with such a value, or NULL. The last column repeats
+    the number of the call, which is the next parameter after the *parameters* parameters of *body*. A statement that
+    returns rows has a mark before this last column, see `Statement.fetch`.
     """
     number = f"${parameters + 1}::pg_catalog.int8"
     texts = _text_aggregate(connection) if len(values) < MANY else as_array

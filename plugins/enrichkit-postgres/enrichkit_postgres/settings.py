@@ -82,8 +82,8 @@ async def settings_of(config: PostgresConfig) -> dict[str, str]:
 
 def milliseconds(timeout: float) -> int:
     """
-    Return the `statement_timeout` of a call in milliseconds: nine tenths of *timeout* seconds, or of a day if that is
-    less.
+    Return the `statement_timeout` of a call in milliseconds: nine tenths of *timeout* seconds, or of a day if a day is
+    shorter.
     """
     return max(1, int(0.9 * min(timeout, 86_400.0) * 1000))
 

@@ -3,7 +3,7 @@ The prepared statement of a source: it turns keys into arguments, and rows into 
 
 There are two forms. The first form serves one key column whose `=` is Python's `==`. Its condition is `key = ANY($1)`,
 and it also selects the key column, so that the returned key tells to which key a row belongs. A row whose key is not in
-the request (a reply to another statement, behind a broken proxy) is noticed. The second form serves several key
+the request is noticed: a broken proxy can send the reply to another statement. The second form serves several key
 columns, and columns whose `=` differs from Python's (citext, char(n), uuid as text, a collation without case). It joins
 the keys `WITH ORDINALITY`, so that the server returns the number of the key with each row. The numbers of two calls
 never overlap, so that a foreign row is noticed, too. A query of the user returns its keys as in the first form, even if
@@ -11,8 +11,8 @@ there are several key columns.
 
 A reply without rows says nothing about its keys, so each reply also repeats the number of its call.
 
-Unless a value is an array, the server sends a single row, in which each value holds a whole column of the result: see
-`aggregates.py`.
+Unless a value column has an array type, the server sends a single row, in which each field holds a whole column of the
+result: see `aggregates.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Request:
         keys: The keys that are sent.
         arguments: The arguments of the statement, except the number of the call, which follows them.
         number: Number of the call, which the reply repeats.
-        answers: The answers that need no server: a `Failure` for each key that is not sent.
+        answers: The answers that need no server: a `Failure` for each key that the columns cannot hold.
         key_of: Mapping from the value that the server returns for a key to the key; None when both are the same.
         twins: Pairs of keys that the column finds equal; only the second key of a pair is sent.
     """
@@ -139,8 +139,8 @@ class Statement:
             raise TransientError(f"The reply from {self.source} belongs to another call; the connection was closed.")
         if self._aggregates:
             return rows
-        # The rows come from a join with the number of the call. If the source has no rows, the join has one row, whose
-        # mark is NULL.
+        # The rows come from a join with the number of the call. If no row is found for the keys, the join still has one
+        # row, whose mark is NULL.
         return [row[:-2] for row in rows if row[-2] is not None]
 
     def read(self, rows: Sequence[Any], request: Request, many: bool) -> Mapping[Key, Value | Failure]:
@@ -229,7 +229,7 @@ class Statement:
         return list(zip(*keys, strict=True))
 
     def _find_twins(self, request: Request) -> None:
-        """Keep in *request* only one of the keys for which the server returns the same value; the others are twins."""
+        """Keep in *request* one of the keys for which the server returns the same value; the rest become its twins."""
         key_of: dict[Any, Key] = {}
         for key in request.keys:
             parts = key if len(self.keys) > 1 else (key,)
@@ -273,7 +273,7 @@ def _distinct_and_requested(returned: Any, requested: Sequence[Key]) -> Sequence
     """
     if not isinstance(requested, Keys) or len(requested.columns) > 1:
         returned = objects_of(returned)
-        return returned if tuple(returned) == requested else None  # as when an index finds all keys
+        return returned if tuple(returned) == requested else None  # equal, for example, if an index finds all keys
     import pyarrow as pa  # here, because a driver program that only plans does not need pyarrow
     import pyarrow.compute as pc
 

@@ -5,10 +5,10 @@ The statement that writes rows, and the check that the table gives back what was
     SELECT v.k0::integer, v.c0::character varying(50) FROM json_to_recordset($1) AS v (k0 text, c0 text)
     ON CONFLICT ("id") DO UPDATE SET "name" = excluded."name"
 
-All rows are sent as one parameter, a JSON document of texts. The server makes values of these texts as it does of the
-literals of a client, so no type needs an encoder here. If a value does not fit, an INSERT without the cast would fail
-with an error that does not name the column. The cast cuts or rounds the value instead, and the check then finds the
-column.
+All rows are sent as one parameter, a JSON document of texts. The server turns these texts into values in the same way
+as the literals in a statement, so no type needs an encoder here. If a value does not fit, an INSERT without the cast
+would fail with an error that does not name the column. The cast cuts or rounds the value instead, and the check then
+finds the column.
 """
 
 from __future__ import annotations

@@ -198,8 +198,8 @@ class Cluster:
                 if isinstance(failure, UnavailableError):  # no node answers, and no key was sent
                     raise UnavailableError(str(failure), sent=False, busy=failure.busy)
                 raise failure
-        # The time counts even if no node sent a map: the old map then stays in use, because nodes that are alive can
-        # still answer.
+        # The load is recorded even if no node sent a map: the old map then stays in use, because nodes that are alive
+        # can still answer.
         self._loaded = asyncio.get_running_loop().time()
         for address in self._pools.keys() - {*self._map, self._seed}:
             self._pools.pop(address).close()

@@ -74,7 +74,7 @@ def _argument(column: Any) -> tuple[Any, Any]:
 
     lengths = pc.binary_length(column).dictionary_encode()
     before = [f"\r\n${length}\r\n" for length in lengths.dictionary.to_pylist()]
-    if len(before) == 1:  # all names have the same length, as UUIDs have, or numbers of as many digits
+    if len(before) == 1:  # all names have the same length, as UUIDs have, or numbers with equally many digits
         return before[0], column
     return pa.array(before, column.type).take(lengths.indices), column
 

@@ -55,7 +55,8 @@ class RedisConfig(ConnectorConfig):
         url: `redis://[user[:password]@]host[:port][/database]`, `rediss://` for TLS, or `unix:///path.sock[?db=0]`.
             Hidden from repr: it may hold a password.
         key: Template of the Redis key, for example `user:{}`. `{}` takes the next key column; `{0}` and `{1}` take the
-            columns by number; names take them in the order in which the names first appear. `{{` and `}}` are braces.
+            columns by number; names take the columns in the order in which the names first appear. `{{` and `}}` are
+            braces.
             A single part enters the key unchanged. In a key of several parts each `%`, `{`, `}` and each character of
             the separators is percent-encoded inside the parts, so that two different keys never share a name.
         kind: `"string"` (`MGET`), `"hash"` (`HMGET` or `HGETALL`), or `"json"` (a string that holds one JSON document).
@@ -67,7 +68,7 @@ class RedisConfig(ConnectorConfig):
             names no host and gives the rest: `redis:///0`, or `rediss:///0` for TLS with the sentinels and the master.
         master: Name under which the sentinels know the master. Belongs to `sentinel`.
         sentinel_username: ACL user at the sentinels; None: their default user.
-        sentinel_password: Password for the sentinels, a `Secret` or text, like `password`; None: they want none.
+        sentinel_password: Password for the sentinels, a `Secret` or text, like `password`; None: no password.
         tls_ca: File of the certificate authorities to trust; None: those of the system.
         tls_cert: File of the client certificate, if the server requires one. The file may hold the private key as well.
         tls_key: File of the private key of the client certificate.
@@ -246,7 +247,8 @@ def parse_url(url: str) -> Endpoint:
         host, port = parts.hostname or "localhost", parts.port or 6379
     except ValueError:
         raise _unreadable() from None
-    # If a password holds an unescaped / ? or #, its rest and the @ behind it are parsed as path, query or fragment.
+    # If a password holds an unescaped / ? or #, the rest of the password and the @ that follows it are parsed as path,
+    # query or fragment.
     if "@" in parts.path + parts.query or parts.fragment or rest != rest.strip() or any(c < " " for c in rest):
         raise _unreadable()
     options = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -43,7 +43,7 @@ class RedisConnector(Connector[RedisConfig]):
     connector takes 0.22 us per key from Arrow to Arrow, with 1,000 text keys a call and 4 calls in flight; 0.20 us with
     2,000 keys a call, 0.24 us with 8 calls in flight, 0.28 us with 500 keys and 8 calls. Keys that are whole numbers
     take the same time. A miss takes 0.3 us more, and so does each further key column. A hash takes 2.6 us, or 0.84 us
-    if its fields are named. A call takes about 60 us in addition to the time for its keys.
+    if the config lists `fields`. A call takes about 60 us in addition to the time for its keys.
     """
 
     name: ClassVar[str] = "redis"
@@ -67,7 +67,7 @@ class RedisConnector(Connector[RedisConfig]):
 
     @property
     def cannot_store(self) -> str:  # type: ignore[override]  # it depends on the config
-        """The reason why values cannot be written: the kind is `"hash"`, and a value is one text. Otherwise empty."""
+        """The reason why values cannot be written if the kind is `"hash"`: a value is one text. Otherwise empty."""
         if self.config.kind != "hash":
             return ""
         return "RedisConfig.kind is 'hash'; only 'string' and 'json' can be written. Use one of them to store values."

@@ -142,8 +142,8 @@ class RedisLeases:
     The hash of a limit has an entry for each worker (`w:<id>`: the share that the worker wants, the share that it has,
     and the end of its lease), the times until which calls are granted (`t:<unit>`), and the end of the recovery after
     an outage (`recovery`). With many workers, the hash also has an entry `many`: the time until which the computed fair
-    part is valid, the fair part itself, the sum of the shares, and the number of workers. Redis deletes the hash about
-    a minute after the last question.
+    part (see `grant`) is valid, the fair part itself, the sum of the shares, and the number of workers. Redis deletes
+    the hash about a minute after the last question.
     """
 
     def __init__(self, config: RedisConfig) -> None:

@@ -58,7 +58,7 @@ class Dialler:
         self._ever_logged_in = False
 
     async def login(self) -> tuple[str | None, str | None]:
-        """Return username and password. Each connection reads both again, because a secret may have been rotated."""
+        """Return username and password, read again for each connection, because a secret may have been rotated."""
         try:
             password = await revealed(self._config.password)
         except ConfigError as error:

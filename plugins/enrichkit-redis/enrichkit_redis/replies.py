@@ -26,7 +26,7 @@ _UNAVAILABLE = {"BUSY", "LOADING", "MASTERDOWN", "READONLY"}
 """Replies of a server that answers no key now: it runs a script, it starts, or a fail-over is under way."""
 _LIMITED = ("LIMIT ", "ERR max requests limit", "ERR max daily request limit")
 """
-Starts of the replies by which a hosted service says that it gets more than it accepts.
+Starts of the replies by which a hosted service says that it gets more clients or requests than it accepts.
 
 Such texts are matched at the start only, because a text may repeat a key further on.
 """
@@ -64,7 +64,7 @@ def translate(reply: Exception, source: str) -> ConnectorError:
         return PermanentError("The key holds another type of value in Redis than RedisConfig.kind says (WRONGTYPE).")
     if code in _TRANSIENT:
         message = f"{source} {_TRANSIENT[code]} ({code})."
-        if code == "CLUSTERDOWN":  # one node may be cut off while the others answer
+        if code == "CLUSTERDOWN":  # one node may be cut off while other nodes answer
             return UnavailableError(message, node=f"A node of {source}")
         return UnavailableError(message, busy=code == "BUSY") if code in _UNAVAILABLE else TransientError(message)
     if code in _FATAL:

@@ -56,8 +56,8 @@ class Sentinels:
         Return host and port of the master.
 
         Raises:
-            UnavailableError: No sentinel tells the master now, and a sentinel is unavailable, or has told the master
-                before.
+            UnavailableError: No sentinel tells the master now, and either one of the sentinels is unavailable, or one
+                has told the master before.
             TransientError: No sentinel is unavailable, but the host name of a sentinel has no address, or a sentinel
                 answers in an unknown form.
             SentinelError: No wait helps: each sentinel refuses the question, or knows no such master. If TLS with a

@@ -190,8 +190,8 @@ class Store:
 
     async def names(self, pattern: bytes, count: int) -> AsyncIterator[list[bytes]]:
         """
-        Yield lists of the names that match the glob *pattern*. Each list comes from about *count* keys of the database,
-        and a name may come twice.
+        Yield lists of the names that match the glob *pattern*. Each list has the matches among about *count* keys of
+        the database, and a name can come twice.
         """
         pools = await self._source.masters() if isinstance(self._source, Cluster) else [self._source]
         for pool in pools:
@@ -209,7 +209,7 @@ class Store:
                     break
 
     async def max_clients(self) -> int | None:
-        """Return the most clients that a server accepts; None if no command tells it."""
+        """Return the most clients that a server accepts; None if no command tells that number."""
         pool = (await self._source.masters())[0] if isinstance(self._source, Cluster) else self._source
         for command in (("INFO", "clients"), ("CONFIG", "GET", "maxclients")):  # INFO tells it since Redis 7
             (reply,) = await pool.ask(pack(command), 1)

@@ -97,7 +97,8 @@ class KeyTemplate:
 
     def reader(self, kinds: Sequence[type]) -> Callable[[bytes], Key | None]:
         """
-        Return a function that takes a name and returns its key, with parts of *kinds*, or None if it has no such key.
+        Return a function that takes a name and returns the key of that name, with parts of *kinds*, or None if there is
+        no such key.
 
         >>> read = KeyTemplate("{}:{}").reader((str, int))
         >>> read(b"a%3Ab:7"), read(b"a:07")
@@ -167,7 +168,8 @@ class KeyTemplate:
         """
         Return the names as a column; None if the keys have to be named one by one, by `_name`.
 
-        This takes up to 0.05 us per key. Each part must be valid text or a whole number, and no name too long.
+        This takes up to 0.05 us per key. It works if each part is valid text or a whole number, and no name is too
+        long.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -223,7 +225,8 @@ class KeyTemplate:
         """
         Return the names; None if the keys have to be named one by one, by `_name`.
 
-        This takes 0.05 to 0.15 us per key. Each part must be valid text or a whole number, and no name too long.
+        This takes 0.05 to 0.15 us per key. It works if each part is valid text or a whole number, and no name is too
+        long.
         """
         columns: list[Sequence[Any]] = [keys] if self.columns == 1 else list(zip(*keys, strict=True))
         for n, column in enumerate(columns):

@@ -21,7 +21,8 @@ class SqliteConfig(SqlConfig):
     """
     The table, view or query with the values, in a file that every worker can read.
 
-    One value column gives its value, several give a struct. Names are spelt as in the schema: case counts.
+    With one value column, the value of a key is the value of that column; with several, it is a struct. Names are spelt
+    as in the schema: case counts.
 
     Attributes:
         path: Absolute path of the file on each worker, and also on the driver unless *returns* is set.
@@ -30,9 +31,9 @@ class SqliteConfig(SqlConfig):
             with these columns.
         columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
         max_bytes: Most bytes of one row; 64 KiB to 1 GiB.
-        expires: Name of the column with the time until which a row serves, in seconds since 1970, UTC, of the type
-            REAL; NULL: for ever. A row whose time is over counts as absent. None: all rows serve for ever.
-        writable: True allows `tiers(write_back=True)` to insert and update rows, on a connection of its own. A unique
+        expires: Name of a column of the type REAL with the time until which a row is valid, in seconds since 1970, UTC;
+            NULL: for ever. A row that is no longer valid counts as absent. None: all rows are always valid.
+        writable: True allows `tiers(write_back=True)` to insert and update rows, on a separate connection. A unique
             index must hold exactly the key columns. False: the connector only reads the file.
         query: Instead of *table*, one SELECT of the value columns for the key `?1` (`?2`, ... are the further key
             columns). A query needs *returns*, because SQLite does not know the types of a query.

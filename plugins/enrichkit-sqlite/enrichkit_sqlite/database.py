@@ -173,7 +173,7 @@ def _connect(path: str, max_bytes: int, *, writes: bool) -> sqlite3.Connection:
             "worker, and on the driver unless returns= is given. Copy it there, or put it into a shared folder."
         )
     # mode=ro: SQLite neither writes nor creates the file; with mode=rw it does not create the file either. The path is
-    # quoted, because ?, # and % have a meaning in a URI, and follows an empty authority, because it may begin with //.
+    # quoted, because ?, # and % have a meaning in a URI. It follows an empty authority, because it may begin with //.
     connection = sqlite3.connect(
         f"file://{quote(path)}?mode={'rw' if writes else 'ro'}",
         uri=True,

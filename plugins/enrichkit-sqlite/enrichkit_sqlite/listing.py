@@ -55,7 +55,7 @@ class Listing:
 
 def listed(page: Sequence[tuple[Any, ...]], kinds: Sequence[type]) -> Sequence[Any]:
     """
-    Return the keys of *page*, with each number as an equal number of its type in *kinds*, if there is one.
+    Return the keys of *page*; a number becomes an equal number of its type in *kinds*, if there is one.
 
     >>> listed([(1,), (2.0,), (2.5,)], [int]), listed([("a", 1)], [str, float])
     ([1, 2, 2.5], [('a', 1.0)])

@@ -56,7 +56,7 @@ class Statement:
             self.source = Source(config, "the query")
             self._prepare_query(connection, config)
         self.source.check_fields(self.names)
-        # `returns` is the type of the only value column, or of a struct of all of them.
+        # `returns` is the type of the only value column, or a struct of all value columns.
         whole = config.returns or self._ddl
         types = fields_of(whole) if len(self.names) > 1 else {self.names[0]: whole}
         self.types = [types.get(name, "") for name in self.names]
