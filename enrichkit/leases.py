@@ -1,9 +1,9 @@
 """
 The protocol between the worker processes of a job and the store that holds a limit of the job, or its budget's account.
 
-A limit is held by leases. A few times a second, each worker process asks the store for its share of the limit for the
-next quarter of a second; a share that is not asked for again falls back to the other workers. `grant` is the
-arithmetic; `docs/decisions/0051-limits-of-the-job.md` says why it is so.
+Leases keep a job within its limit. A few times a second, each worker process asks the store for its share of the
+limit for the next quarter of a second; a share that is not asked for again falls back to the other workers. `grant` is
+the arithmetic; `docs/decisions/0051-limits-of-the-job.md` says why it is so.
 
 For a budget, a worker first reserves the most that a call can take, then sends the call, and afterwards reports what
 the call has really taken. So the amounts spent and reserved together never exceed the budget, and the amount that a

@@ -44,10 +44,11 @@ DESCRIBE_TIMEOUT = 30.0
 CHECK_TIMEOUT = 2.0  # seconds for a question to the source whose answer only serves to raise an error early
 SECRET_MIN = 4  # characters; a shorter secret is not replaced: *** for each "a" would make the message unreadable
 WINDOW_MIN = 20_000
-# Default of `window`, in rounds of calls. The rows of the window should fit into the processor's cache: on a busy
-# machine a Redis key took 0.9 us CPU in a window of 20,000 rows and 1.3 us in one of 80,000. A source whose
-# connector sets `neighbours` gains more from a choice among many keys: with 2,000 keys a call, PostgreSQL took 1.6 us
-# per key with 4 rounds, 1.1 with 10 and 0.9 with 20; but with 20 rounds the worker loses what the source gains.
+# Default of `window`, in rounds of calls; a round has `capacity` calls of `batch_size` keys. The rows of the window
+# should fit into the processor's cache: on a busy machine a Redis key took 0.9 us CPU in a window of 20,000 rows and
+# 1.3 us in one of 80,000. A source whose connector sets `neighbours` gains more from a choice among many keys: with
+# 2,000 keys a call, PostgreSQL took 1.6 us per key with 4 rounds, 1.1 with 10 and 0.9 with 20; but with 20 rounds the
+# worker loses what the source gains.
 WINDOW_ROUNDS, NEIGHBOURS_ROUNDS = 4, 10
 
 

@@ -291,7 +291,7 @@ class Engine:
                 await asyncio.sleep(0)
 
     def _about(self, run: Run, call: InFlight) -> Call:
-        """Return what the connector is told about *call*, with a meter for its reports if the engine counts costs."""
+        """Return what the connector is told about *call*; if the engine counts costs, with a meter to report to."""
         about = run.call(call.attempt)
         if not self._metered:
             return about

@@ -1,5 +1,5 @@
 """
-The loop thread of a worker process: Flink's mailbox.
+The loop thread of a worker process, which does what the mailbox thread does in Flink.
 
 One daemon thread runs one event loop, and only that thread touches the state of engines and runs. Other threads post
 mails, which the loop drains together, so that a burst of mails wakes it once. The thread and its engines outlive

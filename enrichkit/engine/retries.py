@@ -160,7 +160,7 @@ def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: Bas
     if len(call.lookups) > 1:
         _search(run, call, [lookup for lookup in waiting if not asked_elsewhere(call, lookup)])
         return
-    # The error of a key that was alone in its call is an answer, as a `Failure` is: another call would do no better.
+    # The error of a key that was alone in its call is final, as a `Failure` is: another call would do no better.
     for lookup in waiting:
         if not run.closed:
             settlement.settle(run, lookup, ERROR, error=error)

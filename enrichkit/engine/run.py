@@ -174,7 +174,8 @@ class Run:
             crosses a barrier.
         default_values: Decoded `default(...)` values by option name.
         fallbacks: The fallbacks of the run.
-        reuse: The answers that this run has got; None: the run remembers no answers. With a cache there is no reuse.
+        reuse: The answers that this run has got; None: the run remembers no answers, for
+            example because it has a cache.
         preload: The table of the whole source, loaded before the first lookup; None: there is none.
         journal: Answers on durable storage, before the cache; None: there is no journal.
         cache: The cache, which other runs of the same source share; None: there is no cache.

@@ -203,7 +203,7 @@ class State:
             return sum(parts, Stats())
 
     def emitted(self, source: str | None = None) -> tuple[int, int]:
-        """Return how many rows the tasks of *source*, or of all sources, have emitted, and how many the failed ones."""
+        """Return how many rows all tasks, and the failed tasks, of *source* (None: of any) have emitted."""
         with self._lock:
             ended, tasks = [one for name, one in self._ended.items() if source in (None, name)], self.of(source)
             every = sum(one.emitted for one in ended) + sum(task.facts["emitted"] for task in tasks)

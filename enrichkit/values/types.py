@@ -13,8 +13,8 @@ The Spark types that can be declared, and the Arrow types that a worker builds f
 | void | null | | | |
 
 Every field is nullable, even if the declaration says otherwise: a lookup may find nothing, and Spark would refuse a
-null in a non-null field, but only after the lookup. Char and varchar are refused by name, because a worker cannot give
-a column their semantics.
+null in a non-null field, but only after the lookup. Char and varchar are refused, because a worker cannot give a column
+their semantics.
 """
 
 from __future__ import annotations

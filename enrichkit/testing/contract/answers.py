@@ -100,7 +100,7 @@ class AnswerChecks(Fixtures):
         )
 
     def test_the_keys_may_be_any_sequence(self, source: Source) -> None:
-        """Look for `keys + [...]`, `keys.copy()` and clients that need a list: the engine passes a tuple, or `Keys`."""
+        """The engine passes a tuple, or `Keys`: look for `keys + [...]`, `keys.copy()` and clients that need a list."""
         right, got = source.expected(source.group), source.values(source.fetch(tuple(source.group)))
         assert right == got, (
             "`fetch_many` must return the same values for a tuple of keys as for a list; for the tuple it returned "

@@ -185,8 +185,8 @@ def _is_replaced(column: Column) -> str:
     Return the SQL of a condition that is true if the server would replace a character of the text in *column*.
 
     The server has replaced a character if the text has more `?` as utf8mb4 than in its stored bytes, or if it has
-    U+FFFD, which none of these character sets holds. A byte 0x3F is a `?` in all these sets: none has it as the second
-    byte of a character.
+    U+FFFD, which no character set but those in the constants above holds. In the same sets, a byte 0x3F is a `?` and
+    never the second byte of a character.
     """
     if column.charset in _SURROGATES:
         return f"HEX({column.sql}) RLIKE '{_SURROGATES[column.charset]}'"

@@ -307,7 +307,7 @@ class Pool:
         return True
 
     async def _connect(self, attempts: int) -> Connection:
-        """Return a new connection for a caller that began to wait after *attempts* failed attempts to connect."""
+        """Return a new connection for a caller that began to wait when *attempts* tries to connect had failed."""
         async with self._recovering if self._failed else self._connecting:
             loop = asyncio.get_running_loop()
             login = await self._dialler.login()
