@@ -195,7 +195,7 @@ class RunWatch:
         self.calls = self.sent = 0
         self.segment = 0  # barriers that have left
         self.answered: list[Waiting] = []
-        self.at_fallback: dict[tuple[Outcomes, int], None] = {}  # rows that a fallback has to answer
+        self.at_fallback: set[tuple[Outcomes, int]] = set()  # rows that a fallback has to answer
         self.closed = self._admitting = False
         self._quiet_times = 0
         self._told = random.Random(f"told {watch.plan.seed} {number}")
@@ -393,7 +393,7 @@ class RunWatch:
         waiting.unsettled -= 1
         waiting.status = status
         passed_on = (entry.outcomes, index) in self.at_fallback
-        self.at_fallback.pop((entry.outcomes, index), None)
+        self.at_fallback.discard((entry.outcomes, index))
         if status == OK and waiting.flights and not self._admitting:  # a store holds what it knew already
             waiting.bytes = _text_bytes(self.watch.plan.value(key))
             self.bytes += waiting.bytes
@@ -421,11 +421,11 @@ class RunWatch:
         self.watch.flags.add("fallback")
         lookup = request.lookup
         waiting = lookup.outcomes.tag.waiting[lookup.index]
-        if request.status == TIMEOUT and len(request.asked) == 0:
+        if request.status == TIMEOUT:
             self._timed_out(waiting)
         for row in ((lookup.outcomes, lookup.index), *(lookup.more or ())):
             assert row not in self.at_fallback, "a fallback is asked twice for a row"
-            self.at_fallback[row] = None
+            self.at_fallback.add(row)
         if self.current.get(waiting.key) is waiting and waiting.key not in self.run.table:
             del self.current[waiting.key]
             waiting.first = None
@@ -587,7 +587,7 @@ class RunWatch:
         assert table.keys() == found, "the table knows keys that nobody asks for any more"
         assert all(more.keys() <= keys for more, keys in shared.values()), "rows wait for what has its outcome"
         asked.update(self._before_the_source())
-        asked.update([*self.at_fallback])
+        asked.update(self.at_fallback)
         waiting = Counter(
             (entry.outcomes, index)
             for entry in self.slices

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 
     from .story import FallbackPlan, Plan
 
-__all__ = ["Near", "WatchedFallback", "make_fallback", "make_table", "make_tier"]
+__all__ = ["Near", "Other", "WatchedFallback", "make_fallback", "make_table", "make_tier", "undecoded"]
+
+
+def undecoded(raws: Sequence[Any]) -> tuple[list[Any], dict[int, Any]]:
+    """Return *raws* as the values of a call, each of which is right."""
+    return list(raws), {}
 
 
 class Near(Connector[ConnectorConfig]):
@@ -82,11 +87,10 @@ def make_tier(engine: Engine, plan: Plan) -> Tier:
     assert plan.tier is not None
     nulls = dict.fromkeys(("on_timeout", "on_error", "on_missing"), "null")
     options = Options(**{**nulls, "max_fallback_ratio": 1.0, "timeout": plan.tier.timeout, "retry": None})
-    plain = lambda raws: (list(raws), {})  # noqa: E731
     return Tier(
         "near",
         engine,
-        lambda emit: TierRun(engine, "near", options, plain, emit, ordered=False, seed=plan.seed),
+        lambda emit: TierRun(engine, "near", options, undecoded, emit, ordered=False, seed=plan.seed),
         WriteBack("near", engine, lambda values: dict(enumerate(values)), None) if plan.tier.writes else None,
     )
 
@@ -124,12 +128,11 @@ def make_fallback(engine: Engine, plan: FallbackPlan, seed: int) -> WatchedFallb
     """Return the fallback of a run, on the *engine* that all runs of the story share."""
     nulls = dict.fromkeys(("on_error", "on_missing"), "null")
     options = Options(**{**nulls, "max_fallback_ratio": 1.0, "timeout": 1000.0, "details": True})
-    plain = lambda raws: (list(raws), {})  # noqa: E731
     return WatchedFallback(
         "other",
         plan.options,
         plan.capacity * plan.batch_size,
-        lambda emit: Run(engine, "other", options, plain, emit, ordered=False, seed=seed),
+        lambda emit: Run(engine, "other", options, undecoded, emit, ordered=False, seed=seed),
     )
 
 
@@ -172,7 +175,7 @@ def make_table(plan: Plan) -> Table:
         lambda: Listed(plan, rng),
         (kind,),
         50,
-        lambda raws: (list(raws), {}),
+        undecoded,
         Preload(refresh=refresh),
         patience=10_000.0,
         limit=1_000.0,

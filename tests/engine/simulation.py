@@ -30,7 +30,7 @@ from enrichkit.testing.clock import VirtualTimeLoop
 
 from .columns import column_of, in_columns
 from .invariants import RunWatch, states_watched
-from .nearby import Near, Other, WatchedFallback, make_fallback, make_table, make_tier
+from .nearby import Near, Other, WatchedFallback, make_fallback, make_table, make_tier, undecoded
 from .stages import MemoryStage
 from .story import Kind, draw
 from .watch import Flight, Watch
@@ -297,7 +297,7 @@ class WatchedBridge(Bridge):
                 thread.engine("simulated", build),
                 "simulated",
                 plan.options,
-                lambda raws: (list(raws), {}),
+                undecoded,
                 watched_emit,
                 ordered=plan.ordered,
                 default_values=plan.default_values,
