@@ -326,9 +326,11 @@ class Engine:
             return None  # when a call in flight ends, its slot tries again
         if self.gate.may_hold and any(run.pending for run in runs) and self._held_back():
             return None
-        for _ in range(len(runs)):
+        several = left = len(runs)
+        while left:  # not `for _ in range(...)`, which takes 4 % of a whole lookup
+            left -= 1
             run = runs[0]
-            if len(runs) > 1:
+            if several > 1:
                 runs.rotate(-1)
             try:
                 call = self._call_for(run, task)

@@ -32,9 +32,9 @@ _TEXT = frozenset((bytes, str, type(None), type(ABSENT)))
 
 def answered_one(run: Run, call: InFlight, answers: Any) -> bool:
     """Settle the only key of *call* on the fastest path; return False and do nothing if its answer needs inspection."""
-    if type(answers) is not dict or len(answers) != 1 or len(call.lookups) != 1:
+    lookup = call.alone
+    if lookup is None or type(answers) is not dict or len(answers) != 1:
         return False
-    [lookup] = call.lookups.values()
     raw = answers.get(lookup.key, ABSENT)
     kind = type(raw)
     if kind in _NOT_PLAIN:
@@ -44,7 +44,7 @@ def answered_one(run: Run, call: InFlight, answers: Any) -> bool:
         return False
     call.running = False
     call.record.clear()
-    call.lookups.clear()  # otherwise the call and the lookup keep each other alive until the garbage collector runs
+    call.alone = None  # otherwise the call and the lookup keep each other alive until the garbage collector runs
     if run.engine.retry_budget.tokens < RetryBudget.SIZE:  # with a full budget, `earn` would only cost 1 % of a lookup
         earn(run, call)
     return True

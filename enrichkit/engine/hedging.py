@@ -134,7 +134,7 @@ def _ask_twice(run: Run, call: InFlight) -> None:
     """Queue the keys of *call* once more, ahead of all others; the call goes on."""
     call.separate()
     call.overdue = True  # its failure does not count for keys that another call asks for
-    waiting = [lookup for lookup in call.lookups.values() if lookup.waits_for(call) and lookup.routes == 1]
+    waiting = [lookup for lookup in call.held() if lookup.waits_for(call) and lookup.routes == 1]
     for lookup in waiting:
         lookup.queued()
     run.stats.retried("p95", len(waiting))

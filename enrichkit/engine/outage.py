@@ -188,7 +188,7 @@ class Outage:
                 return False
             self._begin(now)
             self.alone = _waiting(call)
-        if not getattr(error, "sent", True) or self.alone.keys().isdisjoint(call.lookups.values()):
+        if not getattr(error, "sent", True) or self.alone.keys().isdisjoint(call.held()):
             self.alone = {}
         self.suspects |= _waiting(call)
         self._last_failed = max(self._last_failed, call.started)
@@ -302,7 +302,7 @@ def _refused_beside_answers(call: InFlight) -> bool:
 
 def _waiting(call: InFlight) -> dict[Lookup, None]:
     """Return the lookups that wait for *call* alone, in order."""
-    return dict.fromkeys(lookup for lookup in call.lookups.values() if lookup.waits_for(call))
+    return dict.fromkeys(lookup for lookup in call.held() if lookup.waits_for(call))
 
 
 def _sentence(error: BaseException | None) -> str:

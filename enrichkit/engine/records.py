@@ -22,7 +22,7 @@ import asyncio
 import enum
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise, repeat
 from typing import Any, TypeAlias
 
@@ -283,8 +283,8 @@ class Bundle:
         return self._lookups
 
 
-Group: TypeAlias = "Sequence[Lookup | Bundle]"
-"""The keys that a call is made with: lookups only, or bundles only."""
+Group: TypeAlias = "list[Any]"
+"""The keys that a call is made with: a new list of lookups only, or of bundles only."""
 
 
 class Search:
@@ -335,7 +335,7 @@ class InFlight:
     One call of `fetch_many` that has not ended.
 
     Args:
-        group: The lookups or bundles that the call is made with.
+        group: The lookups or bundles that the call is made with; the call changes the list.
         search: The search that *group* is a part of, or None.
         now: Loop time.
         task: The slot that makes the call; cancelled at the hard limit.
@@ -344,12 +344,11 @@ class InFlight:
     Attributes:
         keys: The keys of *group*.
         bundles: The bundles of *group* until one of their keys has to be handled separately; then empty.
-        lookups: If there are no bundles, the lookup that waits for the answer, by key; a later lookup of the key may
-            replace a lookup that timed out.
+        alone: The lookup of a call with one key, until `lookups` is read for the first time; otherwise None.
         attempt: How often the first key has been asked for, this call included.
         running: Whether the call has not ended yet.
         accepts: The number of calls that the source had answered in time when this call was sent, as the breaker
-            counts them.
+            counts them; not set before.
         late: Whether no lookup has to wait for the call: all its lookups have their outcome, or `attempt_timeout` has
             passed.
         late_since: Loop time since which the call is late; not set before.
@@ -360,14 +359,15 @@ class InFlight:
     """
 
     __slots__ = (
+        "_lookups",
         "accepts",
+        "alone",
         "attempt",
         "bundles",
         "cancelled_at",
         "keys",
         "late",
         "late_since",
-        "lookups",
         "overdue",
         "paid",
         "record",
@@ -377,6 +377,7 @@ class InFlight:
         "task",
     )
 
+    accepts: int
     late_since: float
     paid: Mapping[str, float]
 
@@ -389,36 +390,59 @@ class InFlight:
         key_columns: bool = False,
     ) -> None:
         self.bundles: Sequence[Bundle] = ()
-        self.lookups: dict[Any, Lookup] = {}
+        self.alone: Lookup | None = None
+        self._lookups: dict[Any, Lookup] | None = None
         self.search = search
         self.started = now
         self.task = task
         self.running = True
-        self.accepts = 0
         self.late = False
         self.overdue = False
         self.cancelled_at: float | None = None
         self.attempt = 1
         self.keys: Sequence[Any]
-        self.record: list[Any] = [*group]
-        if isinstance(group[0], Bundle):
+        self.record: list[Any] = group
+        first: Any = group[0]
+        if isinstance(first, Bundle):
             self.bundles = [*self.record]
             for bundle in self.bundles:
                 bundle.call = self
             self.keys = _joined_keys([bundle.keys for bundle in self.bundles], key_columns)
             return
-        again, lookups = False, self.lookups
+        if len(group) == 1:
+            self.alone = first
+            self.keys = (first.key,)
+        else:
+            self._lookups = {lookup.key: lookup for lookup in self.record}
+            self.keys = tuple(self._lookups)
+        again = False
         for lookup in self.record:
-            lookups[lookup.key] = lookup
             # The lines of `Lookup.sent`, inline: to call the method takes 2 % of a whole lookup.
             lookup.state = IN_FLIGHT
             lookup.attempts += 1
             lookup.call = self
             again = again or lookup.started is not None
-        self.keys = tuple(lookups)
-        self.attempt = self.record[0].attempts
+        self.attempt = first.attempts
         if again:
             self.record = [lookup for lookup in self.record if lookup.started is None]
+
+    @property
+    def lookups(self) -> dict[Any, Lookup]:
+        """
+        If there are no bundles, the lookup that waits for the answer, by key.
+
+        A later lookup of the key may replace a lookup that timed out.
+        """
+        if self._lookups is None:  # made here, because a dict for each call with one key takes 4 % of a whole lookup
+            self._lookups = {lookup.key: lookup for lookup in self.held()}
+            self.alone = None
+        return self._lookups
+
+    def held(self) -> Iterable[Lookup]:
+        """Return the lookups in `lookups`, without making the dict."""
+        if self._lookups is not None:
+            return self._lookups.values()
+        return () if self.alone is None else (self.alone,)
 
     def separate(self) -> None:
         """Replace the bundles by a lookup for each key, because something concerns one key alone."""
@@ -439,17 +463,17 @@ class InFlight:
     def pay(self) -> None:
         """Add to each lookup for which the call was made its share of the cost."""
         share = self.share()
-        for lookup in self.lookups.values() if share else ():
+        for lookup in self.held() if share else ():
             if not lookup.attached:
                 lookup.pay(share)
 
     def wanted(self) -> bool:
         """Whether a lookup waits for the call."""
-        return bool(self.bundles) or not all(lookup.state is SETTLED for lookup in self.lookups.values())
+        return bool(self.bundles) or not all(lookup.state is SETTLED for lookup in self.held())
 
     def dispensable(self) -> bool:
         """Whether each lookup of the call has its outcome, or can get it from another call."""
-        lookups = self.lookups.values()
+        lookups = self.held()
         return not self.bundles and all(each.settled or each.attached or each.routes > 1 for each in lookups)
 
     def cancel(self, now: float) -> None:
@@ -461,7 +485,8 @@ class InFlight:
     def release(self) -> None:
         """Drop the bundles and lookups: their reference cycle with the call would last until a garbage collection."""
         self.bundles = ()
-        self.lookups.clear()
+        self.alone = None
+        self._lookups = {}
 
 
 class Part:

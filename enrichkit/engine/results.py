@@ -106,7 +106,7 @@ def _conclude_each(run: Run, call: InFlight, answers: Any, error: BaseException 
         if not run.closed or run.cache is not None:
             _answered(run, call, answers)
     elif not run.closed:
-        for lookup in call.lookups.values():
+        for lookup in call.held():
             lookup.call_ended()
         failed(run, call, error)
     if trouble is not None:
@@ -129,7 +129,7 @@ def _trouble(answers: Mapping[Any, Any], keys: int) -> TransientError | None:
 
 def _answered(run: Run, call: InFlight, answers: Mapping[Any, Any]) -> None:
     """Settle the keys of *call*, or queue them again, as *answers*, a mapping by keys of the call, says."""
-    lookups = list(call.lookups.values())
+    lookups = list(call.held())
     raws = list(map(answers.get, call.lookups, ABSENT_EACH))
     plain = set(map(type, raws)).isdisjoint(MARKED)
     if not plain:

@@ -58,7 +58,7 @@ def retry_late(run: Run, call: InFlight) -> None:
     """Queue again the keys of *call*, which goes on after `attempt_timeout`, except keys that joined the call later."""
     call.separate()
     call.late = call.overdue = True
-    waiting = [lookup for lookup in call.lookups.values() if not (lookup.settled or lookup.attached)]
+    waiting = [lookup for lookup in call.held() if not (lookup.settled or lookup.attached)]
     for lookup in waiting:
         lookup.failed(lookup.error, counted=True)
     ask_again(run, waiting, None, RetryBudget.RETRY_AFTER_TIMEOUT)
@@ -71,7 +71,7 @@ def failed(run: Run, call: InFlight, error: BaseException) -> None:
     if isinstance(error, FatalError):
         run.fail(error)
         return
-    waiting = [lookup for lookup in call.lookups.values() if not lookup.settled]
+    waiting = [lookup for lookup in call.held() if not lookup.settled]
     attached = [lookup for lookup in waiting if lookup.attached]
     waiting = [lookup for lookup in waiting if not lookup.attached]
     if attached:

@@ -32,9 +32,9 @@ def put_back(run: Run, call: InFlight, error: TransientError) -> None:
 
     If the source has asked for a pause about as long as `timeout`, or longer, the clocks of the keys stop as well.
     """
-    for lookup in call.lookups.values():
+    for lookup in call.held():
         lookup.call_ended()
-    waiting = [lookup for lookup in call.lookups.values() if not lookup.settled and not asked_elsewhere(call, lookup)]
+    waiting = [lookup for lookup in call.held() if not lookup.settled and not asked_elsewhere(call, lookup)]
     for lookup in waiting:
         if lookup.attached:
             lookup.queued()

@@ -94,7 +94,7 @@ def check_states(run: Run) -> None:
     """The state of each lookup without an outcome is what calls and queues say of it."""
     holding: Counter[Lookup] = Counter()
     for call in run.in_flight():
-        holding.update(lookup for lookup in call.lookups.values() if not lookup.settled)
+        holding.update(lookup for lookup in call.held() if not lookup.settled)
     for lookup in {*holding, *(held for held in run.table.values() if isinstance(held, Lookup))}:
         calls = holding[lookup]
         queued = lookup.routes - calls
@@ -345,7 +345,7 @@ class RunWatch:
         run, now = self.run, self.watch.now
         # A retry goes before all others, and so does a key whose late call has failed or met a source that was away.
         call = next(call for call in run.engine.calls if call.task is asyncio.current_task())
-        first = all(lookup.attempts == 1 and lookup.started == now for lookup in call.lookups.values())
+        first = all(lookup.attempts == 1 and lookup.started == now for lookup in call.held())
         first = first and not any(self.current[key].flights for key in flight.keys if key in self.current)
         if run.settled_bytes - run.taken_bytes <= self.options.window_bytes or not first or flight.started < now:
             return
@@ -541,7 +541,7 @@ class RunWatch:
         run = self.run
         asked: dict[Lookup | Bundle, None] = {}
         for call in run.in_flight():
-            asked |= dict.fromkeys((*call.bundles, *call.lookups.values()))
+            asked |= dict.fromkeys((*call.bundles, *call.held()))
         pending = run.pending
         short = [group for owner, group, _ in run.engine._short_of_tokens if owner is run]  # type: ignore[attr-defined]
         for group in (pending._fresh, pending._later, *(group for group, _ in pending._urgent), *short):
