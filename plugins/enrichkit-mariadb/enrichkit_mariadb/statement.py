@@ -162,13 +162,17 @@ class Statement:
         )
         encoded = (column if type_.encode is None else map(type_.encode, column) for (_, type_), column in columns)
         document = msgspec.json.encode(list(zip(*encoded, strict=True)))
-        if 2 * len(document) + len(self.sql) + 100 > self.max_packet:  # asyncmy may escape every byte
+        if 2 * len(document) > self.room(self.sql):  # asyncmy may escape every byte
             raise PermanentError(
                 f"The keys of a call are {len(document)} bytes long, which escaping may double; the server takes "
                 f"{self.max_packet} bytes at once. Lower batch_size, or raise max_allowed_packet of the server."
             )
         request.document = document.decode()
         return request
+
+    def room(self, sql: str) -> int:
+        """Return how many bytes the long arguments of the statement *sql* may take."""
+        return self.max_packet - len(sql.encode()) - 100  # a number or two, and the head of the packet
 
     def read(self, rows: Sequence[Sequence[Any]], request: Request, many: bool) -> dict[Key, Value | Failure]:
         """

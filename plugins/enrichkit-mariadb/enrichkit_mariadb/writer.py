@@ -137,7 +137,7 @@ class Writer:
             key=lambda row: tuple(map(str, row[: len(self._keys)])),
         )
         try:
-            for some in self._packets(literals):
+            for some in self._packets(literals, self.statement.room(self._insert(names, [], ttl)[0])):
                 sql, arguments = self._insert(names, some, ttl)
                 await fetch(sql, timeout, *arguments)
         except Exception as error:
@@ -172,19 +172,20 @@ class Writer:
         )
         return sql, [literal for each in literals for literal in each]
 
-    def _packets(self, literals: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
-        """Yield the rows, as many at a time as the server takes in one statement; raises `PermanentError`."""
-        room = self.statement.max_packet - len(self.statement.sql) - 1000  # the INSERT holds the same names as `sql`
+    def _packets(self, literals: Sequence[Sequence[Any]], room: int) -> Iterator[Sequence[Sequence[Any]]]:
+        """Yield the rows, as many at a time as take at most *room* bytes; raises `PermanentError`."""
         some: list[Sequence[Any]] = []
         size = 0
         for row in literals:
-            # asyncmy may escape every byte. A number, the expiry and the commas take less than 30 bytes each.
-            texts = [each.encode() if isinstance(each, str) else each for each in row if isinstance(each, str | bytes)]
+            # asyncmy may escape every byte. The quotes and the comma of a value take less than 30 bytes; the brackets
+            # of the row and the expiry take less than 60.
+            texts = [each if isinstance(each, bytes) else str(each).encode() for each in row]
             more = 2 * sum(map(len, texts)) + 30 * (len(row) + 2)
             if more > room:
+                most = self.statement.max_packet
                 raise PermanentError(
-                    f"A value may need {more} bytes in a statement; the server takes {self.statement.max_packet} bytes "
-                    "at once. Raise max_allowed_packet of the server."
+                    f"A row may need a statement of {more + most - room} bytes; the server takes {most} bytes at once. "
+                    "Raise max_allowed_packet of the server."
                 )
             if size + more > room:
                 yield some

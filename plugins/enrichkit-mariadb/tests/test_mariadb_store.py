@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import math
+import re
 import time
+from bisect import bisect
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -266,11 +268,39 @@ def test_values_that_are_too_long_for_one_statement_are_written_in_several(sql: 
     store(config, values)
     assert lookup(config, [0, 1, 2]) == values
     message = str(refusal(config, {5: "short", 6: "'" * (packet // 2)}))
-    assert message.startswith("A value may need ")
-    assert message.endswith(
-        f" bytes in a statement; the server takes {packet} bytes at once. Raise max_allowed_packet of the server."
-    )
+    assert message.startswith("A row may need a statement of ")
+    assert message.endswith(f" bytes; the server takes {packet} bytes at once. Raise max_allowed_packet of the server.")
     assert lookup(config, [5, 6]) == {}
+
+
+def test_a_value_beside_long_names_is_written_or_refused_before_the_server_hangs_up(
+    sql: Sql, url: str, packet: int
+) -> None:
+    others = [f"{n:02}{'€' * 62}" for n in range(99)]  # the longest names; a character takes three bytes
+    sql(f"CREATE TABLE kept (id int PRIMARY KEY, name longtext, {', '.join(f'`{name}` int' for name in others)})")
+    config = MariadbConfig(url=url, table="kept", writable=True)
+
+    def row(length: int) -> dict[int, dict[str, str | None]]:
+        return {1: {"name": "'" * length, **dict.fromkeys(others)}}
+
+    def is_refused(length: int) -> bool:
+        try:
+            store(config, row(length))
+        except PermanentError:
+            return True
+        return False
+
+    most = bisect(range(packet), False, key=is_refused) - 1
+    assert packet * 0.4 < most < packet * 0.5
+    told = re.fullmatch(
+        rf"A row may need a statement of (\d+) bytes; the server takes {packet} bytes at once. "
+        r"Raise max_allowed_packet of the server\.",
+        str(refusal(config, row(most + 1))),
+    )
+    assert told is not None
+    assert packet < int(told[1]) < packet + 10
+    store(config, row(most))
+    assert lookup(config, [1])[1]["name"] == "'" * most
 
 
 # When it may write --------------------------------------------------------------------------------------------------
