@@ -61,7 +61,9 @@ async def test_keys_of_columns_are_asked_for_once_too(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", [Step(error=PermanentError("no")), Step(error=TransientError("busy")), Step(after=30.0)], ids=repr
+    "step",
+    [Step(error=PermanentError("no")), Step(error=TransientError("busy")), Step(after=30.0)],
+    ids=["permanent", "transient", "timeout"],
 )
 async def test_what_failed_is_asked_anew(lab: Lab, step: Step) -> None:
     server, task = lab.start(
