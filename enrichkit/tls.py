@@ -119,8 +119,12 @@ class RenewedContext:
         """Whether there are files that may be renewed."""
         return any(self._paths)
 
+    def stamp(self) -> tuple[object, ...]:
+        """Return a value that changes when one of the files changes, see `file_stamp`."""
+        return file_stamp(*self._paths)
+
     def __call__(self) -> ssl.SSLContext:
-        stamp = file_stamp(*self._paths)
+        stamp = self.stamp()
         if self._context is None or stamp != self._read:
             try:
                 self._context, self._read = self._make(), stamp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import socket
@@ -9,16 +10,23 @@ import ssl
 import struct
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import pytest
 import redis
 from enrichkit_http import HttpConfig
+from enrichkit_mariadb import MariadbConfig
 from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
+from enrichkit_redis import pool as redis_pool
 
-from enrichkit.errors import FatalError
+from enrichkit import local
+from enrichkit.errors import FatalError, TransientError
+from enrichkit.plugin import Call
+from enrichkit.sql import pool
+from enrichkit.testing import open_connector
 from enrichkit.tls import RenewedContext, file_stamp, tls_context
 
 from .faults import INT
@@ -26,18 +34,19 @@ from .test_local import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from enrichkit import ConnectorConfig
 
     from .certificates import Authority
     from .sparkless import Worker
 
+    Opening = Callable[[socket.socket, socket.socket], socket.socket]
     Source = tuple["Front", Callable[[], ConnectorConfig], list[Any]]
 
 pytestmark = [pytest.mark.service, pytest.mark.waits]
 
 KEYS = 400
+LOGINS = ["redis", "postgres", pytest.param("mariadb", marks=pytest.mark.apt)]
 SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 """With it a client of PostgreSQL asks for TLS, in plain text."""
 
@@ -46,17 +55,21 @@ class Front:
     """
     TLS in front of a server; it asks for a certificate of the client.
 
+    Args:
+        target: Where the server listens.
+        opening: Plays what the two sides say in plain text before TLS begins; returns the socket to talk to the server.
+
     Attributes:
         context: That of the connections from now on.
         refused: Handshakes that failed, on either side.
         shown: The authorities of the certificates that clients have shown, in order.
     """
 
-    def __init__(self, target: tuple[str, int], *, greeting: bool) -> None:
+    def __init__(self, target: tuple[str, int], opening: Opening | None = None) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.refused = 0
         self.shown: list[str] = []
-        self._target, self._greeting = target, greeting
+        self._target, self._opening = target, opening
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -79,10 +92,10 @@ class Front:
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, plain: socket.socket) -> None:
-        with contextlib.suppress(OSError), socket.create_connection(self._target) as server:
-            if self._greeting:
-                assert plain.recv(8) == SSL_REQUEST
-                plain.sendall(b"S")
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            server = stack.enter_context(socket.create_connection(self._target))
+            if self._opening is not None:
+                server = stack.enter_context(self._opening(plain, server))
             try:
                 client = self.context.wrap_socket(plain, server_side=True)
             except (ssl.SSLError, ConnectionError):
@@ -106,6 +119,22 @@ class Front:
         for sock in (source, sink):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+
+def postgres_opening(client: socket.socket, server: socket.socket) -> socket.socket:
+    assert client.recv(8) == SSL_REQUEST
+    client.sendall(b"S")
+    return server
+
+
+def mariadb_opening(client: socket.socket, server: socket.socket) -> socket.socket:
+    """The server, which speaks first, is asked for TLS as well, because it counts the packets."""
+    for source, sink in ((server, client), (client, server)):
+        packet = source.recv(4, socket.MSG_WAITALL)
+        sink.sendall(packet + source.recv(int.from_bytes(packet[:3], "little"), socket.MSG_WAITALL))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(server)
 
 
 class Files:
@@ -140,27 +169,37 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-@pytest.fixture(params=["redis", "postgres", "http"])
+@pytest.fixture(params=[*LOGINS, "http"])
 def source(request: pytest.FixtureRequest, files: Files) -> Iterator[Source]:
     """A front, a function that makes the config of the source behind it, and the values of the keys."""
     if request.param == "redis":
         server, url = request.getfixturevalue("redis_server"), request.getfixturevalue("redis_url")
         with redis.Redis.from_url(url) as client:
             client.mset({f"k{n}": n for n in range(KEYS)})
-        front = Front((server.host, server.port), greeting=False)
+        front = Front((server.host, server.port))
         at = f"rediss://127.0.0.1:{front.port}/{url.rpartition('/')[2]}"
         yield front, lambda: RedisConfig(url=at, key="k{}", **files.fields), list(range(KEYS))
     elif request.param == "postgres":
         server, dsn = request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_dsn")
         database = dsn.rpartition("/")[2]
         server.execute(f"CREATE TABLE t AS SELECT n AS id, n AS score FROM generate_series(0, {KEYS}) n", database)
-        front = Front((server.host, server.port), greeting=True)
+        front = Front((server.host, server.port), postgres_opening)
         at = f"postgresql://postgres@127.0.0.1:{front.port}/{database}?sslmode=verify-full"
         yield front, lambda: PostgresConfig(dsn=at, table="t", **files.fields), list(range(KEYS))
+    elif request.param == "mariadb":
+        cert, key = request.getfixturevalue("authority")("behind").issue("server")
+        with local.mariadb((Path(cert), Path(key))) as server:
+            server.execute(
+                "CREATE DATABASE shop; USE shop; CREATE TABLE t (id int PRIMARY KEY, score int);"
+                + ";".join(f"INSERT INTO t VALUES ({n}, {n})" for n in range(KEYS))
+            )
+            front = Front((server.host, server.port), mariadb_opening)
+            at = f"mariadb://root@127.0.0.1:{front.port}/shop"
+            yield front, lambda: MariadbConfig(url=at, table="t", **files.fields), list(range(KEYS))
     else:
         service = request.getfixturevalue("http_service")
         host, _, port = service.url.rpartition("//")[2].partition(":")
-        front = Front((host, int(port)), greeting=False)
+        front = Front((host, int(port)))
         at = f"https://127.0.0.1:{front.port}/{{}}"
         values = [crc32(str(n).encode()) % 1000 for n in range(KEYS)]
         yield front, lambda: HttpConfig(url=at, value="score", **files.fields), values
@@ -212,6 +251,40 @@ def test_certificates_that_are_refused_are_read_again(
     look_up_while(renew)
     assert front.refused >= 1
     assert {"old", "new"} == set(front.shown)
+
+
+@pytest.mark.parametrize("source", LOGINS, indirect=True)
+def test_certificates_that_replace_refused_ones_are_tried_at_once(
+    source: Source, files: Files, authorities: tuple[Authority, Authority], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the same login waits after a refusal, because more attempts could lock an account."""
+    monkeypatch.setattr(redis_pool, "FATAL_PAUSE", 600.0)
+    monkeypatch.setattr(pool, "REFUSED", 600.0)
+    for module in (redis_pool, pool):
+        monkeypatch.setattr(module, "RENEWED", 0.0)
+    front, config, (old, new) = *source[:2], authorities
+    front.context = context_of(old, old)
+    files.renew(old)
+
+    async def run() -> None:
+        async with open_connector(config()) as connector:
+
+            async def said() -> str:
+                try:
+                    return f"{list(await connector.fetch_many([0], Call(timeout=20.0)))}"
+                except TransientError as error:  # also when a connection was closed, or was not made in time
+                    return str(error)
+
+            assert "[0]" in [await said() for _ in range(4)]
+            front.context = context_of(new, new)
+            front.break_all()
+            assert any(["Logins have worked before." in await said() for _ in range(4)])
+            files.renew(new)
+            after = [await said() for _ in range(4)]
+            assert "[0]" in after
+            assert not any("Logins have worked before." in text for text in after)
+
+    asyncio.run(run())
 
 
 def test_certificates_that_change_in_time_are_taken_without_a_refusal(

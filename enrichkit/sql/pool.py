@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 IDLE = 60.0  # seconds; a firewall may silently have dropped a connection that was idle for longer
 REFUSED = 10.0  # seconds between two attempts with a refused login; more attempts could lock the account
+RENEWED = 1.0  # the same when the files of TLS have changed, because the certificate may have been refused
 
 SessionT = TypeVar("SessionT", bound=Session)
 
@@ -36,7 +37,8 @@ class Pool(Generic[SessionT]):
     The connections to one server. A plugin implements `connect` and `translate`, and may override `survives`.
 
     After a failure, only one caller at a time logs in, until a login works. After a `FatalError` of `connect`, such as
-    a refused login, callers get this error without another attempt for ten seconds, or until the password has changed.
+    a refused login, callers get this error without another attempt for ten seconds, or until the password has changed,
+    or for a second if the files of TLS have changed.
 
     Args:
         config: Config with the address of the server and the login.
@@ -65,7 +67,7 @@ class Pool(Generic[SessionT]):
         self._ever_logged_in = False
         self._failures = 0  # number of connects that found the server unavailable
         self._full = False  # whether the last of these connects found the server without a free connection
-        self._refused: tuple[str | None, float, str] | None = None  # refused password, end of pause, error message
+        self._refused: tuple[str | None, tuple[object, ...], float, str] | None = None  # see `_check_not_refused`
         self._idle: list[SessionT] = []
         self._busy: set[SessionT] = set()
         self._closed = False
@@ -253,7 +255,8 @@ class Pool(Generic[SessionT]):
             except ConfigError as error:
                 raise FatalError(str(error)) from None
         password = self.password()
-        self._check_not_refused(password)
+        files = self.context.stamp()
+        self._check_not_refused(password, files)
         try:
             return await self.connect(timeout)
         except Exception as error:  # noqa: BLE001 - every exception is translated and raised
@@ -262,17 +265,19 @@ class Pool(Generic[SessionT]):
             if isinstance(translated, FatalError):
                 if again and refuse(self.config.password, password):
                     return await self._connected(timeout, again=False)
-                self._refused = (password, self.loop.time() + REFUSED, str(translated))
+                self._refused = (password, files, self.loop.time(), str(translated))
             elif isinstance(translated, UnavailableError) or isinstance(error, TimeoutError):
                 self._failures += 1
                 self._full = isinstance(translated, UnavailableError) and translated.busy
                 translated = UnavailableError(str(translated), sent=False, busy=self._full)
             raise translated from None
 
-    def _check_not_refused(self, password: str | None) -> None:
+    def _check_not_refused(self, password: str | None, files: tuple[object, ...]) -> None:
+        """Raise the error of the last refused login again, if an attempt with *password* and *files* comes too soon."""
         if self._refused is not None:
-            refused, ends, reason = self._refused
-            if password == refused and self.loop.time() < ends:
+            refused, stamp, since, reason = self._refused
+            pause = REFUSED if files == stamp else RENEWED
+            if password == refused and self.loop.time() < since + pause:
                 raise FatalError(reason)
 
     def _too_large(self, max_bytes: int | None) -> PermanentError:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .sentinel import Greeted, Greeting
     from .template import Name
 
+    Login = tuple[str | None, str | None, tuple[object, ...]]  # see `Dialler.login`
+
 __all__ = ["Dialler", "Pool"]
 
 NAME = "enrichkit"
@@ -36,6 +38,7 @@ CHECK_TIMEOUT = 1.0
 LIFETIME = 300.0  # +/- 20 %, then a new connection is made, because the host name may lead to another server
 PAUSE = 1.0  # +/- 25 %; between attempts to connect to a node of a cluster while the node is away
 FATAL_PAUSE = 10.0  # between attempts after the server refused a login; more attempts could lock the account
+RENEWED = 1.0  # the same when the files of TLS have changed, because the certificate may have been refused
 
 _BAD_FILE = (
     "A file that RedisConfig.tls_ca, tls_cert or tls_key names cannot be used on this worker ({reason}); it must be a "
@@ -57,8 +60,11 @@ class Dialler:
         )
         self._ever_logged_in = False
 
-    async def login(self) -> tuple[str | None, str | None]:
-        """Return username and password, read again for each connection, because a secret may have been rotated."""
+    async def login(self) -> Login:
+        """
+        Return username, password and the stamp of the files of TLS, read again for each connection, because secrets and
+        certificates may have been replaced.
+        """
         try:
             password = await revealed(self._config.password)
         except ConfigError as error:
@@ -66,9 +72,10 @@ class Dialler:
         return (
             self._config.username or self.endpoint.username,
             self.endpoint.password if password is None else password,
+            self._context.stamp(),
         )
 
-    def refused(self, error: ConnectorError, login: tuple[str | None, str | None]) -> tuple[ConnectorError, bool]:
+    def refused(self, error: ConnectorError, login: Login) -> tuple[ConnectorError, bool]:
         """
         Return the error to raise after *login* failed with *error*, and whether another password may be tried at once.
         """
@@ -81,7 +88,7 @@ class Dialler:
         replaced = self._ever_logged_in and (isinstance(password, Secret) or self._context.has_files)
         return (UnavailableError(f"{error} Logins have worked before.", sent=False) if replaced else error), False
 
-    async def dial(self, address: Address | None, login: tuple[str | None, str | None]) -> Connection:
+    async def dial(self, address: Address | None, login: Login) -> Connection:
         """
         Return a connection to *address*, logged in and in the right database; raises `ConnectorError`.
 
@@ -126,8 +133,8 @@ class Dialler:
         except OSError as error:
             raise _connect_error(error, source, timeout) from None
 
-    def _greeting(self, login: tuple[str | None, str | None]) -> list[tuple[str, ...]]:
-        username, password = login
+    def _greeting(self, login: Login) -> list[tuple[str, ...]]:
+        username, password, _ = login
         commands: list[tuple[str, ...]] = []
         if password is not None:
             commands.append(("AUTH", password) if username is None else ("AUTH", username, password))
@@ -225,8 +232,8 @@ class Pool:
         self._connecting = asyncio.Semaphore(max(2, capacity // 4))
         self._recovering = asyncio.Lock()
         self._failed: ConnectorError | None = None
-        self._failed_login: tuple[str | None, str | None] | None = None
-        self._paused_until = 0.0
+        self._failed_login: Login | None = None
+        self._failed_at = self._paused_until = 0.0
         self._closed = False
 
     async def ask(self, frames: bytes, replies: int) -> list[Any]:
@@ -314,14 +321,22 @@ class Pool:
             wait = self._paused_until - loop.time()
             # The error of a connect that failed a moment ago, or while this caller waited; otherwise None.
             failed = self._failed if wait > 0 or self._attempts > attempts else None
-            if failed is not None and self._failed_login in (None, login):
+            if failed is not None and self._fails_again(login, loop.time()):
                 raise self._anew(failed, wait)
             connection = await self._dialled(login)
             self._failed = self._failed_login = None
             self._current = connection.address
             return connection
 
-    async def _dialled(self, login: tuple[str | None, str | None], *, again: bool = True) -> Connection:
+    def _fails_again(self, login: Login, now: float) -> bool:
+        """Whether an attempt with *login* comes too soon after the last one, which has failed."""
+        if self._failed_login is None:
+            return True
+        *refused, files = self._failed_login
+        *tried, renewed = login
+        return refused == tried and (files == renewed or now < self._failed_at + RENEWED)
+
+    async def _dialled(self, login: Login, *, again: bool = True) -> Connection:
         """Return a new connection. With *again*, try once more if the refused password may have been replaced."""
         try:
             return await self._dialler.dial(self._address, login)
@@ -332,15 +347,16 @@ class Pool:
                 pause = FATAL_PAUSE if fatal else self._pause * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
                 self._attempts += 1
                 self._failed, self._failed_login = meant, login if fatal else None
-                self._paused_until = asyncio.get_running_loop().time() + pause
+                self._failed_at = asyncio.get_running_loop().time()
+                self._paused_until = self._failed_at + pause
                 raise self._anew(meant, pause) from None
         return await self._dialled(await self._dialler.login(), again=False)
 
     def _anew(self, error: ConnectorError, wait: float) -> ConnectorError:
         """Return a copy of *error* for one more caller; the pause between attempts has *wait* seconds left."""
         if isinstance(error, TransientError):
-            # The caller waits at most 1.25 s, even if the pause after a refused login has longer to go: the password
-            # may be replaced before that pause ends.
+            # The caller waits at most 1.25 s, even if the pause after a refused login has longer to go: the password or
+            # a certificate may be replaced before that pause ends.
             return self._unavailable(error, min(wait, 1.25 * PAUSE))
         return FatalError(str(error))
 
