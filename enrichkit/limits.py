@@ -110,7 +110,7 @@ class Limit:
 @dataclass(frozen=True, slots=True)
 class Budget:
     """
-    The most that the calls of a job may take in total. When the budget is spent, no call is made.
+    The most tokens, or the most money, that the calls of a job may take in total. When it is spent, no call is made.
 
     Rows whose key is then not asked for have the status `over_budget`, and get what `on_error` says. A call is sent if
     the most that it can take still fits into the budget, beside what other calls have taken and what calls in flight

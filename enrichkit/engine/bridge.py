@@ -1,5 +1,5 @@
 """
-The bridge between the thread that Spark calls and the run on the loop thread.
+The bridge between two threads: on one, Spark asks for rows; on the other, an event loop runs the lookups of the task.
 
 On Spark's thread, the bridge admits slices while the window has room. It yields parts (a slice, or some of its rows)
 as they are finished, so finished rows are returned to Spark before more rows are read. It waits in steps of a second,

@@ -67,7 +67,7 @@ class Stage:
     Attributes:
         origin: The origin of the rows that the stage answers, as details show it.
         active: Whether the stage is asked for keys; if False, it only sees the keys of each slice, see `watch`.
-        get_many: Return for each key its value, `MISS`, or `ABSENT`.
+        get_many: Return for each key its value; `MISS`: the source has none; `ABSENT`: the source has to be asked.
         put_many: Store values, or `MISS`; with *late*, keep values already stored: they may be newer.
         watch: See the keys of a slice while the stage is not active.
         flush: Make the stored answers durable, before rows with these answers are returned to Spark.
@@ -78,7 +78,7 @@ class Stage:
     active: bool
 
     def get_many(self, keys: Sequence[Any], now: float) -> list[Any]:
-        """Return for each of *keys* its value, `MISS`, or `ABSENT`."""
+        """Return for each of *keys* its value; `MISS`: the source has none; `ABSENT`: the source has to be asked."""
         raise NotImplementedError
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
@@ -174,7 +174,7 @@ class AnswerCache(Stage):
         self._knew_all = self._pressed = False
 
     def get_many(self, keys: Sequence[Any], now: float) -> list[Any]:
-        """Return for each of *keys* its value, `MISS`, or `ABSENT`."""
+        """Return for each of *keys* its value; `MISS`: the source has none; `ABSENT`: the source has to be asked."""
         self.expire(now)
         found: list[Any] | None = None
         if self._knew_all and len(keys) > 1:

@@ -344,7 +344,7 @@ class InFlight:
     Attributes:
         keys: The keys of *group*.
         bundles: The bundles of *group* until one of their keys has to be handled separately; then empty.
-        alone: The lookup of a call with one key, until `lookups` is read for the first time; otherwise None.
+        alone: The lookup of a call that is made with one lookup, until `lookups` is read or the call ends; else None.
         attempt: How often the first key has been asked for, this call included.
         running: Whether the call has not ended yet.
         accepts: The number of calls that the source had answered in time when this call was sent, as the breaker

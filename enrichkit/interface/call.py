@@ -136,8 +136,8 @@ class Call:
         period.
 
         When few calls remain, the engine spreads them evenly over the *seconds*; when none remain, it waits. With
-        another *unit*, such as `"tokens"`, a call counts as the average amount of the unit that calls have reported by
-        `spent`.
+        another *unit*, such as `"tokens"`, *remaining* and *limit* are amounts of this unit; the engine converts them
+        into calls by the average amount that calls have reported by `spent`.
         """
         if self.meter is not None:
             self.meter.allows(remaining, seconds, limit, unit)

@@ -84,8 +84,7 @@ class FirstAnswers:
         Return an error if the answers so far show that a declared field or the config's path is wrong, otherwise None.
 
         Args:
-            which: Words for the inspected answers, for the message. If empty, the message speaks of all answers of the
-                task.
+            which: How the message names the inspected answers; if empty, as all answers of the task.
         """
         for path, (count, names) in self._paths.items():
             if VALUE not in self._found:

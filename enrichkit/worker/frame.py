@@ -215,7 +215,7 @@ def _explode(
 def _append_columns(
     task: FrameTask, plan: Plan, data_type: pa.DataType, batch: pa.RecordBatch, outcomes: Outcomes, codes: pa.Int32Array
 ) -> Iterator[pa.RecordBatch]:
-    """Yield *batch* with the columns of values appended, in pieces as `columns_of` yields them; see `_output`."""
+    """Yield slices of *batch* with the values appended, one slice for each piece that `columns_of` yields."""
     start = 0
     for column in columns_of(outcomes, codes, data_type, plan.units):
         columns = column.flatten() if task.spread else [column]

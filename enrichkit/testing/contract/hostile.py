@@ -21,7 +21,7 @@ class HostileKeyChecks(Fixtures):
     """Keys come from a column that anybody may have filled, so any key can be any text."""
 
     def test_a_hostile_key_is_data(self, source: Source) -> None:
-        """Look at how keys get into statements, addresses and commands: as parameters or encoded, never as text."""
+        """Look at how your connector puts keys into statements, addresses and commands: it must encode them all."""
         for key in source.hostile_keys():
             wrong = source.wrong(self._harmless(source, [key]))
             assert not wrong, (

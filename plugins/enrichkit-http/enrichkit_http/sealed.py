@@ -1,5 +1,5 @@
 """
-The secrets in the query and in the form of a request.
+The secrets in the query parameters and in the form fields of a request.
 
 A traceback may show the variables of all its frames, so secrets must not be in variables. On a worker, a `Sealed`
 object resolves the secrets, keeps them, and writes them into the requests.

@@ -127,7 +127,7 @@ class ModelConfig(ConnectorConfig):
 @dataclass(frozen=True, kw_only=True)
 class ChatConfig(ModelConfig):
     """
-    A language model that is asked by `/chat/completions`.
+    A language model behind the endpoint `/chat/completions`.
 
     Attributes:
         prompt: Text of the user, in which `{0}`, `{1}` stand for the key columns. Or names stand for them, as in
@@ -226,7 +226,7 @@ class ChatConfig(ModelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ResponsesConfig(ChatConfig):
-    """A language model that is asked by `/responses`; the fields are those of `ChatConfig`."""
+    """A language model behind the endpoint `/responses`; the fields are those of `ChatConfig`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,10 +47,10 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
     0.4 us in the worker and 0.5 to 0.6 us in the server. Before texts came as bytes, the server took 0.60 us with 2,000
     keys a call and 0.46 us with 4,000. Without Spark, the worker takes 0.35 to 0.37 us, and a bare `connection.fetch`
     with 1,000 keys a call takes 0.57 us. The server takes 2 to 3 us for a key when the keys of a call are spread over a
-    table of a million rows, and half a microsecond when these keys are neighbours, as in a long job: see
-    docs/decisions/0036-calls-of-neighbours.md. `aggregates.py` describes how columns arrive without a Python object for
-    each value. A call of 4,000 keys stays within `timeout` when the server has to read each row from a disk that takes
-    2 ms.
+    table of a million rows, and half a microsecond when they are neighbours in the index. In a long job they are:
+    docs/decisions/0036-calls-of-neighbours.md says how. `aggregates.py` describes how columns arrive without a Python
+    object for each value. A call of 4,000 keys stays within `timeout` when the server has to read each row from a disk
+    that takes 2 ms.
     """
 
     name: ClassVar[str] = "postgres"

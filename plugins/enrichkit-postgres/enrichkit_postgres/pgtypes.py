@@ -158,7 +158,7 @@ def _decimal(typmod: int) -> str:
 @dataclass(frozen=True, slots=True)
 class KeyType:
     """
-    The keys that a type of key column takes, and their encoding.
+    The keys that a key column of one PostgreSQL type can hold, and how they are sent.
 
     Attributes:
         types: Python types of the keys.

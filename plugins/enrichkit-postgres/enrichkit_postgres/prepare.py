@@ -64,8 +64,8 @@ async def _table_statement(connection: Any, config: PostgresConfig) -> Statement
         name, (key,) = f"t.{quote(keys[0].name)}", keys
         first = _returned_key(name, key, connection, null=False)
         if key.type.joined and key_columns[0].indexed:
-            # The subquery is needed, because a generic plan that reads the whole table would otherwise split the text
-            # again for each row.
+            # The keys come as one text. Without the subquery, a generic plan that reads the whole table would split the
+            # text again for each row.
             body = f"FROM {from_table} WHERE {name} = ANY ((SELECT {key.parameter(1)})::{key.array}){serves}"
         else:
             # The keys are sent as an array, whose elements the planner sees, so that it can decide to hash them.

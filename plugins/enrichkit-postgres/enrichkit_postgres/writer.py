@@ -53,7 +53,12 @@ WHERE n.nspname = $1 AND c.relname = $2
 
 
 async def make_writer(connection: Any, config: PostgresConfig, statement: Statement) -> Writer:
-    """Return the writer for the table of *config*, checked against the server's catalog; raises `FatalError`."""
+    """
+    Check in the catalog that values can be written to the table of *config*, and return its writer.
+
+    Raises:
+        FatalError: It is no table, a key column is not exact, or no unique index has the key columns.
+    """
     schema, table = config.schema_and_table()
     source, name = statement.source, f"{quote(schema)}.{quote(table)}"
     columns = await columns_of_table(connection, config)
