@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
+import redis
+from enrichkit_postgres import PostgresConfig
+from enrichkit_redis import RedisConfig
 from pyspark.sql.types import ArrayType, StringType
 
 from benchmarks.peak import peak_growth
@@ -177,3 +180,63 @@ def _values_of(form: str, payload: bytes, keys: pa.Array[Any]) -> Iterator[pa.Ar
     task = FrameTask(plan=payload, width=1, keys=(0,), names=("value",))
     for batch in frame_batches(pickle.dumps(task), [pa.record_batch([keys], ["key"])]):
         yield batch.column("value")
+
+
+HUGE_ROWS = 400
+HUGE_BYTES = 4 * 2**20
+HUGE_KEYS = 10  # most keys of a call while the size of an answer is not known
+
+
+def huge_value_of(key: int) -> str:
+    return f"{key}:".ljust(HUGE_BYTES, "x")
+
+
+@pytest.mark.more
+@pytest.mark.service
+@pytest.mark.parametrize("source", ["redis", "postgres"])
+def test_values_of_4_mebibytes_cost_no_row_and_twice_the_memory_of_the_first_calls(
+    request: pytest.FixtureRequest, source: str
+) -> None:
+    """With default options, from a real server, for a Spark that is slower than the server."""
+    url = request.getfixturevalue("redis_url" if source == "redis" else "postgres_dsn")
+    if source == "redis":
+        with redis.Redis.from_url(url) as client:
+            for key in range(HUGE_ROWS):
+                client.set(f"huge{key}", huge_value_of(key))
+    else:
+        request.getfixturevalue("postgres_server").execute(
+            f"CREATE VIEW huge AS SELECT id, rpad(id || ':', {HUGE_BYTES}, 'x') AS name "
+            f"FROM generate_series(0, {HUGE_ROWS - 1}) AS id",
+            url.rpartition("/")[2],
+        )
+    code = f"from tests.test_pressure import huge; huge({source!r}, {url!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    capacity, growth = map(int, done.stdout.split())
+    first_calls = capacity * HUGE_KEYS * HUGE_BYTES
+    most = GROWTH_MAX + 2 * first_calls  # the bytes as they come, and the values that are made of them
+    assert growth <= most, f"the resident memory has grown by {growth / 2**20:.0f} MiB"
+
+
+def huge(source: str, url: str) -> None:
+    """Look `HUGE_ROWS` keys up, and print the capacity and by how much the resident memory has grown."""
+    loop_thread()
+    config: ConnectorConfig
+    if source == "redis":
+        config = RedisConfig(url=url, key="huge{}")
+    else:
+        config = PostgresConfig(dsn=url, table="huge", key="id", insecure=True)
+    plan, _ = make_plan(config, 1, StringType(), {})
+    keys = pa.array(range(HUGE_ROWS), pa.int32())
+
+    def consume() -> None:
+        expected = 0
+        for values in arrow_batches(pack(plan), [keys]):
+            for value in values:
+                assert value.as_py() == huge_value_of(expected), f"row {expected} has another value"
+                expected += 1
+                time.sleep(0.005)
+        assert expected == HUGE_ROWS
+
+    growth = peak_growth(consume)
+    sys.stdout.write(f"{plan.capacity} {growth}")
