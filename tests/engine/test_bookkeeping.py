@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import UserDict
+from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,9 @@ import pytest
 from enrichkit.engine import watchdog
 from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.deadlines import TICKS_PER_TIMEOUT, Deadlines, Sweeper
-from enrichkit.engine.limits import RetryBudget
-from enrichkit.engine.records import InFlight, Lookup, State
+from enrichkit.engine.limits import Gate, RetryBudget
+from enrichkit.engine.pending import Pending
+from enrichkit.engine.records import InFlight, Lookup, Search, State
 from enrichkit.engine.sizes import size_of
 from enrichkit.engine.stats import RunStats
 from enrichkit.errors import ContractError, PermanentError, TaskFailedError, TransientError
@@ -74,6 +76,19 @@ async def test_a_call_with_a_miss_gives_a_token_back_and_one_with_a_failure_none
     task.admit("a", "none", "b", "bad")
     await task.end()
     assert lab.engines[0].retry_budget.tokens == 51
+
+
+@pytest.mark.parametrize(("on_missing", "tokens"), [(False, 50 - 5 + 5), (True, 50 - 5 + 1)])
+async def test_a_retry_that_succeeds_gives_its_tokens_back_unless_misses_are_asked_again(
+    lab: Lab, on_missing: bool, tokens: int
+) -> None:
+    retry = Retry(attempts=2, wait=0.01, on_missing=on_missing)
+    _, task = lab.start({"a": [Step(error=TransientError("busy")), Step()]}, retry=retry)
+    lab.engines[0].retry_budget.tokens = 50
+    task.admit("a")
+    await task.end()
+    assert task.values == ["va"]
+    assert lab.engines[0].retry_budget.tokens == tokens
 
 
 async def test_a_full_bucket_does_not_overflow(lab: Lab) -> None:
@@ -271,3 +286,59 @@ async def test_an_engine_says_how_much_it_has_to_do(lab: Lab) -> None:
     task.admit(*"abc")
     await lab.settle()
     assert repr(lab.engines[0]) == "<Engine scripted: 2 in flight, 1 runs waiting, 2 capacity>"
+
+
+async def test_an_engine_is_idle_when_the_last_tier_has_released_it(lab: Lab) -> None:
+    lab.start()
+    engine = lab.engines[0]
+    engine.runs.clear()
+    for _ in range(2):
+        engine.keep_open()
+        assert engine.idle_since is None
+    engine.release()
+    assert engine.idle_since is None
+    engine.release()
+    assert engine.idle_since == engine.now()
+
+
+def test_the_breaker_holds_calls_no_longer_for_the_time_in_which_the_process_stood_still() -> None:
+    gate = Gate("source", 1, None, Random(0))
+    gate.stood_still(3.0)
+    assert gate.breaker.held_since is None
+    gate.breaker.held_since = 5.0
+    gate.stood_still(3.0)
+    assert gate.breaker.held_since == 8.0
+
+
+def test_a_retry_for_which_no_call_may_be_made_stays_a_retry() -> None:
+    pending, lookup, search = Pending(), Lookup("a", Outcomes(["a"], 1), 0), Search(4)
+    lookup.state = State.WAITING
+    pending.put_back([lookup], search)
+    assert pending.take_urgent() == [([lookup], search)]
+    lookup.state = State.PENDING
+    pending.put_back([lookup], None)
+    assert pending.take_urgent() == []
+    assert pending.take(1, None) == ([lookup], None)
+
+
+def test_a_blamed_key_has_one_attempt_and_one_failure_more() -> None:
+    lookup = Lookup("a", Outcomes(["a"], 1), 0)
+    lookup.attempts, lookup.failures = 2, 1
+    lookup.blamed()
+    assert (lookup.attempts, lookup.failures, lookup.routes) == (3, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("state", "routes", "dispensable"),
+    [
+        (State.IN_FLIGHT, 1, False),
+        (State.IN_FLIGHT, 2, True),
+        (State.DRAINING, 1, True),
+        (State.SETTLED, 1, True),
+    ],
+)
+def test_a_call_is_dispensable_if_no_key_needs_its_answer(state: State, routes: int, dispensable: bool) -> None:
+    lookup = Lookup("a", Outcomes(["a"], 1), 0)
+    call = InFlight([lookup], None, 0.0, None)
+    lookup.state, lookup.routes = state, routes
+    assert call.dispensable() is dispensable
