@@ -306,8 +306,15 @@ def test_a_server_that_restarts_costs_no_row(scene: Scene, probed: int, worker: 
     assert scene.asked is None or scene.asked() <= needed + scene.in_flight + probed + 5
 
 
-@pytest.mark.parametrize("scene", [pytest.param(name, marks=marks) for name, marks in SCENES], indirect=True)
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(
+    ("scene", "times"),
+    [
+        pytest.param(name, times, marks=pytest.mark.more if times == 8 else marks)
+        for name, marks in SCENES
+        for times in (1, 3, 8)
+    ],
+    indirect=["scene"],
+)
 def test_closed_connections_cost_no_row(scene: Scene, times: int, worker: Worker) -> None:
     def close() -> None:
         for _ in range(times):
