@@ -56,6 +56,14 @@ class Wide(Connector[WideConfig]):
         return {key: [value_of(key)] if call.many else value_of(key) for key in keys}
 
 
+def in_a_process(call: str) -> list[int]:
+    """Make *call* of a function of this module in a process of its own; return the numbers that it prints."""
+    code = f"from tests import test_pressure; test_pressure.{call}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(map(int, done.stdout.split()))
+
+
 def value_of(key: int) -> str:
     return f"{key}:".ljust(VALUE_BYTES, "x")
 
@@ -79,10 +87,7 @@ SLOW = tuple(case for case in (*OPTIONS, *FRAMES) if case not in QUICK)
 @pytest.mark.parametrize("case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)])
 def test_a_slow_consumer_of_wide_values_does_not_fill_the_memory(case: str) -> None:
     """1.6 GB of values pass through a window of 64 MiB in a process of its own, whose peak the kernel tells."""
-    code = f"from tests.test_pressure import child; child({case!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    growth = int(done.stdout)
+    [growth] = in_a_process(f"child({case!r})")
     assert growth <= GROWTH_MAX, f"the resident memory has grown by {growth / 2**20:.0f} MiB"
 
 
@@ -147,10 +152,7 @@ def narrow_value_of(key: int) -> str:
 @pytest.mark.parametrize("form", ["column", "frame"])
 def test_a_million_rows_in_one_batch_pass_through_the_window(form: str) -> None:
     """Spark makes such a batch when maxRecordsPerBatch is 0; only the keys are in memory at once, and few values."""
-    code = f"from tests.test_pressure import million; million({form!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    growth = int(done.stdout)
+    [growth] = in_a_process(f"million({form!r})")
     assert growth <= MILLION_GROWTH_MAX, f"the resident memory has grown by {growth / 2**20:.0f} MiB"
 
 
@@ -209,10 +211,7 @@ def test_values_of_4_mebibytes_cost_no_row_and_twice_the_memory_of_the_first_cal
             f"FROM generate_series(0, {HUGE_ROWS - 1}) AS id",
             url.rpartition("/")[2],
         )
-    code = f"from tests.test_pressure import huge; huge({source!r}, {url!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    capacity, growth = map(int, done.stdout.split())
+    capacity, growth = in_a_process(f"huge({source!r}, {url!r})")
     first_calls = capacity * HUGE_KEYS * HUGE_BYTES
     most = GROWTH_MAX + 2 * first_calls  # the bytes as they come, and the values that are made of them
     assert growth <= most, f"the resident memory has grown by {growth / 2**20:.0f} MiB"
