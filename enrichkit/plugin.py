@@ -17,13 +17,14 @@ plugin.
 | `objects_of` | the Python objects of a column |
 | `Secret`, `reveal`, `redact` | a reference to a secret, the secret itself, and a text without secrets |
 | `secrets_of` | the references to secrets in a config, or in some of its fields |
-| `revealed`, `fresh`, `refuse` | `reveal` on a thread, whether `reveal` need not ask, and a note of a refused secret |
+| `revealed`, `fresh`, `refuse` | `reveal` on a thread; whether a secret is at hand; the report that it was refused |
+| `RefusedLogin` | the pause after a refused login, because more attempts could lock the account |
 | `tls_context` | a TLS context from the certificate files that a config names |
-| `RenewedContext` | such a context for each new connection, made again when a file has changed |
+| `RenewedContext` | a TLS context that is made again for the next connection when a file has changed |
 | `file_stamp` | a value that changes when a file is changed or replaced |
 | `files_exhausted` | why no more files can be opened, where an error says so |
-| `time_limit` | a time limit for what takes several round trips, such as a login |
-| `LeaseStore`, `Ask`, `Grant`, `grant` | a store that holds limits of a whole job, what it is asked, and the rules |
+| `time_limit` | a time limit for an operation of several round trips, such as a login |
+| `LeaseStore`, `Ask`, `Grant`, `grant` | a store of limits of a whole job, its questions and answers, and their rules |
 | `Draw`, `Drawn`, `draw`, `ALIVE` | the same for the account of a budget |
 | `did_you_mean` | a hint for the message about a misspelt name |
 | `fields_of` | names and types of the fields in the DDL of a struct |
@@ -47,7 +48,7 @@ from .interface import (
     time_limit,
 )
 from .leases import ALIVE, Ask, Draw, Drawn, Grant, LeaseStore, draw, grant
-from .secrets import Secret, fresh, redact, refuse, reveal, revealed, secrets_of
+from .secrets import RefusedLogin, Secret, fresh, redact, refuse, reveal, revealed, secrets_of
 from .tls import RenewedContext, file_stamp, tls_context
 from .values.ddl import fields_of
 
@@ -68,6 +69,7 @@ __all__ = [
     "Key",
     "Keys",
     "LeaseStore",
+    "RefusedLogin",
     "RenewedContext",
     "Secret",
     "TaskInfo",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import shutil
 import socket
 import ssl
@@ -20,12 +21,11 @@ from enrichkit_http import HttpConfig
 from enrichkit_mariadb import MariadbConfig
 from enrichkit_postgres import PostgresConfig
 from enrichkit_redis import RedisConfig
-from enrichkit_redis import pool as redis_pool
 
 from enrichkit import local
 from enrichkit.errors import FatalError, TransientError
 from enrichkit.plugin import Call
-from enrichkit.sql import pool
+from enrichkit.secrets import refused
 from enrichkit.testing import open_connector
 from enrichkit.tls import RenewedContext, file_stamp, tls_context
 
@@ -105,20 +105,36 @@ class Front:
             issuer: Any = (client.getpeercert() or {}).get("issuer", ())
             self.shown += [value for ((_, value),) in issuer]
             self._open |= {client, server}
-            back = threading.Thread(target=self._pump, args=(server, client), daemon=True)
+            turn = threading.Lock()
+            back = threading.Thread(target=self._pump, args=(server, client, turn), daemon=True)
             back.start()
-            self._pump(client, server)
+            self._pump(client, server, turn)
             back.join()
             self._open -= {client, server}
             client.close()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, turn: threading.Lock) -> None:
+        """Send on what comes in; *turn* keeps the threads from using a TLS connection at a time, which may hang it."""
         with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
+            while data := self._received(source, turn):
+                with turn:
+                    sink.sendall(data)
         for sock in (source, sink):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+    def _received(self, source: socket.socket, turn: threading.Lock) -> bytes:
+        while True:
+            if not (isinstance(source, ssl.SSLSocket) and source.pending()):
+                select.select([source], [], [])
+            with turn:
+                source.setblocking(False)
+                try:
+                    return source.recv(1 << 16)
+                except (ssl.SSLWantReadError, BlockingIOError):
+                    continue  # a part of a record, or one that is no data
+                finally:
+                    source.setblocking(True)
 
 
 def postgres_opening(client: socket.socket, server: socket.socket) -> socket.socket:
@@ -189,12 +205,11 @@ def source(request: pytest.FixtureRequest, files: Files) -> Iterator[Source]:
     elif request.param == "mariadb":
         cert, key = request.getfixturevalue("authority")("behind").issue("server")
         with local.mariadb((Path(cert), Path(key))) as server:
-            server.execute(
-                "CREATE DATABASE shop; USE shop; CREATE TABLE t (id int PRIMARY KEY, score int);"
-                + ";".join(f"INSERT INTO t VALUES ({n}, {n})" for n in range(KEYS))
-            )
+            database = server.create_database().rpartition("/")[2]
+            server.execute("CREATE TABLE t (id INT PRIMARY KEY, score INT)", database)
+            server.execute(f"INSERT INTO t SELECT seq, seq FROM seq_0_to_{KEYS}", database)
             front = Front((server.host, server.port), mariadb_opening)
-            at = f"mariadb://root@127.0.0.1:{front.port}/shop"
+            at = f"mariadb://root@127.0.0.1:{front.port}/{database}"
             yield front, lambda: MariadbConfig(url=at, table="t", **files.fields), list(range(KEYS))
     else:
         service = request.getfixturevalue("http_service")
@@ -258,10 +273,8 @@ def test_certificates_that_replace_refused_ones_are_tried_at_once(
     source: Source, files: Files, authorities: tuple[Authority, Authority], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the same login waits after a refusal, because more attempts could lock an account."""
-    monkeypatch.setattr(redis_pool, "FATAL_PAUSE", 600.0)
-    monkeypatch.setattr(pool, "REFUSED", 600.0)
-    for module in (redis_pool, pool):
-        monkeypatch.setattr(module, "RENEWED", 0.0)
+    monkeypatch.setattr(refused, "PAUSE", 600.0)
+    monkeypatch.setattr(refused, "RENEWED", 0.0)
     front, config, (old, new) = *source[:2], authorities
     front.context = context_of(old, old)
     files.renew(old)

@@ -11,7 +11,7 @@ import pytest
 
 from enrichkit import Secret
 from enrichkit.errors import ConfigError
-from enrichkit.secrets import redact, reveal
+from enrichkit.secrets import RefusedLogin, redact, reveal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,3 +157,16 @@ def test_a_known_secret_is_found_wherever_it_is() -> None:
 
 def test_a_known_secret_that_begins_like_another_does_not_uncover_its_rest() -> None:
     assert redact("abcdef", "abc", "abcdef") == "***"
+
+
+def test_a_refused_login_waits_ten_seconds_unless_something_has_changed() -> None:
+    last, login, files = RefusedLogin(), ("app", None), ("ca.pem", 1)
+    assert last.wait(login, files, 100.0) == 0.0
+    last.refused(login, files, 100.0)
+    assert last.wait(login, files, 100.0) == 10.0
+    assert last.wait(login, files, 110.0) == 0.0
+    assert last.wait(login, ("ca.pem", 2), 100.25) == 0.75, "the certificate may have been the reason, or may not"
+    assert last.wait(login, ("ca.pem", 2), 101.0) == 0.0
+    assert last.wait(("app", "new"), files, 100.0) == 0.0
+    last.accepted()
+    assert last.wait(login, files, 100.0) == 0.0

@@ -2,5 +2,6 @@
 
 from .redaction import redact
 from .reference import Secret, fresh, refuse, reveal, revealed, secrets_of
+from .refused import RefusedLogin
 
-__all__ = ["Secret", "fresh", "redact", "refuse", "reveal", "revealed", "secrets_of"]
+__all__ = ["RefusedLogin", "Secret", "fresh", "redact", "refuse", "reveal", "revealed", "secrets_of"]

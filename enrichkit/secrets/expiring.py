@@ -2,7 +2,7 @@
 The value of a secret that expires.
 
 A worker process holds one value of each expiring secret. It renews the value shortly before the value expires, and once
-after the source has refused the value.
+more if the source refuses the value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EARLY = 60.0
 AGAIN = 5.0
 """
 Seconds after which a failed renewal is tried again while the old value is good. If a value that replaced a refused one
-is itself refused within these seconds, it is not renewed: the refusal is then not due to an outdated value.
+is itself refused within these seconds, it is not renewed, because the reason cannot be that it is outdated.
 """
 
 _log = logging.getLogger("enrichkit")

@@ -56,7 +56,8 @@ class Secret:
             function: `"package.module:function"`, a function without arguments that returns a text. The worker imports
                 the function, so its package must be installed there. The function is called on a separate thread.
             ttl: Seconds for which a value may be used; 1 to 604,800 (a week). The worker process asks for the next
-                value `EARLY` seconds before a value expires, and once more when the source refuses a value.
+                value 60 seconds before a value expires, or a fifth of *ttl* before if that is less, and once more when
+                the source refuses a value.
         """
         return cls("call", function, ttl)
 
@@ -67,7 +68,7 @@ class Secret:
 
         Args:
             arguments: The program and its arguments, such as `("aws", "rds", "generate-db-auth-token", ...)`; no shell
-                reads them. The command may take `ASK_TIMEOUT` seconds.
+                reads them. The command may take 30 seconds at most.
             ttl: As for `call`.
         """
         return cls("command", arguments if isinstance(arguments, str) else tuple(arguments), ttl)

@@ -1,5 +1,5 @@
 """
-The connections of one connector: at most `capacity`, made when needed, never lent in an unknown state.
+The connections of one connector: at most `capacity`, made when needed, and never lent in an unknown state.
 
 The pools of the client packages are not used, because they connect, cancel and close without a time limit, and so would
 wait for ever for a frozen server. The engine makes at most `capacity` calls at a time, so no queue of callers is
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from ..errors import ConfigError, ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
-from ..secrets import Secret, fresh, refuse, reveal, revealed
+from ..secrets import RefusedLogin, Secret, fresh, refuse, reveal, revealed
 from ..tls import RenewedContext
 from .session import Session
 
@@ -26,8 +26,6 @@ __all__ = ["Pool"]
 T = TypeVar("T")
 
 IDLE = 60.0  # seconds; a firewall may silently have dropped a connection that was idle for longer
-REFUSED = 10.0  # seconds between two attempts with a refused login; more attempts could lock the account
-RENEWED = 1.0  # the same when the files of TLS have changed, because the certificate may have been refused
 
 SessionT = TypeVar("SessionT", bound=Session)
 
@@ -36,9 +34,9 @@ class Pool(Generic[SessionT]):
     """
     The connections to one server. A plugin implements `connect` and `translate`, and may override `survives`.
 
-    After a failure, only one caller at a time logs in, until a login works. After a `FatalError` of `connect`, such as
-    a refused login, callers get this error without another attempt for ten seconds, or until the password has changed,
-    or for a second if the files of TLS have changed.
+    After a failure, only one caller at a time logs in, until a login works. After `connect` has raised a `FatalError`,
+    for example for a refused login, callers get the same error without another attempt until the pause of
+    `RefusedLogin` is over.
 
     Args:
         config: Config with the address of the server and the login.
@@ -50,7 +48,7 @@ class Pool(Generic[SessionT]):
         address: Address of the server.
         loop: Event loop on which the pool was made.
         secrets: Secrets that no message may hold.
-        context: Returns the TLS context for the next connection.
+        context: Callable that returns the TLS context for the next connection.
     """
 
     product: ClassVar[str]
@@ -67,7 +65,8 @@ class Pool(Generic[SessionT]):
         self._ever_logged_in = False
         self._failures = 0  # number of connects that found the server unavailable
         self._full = False  # whether the last of these connects found the server without a free connection
-        self._refused: tuple[str | None, tuple[object, ...], float, str] | None = None  # see `_check_not_refused`
+        self._refused = RefusedLogin()
+        self._refusal = ""  # the error text of the last refused login
         self._idle: list[SessionT] = []
         self._busy: set[SessionT] = set()
         self._closed = False
@@ -96,12 +95,14 @@ class Pool(Generic[SessionT]):
             return await use(session, self.left(ends))
 
     def survives(self, session: SessionT, error: BaseException) -> bool:
-        """Return whether *session* can be lent again after *error*, with no reply left for the next call to read."""
+        """
+        Return whether *session* can be lent again after *error*: no reply may be left that the next call would read.
+        """
         return False
 
     def translate(self, error: Exception) -> ConnectorError:
         """
-        Return the `ConnectorError` for *error*, with a message without keys and without `secrets`.
+        Return the `ConnectorError` for *error*. Its message holds no keys and none of `secrets`.
 
         A `ConnectorError` is returned as it is.
         """
@@ -122,18 +123,18 @@ class Pool(Generic[SessionT]):
 
     async def run(self, use: Callable[[Any, float], Awaitable[T]], timeout: float, max_bytes: int | None = None) -> T:
         """
-        Call *use* with two arguments, a session that no other call uses and the remaining seconds, and return its
+        Call *use* with a session that no other call uses and with the remaining seconds (see `lend`), and return its
         result.
 
         Args:
             use: The call.
-            timeout: Most seconds for the wait for a session and the call together.
+            timeout: Most seconds that waiting for a session and the call may take together.
             max_bytes: Most bytes that the server may send; None: any number.
 
         Raises:
-            ConnectorError: Any failure of client package or server, translated; `TransientError` after *timeout*
-                seconds, `UnavailableError` when no connection was made in that time, and `PermanentError` beyond
-                *max_bytes*.
+            ConnectorError: Any failure of the client package or the server, as `translate` returns it. After *timeout*
+                seconds, it is a `TransientError`, or an `UnavailableError` if no connection was made in that time.
+                After more than *max_bytes*, it is a `PermanentError`.
         """
         ends = self.loop.time() + timeout
         try:
@@ -235,13 +236,14 @@ class Pool(Generic[SessionT]):
         try:
             session = await self._connected(timeout)
         except FatalError as error:
-            # If logins have worked before, the password or certificate is probably being replaced: the keys wait for
-            # the new one, as in an outage.
+            # If logins have worked before, the password or certificate is probably being replaced. With an
+            # `UnavailableError`, the keys wait for the new one, as in an outage.
             renewable = isinstance(self.config.password, Secret) or self.context.has_files
             if self._ever_logged_in and renewable:
                 raise UnavailableError(f"{error} Logins have worked before.", sent=False) from None
             raise
-        self._refused, self._logins_work, self._ever_logged_in = None, True, True
+        self._refused.accepted()
+        self._logins_work = self._ever_logged_in = True
         if self._closed:  # `close` was called during the connect, and has not ended this session
             session.end()
             raise TransientError(f"The connections to {server} were closed.")
@@ -256,7 +258,8 @@ class Pool(Generic[SessionT]):
                 raise FatalError(str(error)) from None
         password = self.password()
         files = self.context.stamp()
-        self._check_not_refused(password, files)
+        if self._refused.wait(password, files, self.loop.time()):
+            raise FatalError(self._refusal)
         try:
             return await self.connect(timeout)
         except Exception as error:  # noqa: BLE001 - every exception is translated and raised
@@ -265,20 +268,13 @@ class Pool(Generic[SessionT]):
             if isinstance(translated, FatalError):
                 if again and refuse(self.config.password, password):
                     return await self._connected(timeout, again=False)
-                self._refused = (password, files, self.loop.time(), str(translated))
+                self._refused.refused(password, files, self.loop.time())
+                self._refusal = str(translated)
             elif isinstance(translated, UnavailableError) or isinstance(error, TimeoutError):
                 self._failures += 1
                 self._full = isinstance(translated, UnavailableError) and translated.busy
                 translated = UnavailableError(str(translated), sent=False, busy=self._full)
             raise translated from None
-
-    def _check_not_refused(self, password: str | None, files: tuple[object, ...]) -> None:
-        """Raise the error of the last refused login again, if an attempt with *password* and *files* comes too soon."""
-        if self._refused is not None:
-            refused, stamp, since, reason = self._refused
-            pause = REFUSED if files == stamp else RENEWED
-            if password == refused and self.loop.time() < since + pause:
-                raise FatalError(reason)
 
     def _too_large(self, max_bytes: int | None) -> PermanentError:
         return PermanentError(

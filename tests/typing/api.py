@@ -77,6 +77,7 @@ from enrichkit.plugin import (
     Grant,
     Key,
     LeaseStore,
+    RefusedLogin,
     RenewedContext,
     TaskInfo,
     Value,
@@ -378,6 +379,7 @@ def a_connector_of_a_sql_database(config: SqlServerConfig) -> None:
     assert_type(tls_context(config, "S3cret"), SSLContext)
     assert_type(RenewedContext(lambda: tls_context(config), config)(), SSLContext)
     assert_type(file_stamp("/ca.pem", None), tuple[object, ...])
+    assert_type(RefusedLogin().wait(("app", "S3cret"), (), 1.0), float)
     assert_type(entered(time_limit(2.0)), None)
     LiteConfig(key=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     LitePool(lite, 4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -1,5 +1,6 @@
 """
-The connection pool of one server: it connects when needed, and uses a connection again only after a full exchange.
+The connection pool of one server: it connects when needed, and uses a connection again only if all replies of the last
+exchange have arrived.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 
 from enrichkit.errors import ConfigError, ConnectorError, FatalError, TransientError, UnavailableError
-from enrichkit.plugin import RenewedContext, Secret, files_exhausted, refuse, revealed, time_limit, tls_context
+from enrichkit.plugin import (
+    RefusedLogin,
+    RenewedContext,
+    Secret,
+    files_exhausted,
+    refuse,
+    revealed,
+    time_limit,
+    tls_context,
+)
 
 from .commands import pack
 from .config import Address, RedisConfig, parse_url
@@ -27,7 +37,7 @@ if TYPE_CHECKING:
     from .sentinel import Greeted, Greeting
     from .template import Name
 
-    Login = tuple[str | None, str | None, tuple[object, ...]]  # see `Dialler.login`
+    Login = tuple[tuple[str | None, str | None], tuple[object, ...]]  # see `Dialler.login`
 
 __all__ = ["Dialler", "Pool"]
 
@@ -37,8 +47,6 @@ CHECK_AFTER = 15.0  # a connection that was idle for more seconds must answer an
 CHECK_TIMEOUT = 1.0
 LIFETIME = 300.0  # +/- 20 %, then a new connection is made, because the host name may lead to another server
 PAUSE = 1.0  # +/- 25 %; between attempts to connect to a node of a cluster while the node is away
-FATAL_PAUSE = 10.0  # between attempts after the server refused a login; more attempts could lock the account
-RENEWED = 1.0  # the same when the files of TLS have changed, because the certificate may have been refused
 
 _BAD_FILE = (
     "A file that RedisConfig.tls_ca, tls_cert or tls_key names cannot be used on this worker ({reason}); it must be a "
@@ -62,18 +70,15 @@ class Dialler:
 
     async def login(self) -> Login:
         """
-        Return username, password and the stamp of the files of TLS, read again for each connection, because secrets and
-        certificates may have been replaced.
+        Return username and password, and the stamp of the TLS files (see `RenewedContext.stamp`). They are read again
+        for each connection, because secrets and certificates may have been replaced.
         """
         try:
             password = await revealed(self._config.password)
         except ConfigError as error:
             raise FatalError(str(error)) from None
-        return (
-            self._config.username or self.endpoint.username,
-            self.endpoint.password if password is None else password,
-            self._context.stamp(),
-        )
+        username = self._config.username or self.endpoint.username
+        return (username, self.endpoint.password if password is None else password), self._context.stamp()
 
     def refused(self, error: ConnectorError, login: Login) -> tuple[ConnectorError, bool]:
         """
@@ -82,9 +87,10 @@ class Dialler:
         password = self._config.password
         if not isinstance(error, FatalError) or isinstance(error, SentinelError):
             return error, False
-        if isinstance(password, Secret) and refuse(password, login[1]):
+        if isinstance(password, Secret) and refuse(password, login[0][1]):
             return error, True
-        # If logins have worked before, a password or certificate is being replaced, so the keys wait, as in an outage.
+        # If logins have worked before, the password or certificate is probably being replaced. So the error is an
+        # `UnavailableError`, with which the keys wait, as in an outage.
         replaced = self._ever_logged_in and (isinstance(password, Secret) or self._context.has_files)
         return (UnavailableError(f"{error} Logins have worked before.", sent=False) if replaced else error), False
 
@@ -134,7 +140,7 @@ class Dialler:
             raise _connect_error(error, source, timeout) from None
 
     def _greeting(self, login: Login) -> list[tuple[str, ...]]:
-        username, password, _ = login
+        (username, password), _ = login
         commands: list[tuple[str, ...]] = []
         if password is not None:
             commands.append(("AUTH", password) if username is None else ("AUTH", username, password))
@@ -162,7 +168,7 @@ def _connect_error(error: OSError, source: str, timeout: float) -> ConnectorErro
         return UnavailableError(f"{source} closed the connection during the TLS handshake.")
     if isinstance(error, ssl.SSLError):
         return FatalError(f"{source} does not speak TLS 1.2 or later with us ({error.reason}). See RedisConfig.url.")
-    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt: no wait helps
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt; waiting will not help
         return TransientError(f"{source} cannot be reached: its name has no address.")
     if (exhausted := files_exhausted(error)) is not None:
         return UnavailableError(f"{source} cannot be reached: {exhausted}.")
@@ -199,15 +205,15 @@ class Pool:
     The connections to one server, at most *capacity*. The connection that was used last is taken first (LIFO), so that
     superfluous connections stay idle and expire.
 
-    When an attempt to connect fails, all callers that wait for a connection at that moment get its error, because an
-    engine with a hundred slots must not meet a restarting server with a hundred handshakes. Until a connect succeeds,
-    only one caller at a time tries to connect.
+    When an attempt to connect fails, all callers that are waiting for a connection get its error; otherwise, a hundred
+    callers would make a hundred handshakes with a server that is restarting. After such a failure, only one caller at a
+    time tries to connect, until an attempt succeeds.
 
-    The pool of a single server lets the next caller try at once: while the server is away, the engine makes only one
-    call at a time, the probe. When a node of a cluster is away, the other nodes go on answering, and there is no such
-    probe. So the pool of this node makes its next attempt about a second later; until then its callers get an
-    `UnavailableError` with the time to wait. After a refused login, every pool waits longer, because more attempts
-    could lock the account.
+    The pool of a single server lets the next caller try at once, because while the server is away, the engine makes
+    only one call at a time, to probe the server. When a node of a cluster is away, the other nodes go on answering, and
+    there is no such probe. So the pool of this node makes its next attempt about a second later; until then its callers
+    get an `UnavailableError` with the time to wait. After a refused login, a pool of either kind waits longer, see
+    `RefusedLogin`.
 
     Args:
         dialler: Connects and logs in.
@@ -219,7 +225,7 @@ class Pool:
     def __init__(self, dialler: Dialler, address: Address | None, capacity: int, *, node: bool = False) -> None:
         self._pause = PAUSE if node else 0.0
         self._node = node
-        self._attempts = 0  # failed attempts to connect
+        self._attempts = 0  # failed attempts to connect, without refused logins
         self._dialler = dialler
         self._address = address
         self._current = address  # address of the newest connection; connections to a former master are dropped
@@ -232,13 +238,13 @@ class Pool:
         self._connecting = asyncio.Semaphore(max(2, capacity // 4))
         self._recovering = asyncio.Lock()
         self._failed: ConnectorError | None = None
-        self._failed_login: Login | None = None
-        self._failed_at = self._paused_until = 0.0
+        self._refused = RefusedLogin()
+        self._paused_until = 0.0
         self._closed = False
 
     async def ask(self, frames: bytes, replies: int) -> list[Any]:
         """
-        Send *frames*, the bytes of as many commands as *replies*, and return the replies; raises `ConnectorError`.
+        Send *frames*, the bytes of *replies* commands, and return the reply to each command; raises `ConnectorError`.
         """
         attempts = self._attempts
         async with self._permits:
@@ -264,7 +270,7 @@ class Pool:
             return answers
 
     async def ask_each(self, names: Sequence[Name], frames: Sequence[bytes], width: int = 1) -> list[Any]:
-        """Send one frame of *width* commands per key, and return a list of the same form as `Cluster.ask_each`."""
+        """Send a frame, the bytes of *width* commands, for each key, and return a list as `Cluster.ask_each` does."""
         replies = await self.ask(b"".join(frames), len(frames) * width)
         if width == 1:
             return replies
@@ -314,27 +320,21 @@ class Pool:
         return True
 
     async def _connect(self, attempts: int) -> Connection:
-        """Return a new connection for a caller that began to wait when *attempts* tries to connect had failed."""
+        """
+        Return a new connection; *attempts* is the number of failed attempts at the time when the caller began to wait.
+        """
         async with self._recovering if self._failed else self._connecting:
-            loop = asyncio.get_running_loop()
             login = await self._dialler.login()
-            wait = self._paused_until - loop.time()
-            # The error of a connect that failed a moment ago, or while this caller waited; otherwise None.
-            failed = self._failed if wait > 0 or self._attempts > attempts else None
-            if failed is not None and self._fails_again(login, loop.time()):
-                raise self._anew(failed, wait)
+            now = asyncio.get_running_loop().time()
+            wait = max(self._paused_until - now, self._refused.wait(*login, now))
+            # If an attempt failed a moment ago, or while this caller waited, another attempt would fail, too.
+            if self._failed is not None and (wait > 0 or self._attempts > attempts):
+                raise self._anew(self._failed, wait)
             connection = await self._dialled(login)
-            self._failed = self._failed_login = None
+            self._failed = None
+            self._refused.accepted()
             self._current = connection.address
             return connection
-
-    def _fails_again(self, login: Login, now: float) -> bool:
-        """Whether an attempt with *login* comes too soon after the last one, which has failed."""
-        if self._failed_login is None:
-            return True
-        *refused, files = self._failed_login
-        *tried, renewed = login
-        return refused == tried and (files == renewed or now < self._failed_at + RENEWED)
 
     async def _dialled(self, login: Login, *, again: bool = True) -> Connection:
         """Return a new connection. With *again*, try once more if the refused password may have been replaced."""
@@ -343,20 +343,22 @@ class Pool:
         except ConnectorError as error:
             meant, another = self._dialler.refused(error, login)
             if not (again and another):
-                fatal = isinstance(error, FatalError)
-                pause = FATAL_PAUSE if fatal else self._pause * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
+                now = asyncio.get_running_loop().time()
+                self._failed = meant
+                if isinstance(error, FatalError):
+                    self._refused.refused(*login, now)
+                    raise self._anew(meant, self._refused.wait(*login, now)) from None
+                pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311  # jitter
                 self._attempts += 1
-                self._failed, self._failed_login = meant, login if fatal else None
-                self._failed_at = asyncio.get_running_loop().time()
-                self._paused_until = self._failed_at + pause
+                self._paused_until = now + pause
                 raise self._anew(meant, pause) from None
         return await self._dialled(await self._dialler.login(), again=False)
 
     def _anew(self, error: ConnectorError, wait: float) -> ConnectorError:
         """Return a copy of *error* for one more caller; the pause between attempts has *wait* seconds left."""
         if isinstance(error, TransientError):
-            # The caller waits at most 1.25 s, even if the pause after a refused login has longer to go: the password or
-            # a certificate may be replaced before that pause ends.
+            # The caller waits at most 1.25 s, even if the pause after a refused login lasts longer, because the
+            # password or a certificate may be replaced before that pause ends.
             return self._unavailable(error, min(wait, 1.25 * PAUSE))
         return FatalError(str(error))
 
