@@ -1,4 +1,4 @@
-"""Headers that a function of the user computes from each request: signatures such as AWS SigV4."""
+"""Headers that a function of the user computes from each request, for example a signature such as AWS SigV4."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLE = "Write 'shop.signing:sign', for example."
 @dataclass(frozen=True, slots=True)
 class UnsignedRequest:
     """
-    A request, in the form in which the function of `HttpConfig.sign` gets it.
+    A request, as it is passed to the function that `HttpConfig.sign` names.
 
     Attributes:
         method: `"GET"`, `"POST"` or `"PUT"`.
@@ -47,7 +47,10 @@ class UnsignedRequest:
 
 
 def check_sign(config: HttpConfig) -> None:
-    """Raise `ConfigError` if `sign` is not a name, or if a signature would leave out a part of the request."""
+    """
+    Raise `ConfigError` if `sign` is not `module:function`, or if `params` or `form` holds a `Secret`, which a signature
+    would not cover.
+    """
     name = config.sign
     if name is None:
         return
@@ -78,7 +81,6 @@ class Signer:
     def __init__(self, config: HttpConfig, common: Mapping[str, str]) -> None:
         assert config.sign is not None
         self._name = config.sign
-        self._method = config.method
         shown = [(name.lower(), value) for name, value in config.pairs if not holds_credential((name, value))]
         self._shown = frozenset(name for name, _ in shown) | {"idempotency-key"}
         self._common = {
@@ -95,7 +97,7 @@ class Signer:
         module, _, function = self._name.partition(":")
         try:
             found = getattr(importlib.import_module(module), function)
-        except Exception as error:  # noqa: BLE001  # the user's module; its text may hold a secret
+        except Exception as error:  # noqa: BLE001  # the user's module; the error's text may hold a secret
             said = type(error).__name__
         else:
             said = "" if callable(found) else f"a {type(found).__name__}"
@@ -111,18 +113,18 @@ class Signer:
         Add to *request* the headers that the function returns.
 
         Args:
-            request: The request as it is sent.
+            request: The request that will be sent.
             headers: The headers of this request alone, without the headers that all requests have.
             body: Body of the request; None: no body.
-            timeout: Seconds that the function has, if it is asynchronous.
+            timeout: Seconds within which an asynchronous function must return.
 
         Raises:
             PermanentError: The function raised an error other than `ConnectorError`, or returned headers that cannot be
-                sent.
+                sent or that the request has from elsewhere.
             ConnectorError: The function raised a `ConnectorError`, whose text is left out, or exceeded *timeout*.
         """
         own = {name: value for name, value in headers if name in self._shown}
-        unsigned = UnsignedRequest(self._method, str(request.url), self._common | own, body or b"")
+        unsigned = UnsignedRequest(request.method, str(request.url), self._common | own, body or b"")
         signature = await self._signature(unsigned, timeout)
         if isinstance(signature, ConnectorError):
             raise signature
@@ -143,7 +145,7 @@ class Signer:
                     signature = await signature
         except TimeoutError:
             return TransientError(f"HttpConfig.sign {self._name!r} gave no headers within {timeout:.3g} s.")
-        except Exception as caught:  # noqa: BLE001  # the user's code
+        except Exception as caught:  # noqa: BLE001  # the user's code may raise anything
             text = f"HttpConfig.sign {self._name!r} raised {type(caught).__name__}; {NO_TEXT}"
             if isinstance(caught, TransientError):
                 return TransientError(text, retry_after=caught.retry_after)
