@@ -138,6 +138,7 @@ class Job:
         limit: Limit | None = None,
         budget: Budget | None = None,
         capacity: int = 20,
+        batch_size: int = 1,
         store: Memory | None = None,
     ) -> None:
         self._lab = lab
@@ -145,6 +146,7 @@ class Job:
         self._limit = limit
         self._budget = budget
         self._capacity = capacity
+        self._batch_size = batch_size
         self.store = store or Memory()
         self.engines: list[Engine] = []
         self.servers: list[ScriptedConnector] = []
@@ -164,7 +166,7 @@ class Job:
         engine = Engine(
             server,
             self._capacity,
-            1,
+            self._batch_size,
             rate=self._rate,
             limit=self._limit,
             budget=self._budget,

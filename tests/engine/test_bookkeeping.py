@@ -19,6 +19,7 @@ from enrichkit.engine.records import InFlight, Lookup, Search, State
 from enrichkit.engine.sizes import size_of
 from enrichkit.engine.stats import RunStats
 from enrichkit.errors import ContractError, PermanentError, TaskFailedError, TransientError
+from enrichkit.interface import Absent
 from enrichkit.options import Retry
 from enrichkit.outcome import Outcomes
 from enrichkit.testing.clock import VirtualTimeLoop
@@ -319,6 +320,25 @@ def test_a_retry_for_which_no_call_may_be_made_stays_a_retry() -> None:
     pending.put_back([lookup], None)
     assert pending.take_urgent() == []
     assert pending.take(1, None) == ([lookup], None)
+
+
+def test_a_quota_of_requests_is_not_divided_by_what_a_call_takes() -> None:
+    gate = Gate("source", 1, None, Random(0))
+    gate.took({"requests": 2.0, "tokens": 100.0})
+    gate.told(0.0, 1.0, 10.0, None, "requests")
+    assert gate.delay(0.0, 0) == 0.0
+    gate.told(0.0, 99.0, 10.0, None, "tokens")
+    assert gate.delay(0.0, 0) == 10.0, "less than one call is left"
+
+
+async def test_a_call_with_an_absent_part_gives_a_token_back(lab: Lab) -> None:
+    """A call whose keys are handled one by one has no failure all the same."""
+    _, task = lab.start({"a": Step(value=Absent("path", lambda: None))}, batch_size=2)
+    lab.engines[0].retry_budget.tokens = 50
+    task.admit("a", "b")
+    await task.end()
+    assert task.statuses == ["missing", "ok"]
+    assert lab.engines[0].retry_budget.tokens == 51
 
 
 def test_a_blamed_key_has_one_attempt_and_one_failure_more() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enrichkit.errors import FatalError, LookupFailedError, SourceStalledError, TransientError
+from enrichkit.errors import FatalError, LookupFailedError, PermanentError, SourceStalledError, TransientError
 from enrichkit.leases import ALIVE, Draw, draw
 from enrichkit.limits import Budget
 from enrichkit.testing.scripted import ScriptedConnector, Step
@@ -204,6 +204,20 @@ async def test_a_connector_whose_bound_fails_fails_the_task(lab: Lab) -> None:
     task = job.join(rows=10, server=server)
     await lab.at(5.0)
     assert "most() raised TypeError" in str(task.error)
+
+
+async def test_parts_of_a_search_that_wait_for_a_grant_are_searched_as_without_a_budget(lab: Lab) -> None:
+    poison = {key: Step(error=PermanentError("poison")) for key in (0, 17, 34, 51)}
+    calls = []
+    for limit in (budget(tokens=1_000_000), None):
+        job = Job(lab, budget=limit, capacity=1, batch_size=64)
+        server = Paid(script=poison)
+        server.most = lambda keys: {"tokens": 10_000 / len(keys)}  # type: ignore[method-assign]  # more for each part
+        task = job.join(rows=64, server=server, on_error="null")
+        await task.end()
+        assert [row.key for row in task.left if row.status != "ok"] == [*poison]
+        calls.append(server.keys)
+    assert calls[0] == calls[1]
 
 
 async def test_a_late_first_call_may_still_answer_when_nothing_is_left_for_a_second(lab: Lab) -> None:

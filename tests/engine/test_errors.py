@@ -484,8 +484,13 @@ async def test_what_the_source_said_is_told_once_and_only_to_who_may_see_keys(la
 async def test_the_text_of_an_exception_that_is_not_ours_stays_in_the_worker(
     lab: Lab, show_keys: bool, text: str
 ) -> None:
-    failure: Any = ValueError("no account redis://app:S3cret@host")
-    _, task = lab.start({"a": Step(failure=failure)}, on_error="null", max_fallback_ratio=1.0, show_keys=show_keys)
-    task.admit("a", "b")
+    wrong: Any = ValueError("no account redis://app:S3cret@host")
+    script = {"a": Step(failure=wrong), "b": Step(error=wrong)}
+    _, task = lab.start(script, on_error="null", max_fallback_ratio=1.0, show_keys=show_keys)
+    task.admit("a", "b", "c")
     await task.end()
-    assert [row.error for row in task.left] == [f"PermanentError: the connector returned {text}", None]
+    assert [row.error for row in task.left] == [
+        f"PermanentError: the connector returned {text}",
+        f"PermanentError: the connector raised {text}",
+        None,
+    ]

@@ -84,6 +84,27 @@ def test_a_rate_asks_to_wait_for_as_long_as_it_takes() -> None:
     assert rate.delay(100.5) == 0.0
 
 
+def test_a_rate_counts_the_requests_of_a_call_that_made_more_than_one() -> None:
+    rate = Rate(2.0)
+    rate.spend(100.0)
+    rate.correct(100.0, {"tokens": 700.0})
+    assert rate.delay(100.0) == pytest.approx(0.5)
+    rate.correct(100.0, {"requests": 2.0, "tokens": 700.0})
+    assert rate.delay(100.0) == pytest.approx(1.5)
+
+
+async def test_an_engine_says_what_holds_its_calls_back_only_while_keys_wait_for_that(lab: Lab) -> None:
+    _, task = lab.start(capacity=1, rate=1.0)
+    engine = lab.engines[0]
+    assert engine.held_by() is None
+    task.admit_each("a", "b", "c")
+    await lab.at(0.5)
+    assert engine.held_by() == "rate"
+    await lab.at(2.5)
+    assert task.values == ["va", "vb", "vc"]
+    assert engine.held_by() is None
+
+
 # a pause that the source asked for
 
 

@@ -357,3 +357,24 @@ def test_the_count_of_keys_is_right_in_every_way_of_taking_them() -> None:
     keys.pending.clear()
     assert keys.pending.keys == keys.pending.groups(1) == 0
     assert not keys.pending
+
+
+def test_an_elevator_passes_keys_of_a_bundle_and_none_of_its_neighbours_in_the_column() -> None:
+    """The keys of a bundle may be a part of a column that goes on with keys of other bundles."""
+    pending = Pending(neighbours=True)
+    column = InColumns([pa.array(range(6))], list(range(6)))
+    first, second = Outcomes([0, 1, 2, 3], 4), Outcomes([10, 11], 2)
+    pending.add_bundle(Bundle({}, Outcomes([4, 20], 2), [4, 20], range(2)))
+    pending.take(1, None)  # the elevator is at 4
+    pending.add_bundle(Bundle({}, first, column[1:3], range(1, 3)))
+    pending.add_bundle(Bundle({}, second, [10, 11], range(2)))
+    assert [bundle.keys[0] for bundle in pending.bundles()] == [20, 10, 1]
+    assert [len(bundle.keys) for bundle in pending.bundles()] == [1, 2, 2]
+
+
+def test_no_more_bundles_are_taken_apart_than_have_to_have_clocks() -> None:
+    keys = Keys()
+    keys.add(1, 2)
+    keys.add(3, 4)
+    assert [lookup.key for lookup in keys.pending.clock(2)] == [1, 2]
+    assert [bundle.keys for bundle in keys.pending.bundles()] == [[3, 4]]

@@ -252,3 +252,26 @@ def test_parts_of_many_answers_expire_at_times_of_their_own() -> None:
     assert held == sorted(held, reverse=True)
     assert len(set(held)) >= 6
     assert held[-1] == 0
+
+
+@BATCH
+async def test_a_key_without_an_old_value_waits_for_a_source_that_is_away(lab: Lab, batch_size: int) -> None:
+    def script(key: Any, nth: int) -> Step:
+        return Step(after=0.01, error=UnavailableError("refused") if 11.0 <= lab.now < 16.0 else None)
+
+    server = lab.server(script)
+    engine = lab.engine(server, capacity=2, batch_size=batch_size)
+    task = task_of(lab, engine, AnswerCache(10.0, ROOM, None, stale_if_error=100.0), timeout=1.0)
+    task.admit(*"abcdef")
+    await lab.at(11.0)
+    task.admit(*"abcdef", *"ghijkl")
+    while len(task.left) < 18:
+        await lab.at(lab.now + 0.1)
+        assert 0 <= task.run.pending.clocked <= len(task.run.pending.lookups())
+    await task.end()
+    assert seen(task)[:6] == [(f"v{key}", "ok", "call") for key in "abcdef"]
+    assert seen(task)[6:] == [
+        *[(f"v{key}", "ok", "stale") for key in "abcdef"],
+        *[(f"v{key}", "ok", "call") for key in "ghijkl"],
+    ]
+    assert (task.run.pending.clocked, task.run.pending.keys) == (0, 0)

@@ -12,7 +12,7 @@ from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.limits import RetryBudget
 from enrichkit.engine.retries import backoff
 from enrichkit.engine.stats import RunStats
-from enrichkit.errors import ConfigError, LookupFailedError, PermanentError, TransientError
+from enrichkit.errors import ConfigError, LookupFailedError, PermanentError, TransientError, UnavailableError
 from enrichkit.options import Options, Retry, default
 from enrichkit.testing.scripted import Step
 
@@ -436,3 +436,25 @@ async def test_a_key_that_is_answered_while_its_retry_waits_for_tokens_takes_non
     assert (task.values, dict(server.asked)) == (["va", "vb"], {"a": 1, "b": 2})
     assert server.calls[-1].started < 3.0, "b waits for 10 tokens, of which 5 come back in a second"
     assert task.run.stats.retry_tokens == RetryBudget.RETRY_AFTER_TIMEOUT
+
+
+@pytest.mark.parametrize("on_error", [None, "fail"])
+async def test_an_empty_budget_delays_a_retry_where_nothing_else_is_given_for_an_error(
+    lab: Lab, on_error: str | None
+) -> None:
+    server, task = lab.start({"a": [BUSY, Step()]}, capacity=1, timeout=20.0, on_error=on_error)
+    lab.engines[0].retry_budget.tokens = 0
+    task.admit("a")
+    await task.end()
+    assert (task.values, dict(server.asked)) == (["va"], {"a": 2})
+
+
+async def test_a_refused_key_of_an_answered_call_is_waited_for_beyond_its_timeout(lab: Lab) -> None:
+    """The source names the wait, and a timeout would fail the task."""
+    busy = Step(failure=UnavailableError("The service answered 429.", retry_after=3.0))
+    server, task = lab.start({"a": [busy, Step()]}, otherwise=Step(after=0.1), batch_size=2, timeout=1.0)
+    task.admit("a", "b")
+    await task.end()
+    assert task.values == ["va", "vb"]
+    assert server.calls[-1].started >= 3.0
+    assert dict(server.asked) == {"a": 2, "b": 1}
