@@ -51,6 +51,8 @@ from .pace import at_pace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from enrichkit import ConnectorConfig
+
     from .sparkless import Row, Worker
 
 pytestmark = [pytest.mark.service, pytest.mark.waits]
@@ -365,6 +367,39 @@ def test_a_service_that_refuses_some_calls_while_it_answers_others_costs_no_row(
     assert_good(rows, [local.value_of(key)["score"] for key in keys])
     assert {row["attempts"] for row in rows} == {1}
     assert http_service.stats().calls == 2000 + len(refused)
+
+
+@pytest.mark.parametrize("source", ["postgres", pytest.param("mariadb", marks=pytest.mark.apt)])
+def test_a_key_of_each_task_that_a_database_never_answers_costs_no_other_key_its_value(
+    source: str, request: pytest.FixtureRequest, worker: Worker
+) -> None:
+    """One task after another, so that statements which sleep hold connections of later tasks: there are four."""
+    with sleepy(source, request) as config:
+        for task in range(5):
+            keys = list(range(101 * task, 101 * (task + 1)))
+            options = {"batch_size": 1, "timeout": at_pace(2.0), "on_timeout": "null"}
+            first, *others = worker.outcomes(config, INT, keys, **options)
+            assert (first["value"], first["status"]) == (None, "timeout")
+            assert_good(others, keys[1:])
+
+
+@contextmanager
+def sleepy(source: str, request: pytest.FixtureRequest) -> Iterator[ConnectorConfig]:
+    """A view of numbers, each under itself, that sleeps for five minutes over each multiple of 101."""
+    view = "CREATE VIEW sleepy AS SELECT id, CAST(CASE WHEN id % 101 = 0 THEN {} ELSE id END AS {}) AS score FROM {}"
+    if source == "postgres":
+        server, dsn = request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_dsn")
+        numbers = "generate_series(0, 600) AS id"
+        server.execute(view.format("length(pg_sleep(300)::text)", "int", numbers), dsn.rpartition("/")[2])
+        yield PostgresConfig(dsn=dsn, table="sleepy", key="id", insecure=True)
+    else:
+        from enrichkit_mariadb import MariadbConfig
+
+        with local.mariadb() as server:
+            url = server.create_database()
+            numbers = "(SELECT seq AS id FROM seq_0_to_600) AS numbers"
+            server.execute(view.format("SLEEP(300)", "SIGNED", numbers), url.rpartition("/")[2])
+            yield MariadbConfig(url=url, table="sleepy", key="id")
 
 
 def test_a_service_that_ends_all_connections_gets_few(worker: Worker, http_service: local.HttpService) -> None:
