@@ -63,8 +63,8 @@ class Keys(Sequence[Key]):
         if isinstance(self._objects, list) or len(self.columns) > 1:
             return self.objects()[start : start + count]
         try:
-            # Here the keys have no objects yet. `encode` makes such keys only from a single column of text or whole
-            # numbers.
+            # The keys have no objects yet. `encode` makes such keys only from one column of texts or whole numbers, for
+            # which `to_pylist` returns the keys.
             return list(self.columns[0][start : start + count].to_pylist())
         except UnicodeDecodeError:
             return []
@@ -73,8 +73,8 @@ class Keys(Sequence[Key]):
         """
         Return a list of objects that holds these keys, and the indices in it where the keys begin and end.
 
-        For a slice of other keys, the list holds all of the other keys, so that a slice need not make a list of its
-        own.
+        If these keys are a contiguous slice of a larger `Keys`, the list is that of the larger one, so that no list is
+        made for the slice.
         """
         if self._part is None:
             return self.objects(), 0, len(self)
@@ -85,7 +85,7 @@ class Keys(Sequence[Key]):
         """
         Return these keys and those of *others*, one after the other.
 
-        None when the types of the columns differ, or when the joined columns would hold more than 2 GiB.
+        Return None when the types of the columns differ, or when the joined columns would hold more than 2 GiB.
         """
         if not others:
             return self
@@ -110,7 +110,8 @@ class Keys(Sequence[Key]):
     def __getitem__(self, index: int | slice) -> Key | Keys:
         if not isinstance(index, slice):
             return self.objects()[index]
-        # A slice refers to the uncut keys. Otherwise keys that are sliced again and again would form a long chain.
+        # A slice of a slice refers to the original keys. Otherwise keys that are sliced again and again would form a
+        # long chain.
         whole, indices = self._part or (self, range(len(self)))
         indices = indices[index]
 
@@ -130,7 +131,7 @@ class Keys(Sequence[Key]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Keys | list | tuple) and len(self) == len(other) and self.objects() == list(other)
 
-    __hash__ = None  # type: ignore[assignment]  # keys are equal to a list, which has no hash
+    __hash__ = None  # type: ignore[assignment]  # keys may equal a list, and lists have no hash
 
     def __repr__(self) -> str:
         return f"Keys({self.objects()!r})"

@@ -9,7 +9,7 @@ The exceptions of enrichkit::
     │   ├── DuplicateConnectorError         two packages offer one name
     │   └── MissingDriverError              the package that the connector needs is absent
     ├── ConnectorError                      worker: raised by connectors
-    │   ├── TransientError                  try again: busy, throttled, out of step
+    │   ├── TransientError                  try again: busy, throttled, timed out
     │   │   └── UnavailableError            the source cannot be reached, or refuses
     │   ├── PermanentError                  this key will not work: bad value, 4xx, wrong type
     │   └── FatalError                      nothing will work: authentication, unknown table
@@ -61,9 +61,10 @@ class EnrichkitError(Exception):
 
 class ConfigError(EnrichkitError, ValueError):
     """
-    An argument, option or config is wrong. Raised on the driver, before any row moves.
+    An argument, option or config is wrong. Raised on the driver before any row moves, if the driver can tell.
 
-    Raised on a worker where only the worker can tell: a secret is absent, or a key column has a type that is no key.
+    Raised on a worker where only the worker can tell: a secret is absent, or a key column has a type that a key cannot
+    have.
     """
 
 
@@ -104,8 +105,8 @@ class ConnectorError(EnrichkitError):
 
     Attributes:
         said: What the source said, for example the beginning of a response; it may hold keys and values, but no secret.
-            Messages show it only with `show_keys=True`, and `enrichkit check` shows it. A connector that raises the
-            error sets it; a `Failure` takes none.
+            Messages of a task show it only with `show_keys=True`; `enrichkit check` always shows it. The connector sets
+            it.
     """
 
     said: str = ""
@@ -124,11 +125,13 @@ def reworded(error: ConnectorError, text: str) -> ConnectorError:
 
 class TransientError(ConnectorError):
     """
-    The same lookup may work a moment later: refused, reset, timed out, throttled. The engine retries the lookup.
+    The same lookup may work a moment later, for example after a refused connection, a timeout or throttling. The engine
+    retries the lookup.
 
     Attributes:
-        retry_after: Seconds that the source asks its clients to wait, or None. The engine clamps the wait to 0..60.
-            Anything but a number counts as None, because a connector may pass on what a source has said.
+        retry_after: Seconds that the source asks its clients to wait, or None. The engine cuts a wait that is longer
+            than `stall_timeout` to at most 60 seconds. Anything but a number counts as None, because a connector may
+            pass on what a source has said.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
@@ -141,21 +144,21 @@ class UnavailableError(TransientError):
     The source gave no answer, and the key is not the reason: the next call of any key would have failed as well.
 
     The source is not reachable, refuses connections, closes a connection before it answers, starts up or shuts down, or
-    has no free connection. While the source answers nobody, the engine keeps the keys, counts no attempt, and asks by
-    one call at a time whether the source is back. While the source answers other calls, the engine asks again for the
-    key a moment later, up to eight times, and counts no attempt; from then on the error counts like any
-    `TransientError`.
+    has no free connection. While the source answers nobody, the engine keeps the keys, counts no attempt, and makes one
+    call at a time to find out whether the source is back. While the source answers other calls, the engine asks for the
+    key again a moment later without counting an attempt. It does so up to eight times, or 60 times if *busy* is True;
+    after that the error counts like any `TransientError`.
 
     Attributes:
-        node: Name of the server that is not available, where the source has other servers that may answer; None:
-            the whole source is not available. The keys of this server wait and are asked for again; no attempt is
-            counted, and other keys are not held back.
-        sent: Whether the keys may have reached the source. False proves that no key is the reason. If True, a key that
-            fails alone, while no other key is asked for, waits no longer than its `timeout`.
-        busy: Whether the source has refused the call because it has as many calls as it can take: HTTP 429, no free
-            connection. While the source answers other calls, the engine keeps fewer calls in flight. If *sent* is
-            False, too, the source has no free connection: then the idle engines of this process whose connector has the
-            same class close their connections.
+        node: Name of the server that is not available, if the source has other servers that may still answer; None: the
+            whole source is not available. The keys of this server wait and are asked for again; no attempt is counted,
+            and other keys are not held back.
+        sent: Whether the keys may have reached the source. False proves that no key caused the error. If True, a key
+            that fails alone, while no other key is asked for, waits no longer than its `timeout`.
+        busy: Whether the source has refused the call because it has as many calls as it can take, for example by HTTP
+            429 or for lack of a free connection. While the source answers other calls, the engine keeps fewer calls in
+            flight. If *busy* is True and *sent* is False, the source has no free connection. Then the idle engines of
+            this process whose connector has the same class close their connections.
     """
 
     def __init__(
@@ -174,11 +177,14 @@ class UnavailableError(TransientError):
 
 
 class PermanentError(ConnectorError):
-    """This key fails at every attempt. The engine never retries the key; it finds the key in a group by bisection."""
+    """
+    This key fails at every attempt, so the engine never retries it. If the call had several keys, the engine splits
+    them into smaller calls to find this key.
+    """
 
 
 class FatalError(ConnectorError):
-    """No key can succeed: authentication, configuration, unknown table. The task fails at once."""
+    """No key can succeed, for example because the login fails or a table is unknown. The task fails at once."""
 
 
 class ContractError(FatalError):
@@ -187,7 +193,8 @@ class ContractError(FatalError):
 
 class JournalError(EnrichkitError):
     """
-    The journal cannot be read or written: the disk is full, a folder is not accessible. Raised on a worker.
+    The journal, which stores answers in files, cannot be read or written, for example because the disk is full or a
+    folder is not accessible. Raised on a worker.
 
     `Journal.on_error` decides whether the task goes on without the journal.
     """
@@ -224,7 +231,7 @@ def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     Args:
         name: The name that somebody has written.
         known: The names that are valid.
-        likeness: Least ratio of `difflib.SequenceMatcher` for the two; 0 to 1.
+        likeness: Least ratio of `difflib.SequenceMatcher` for *name* and the suggested name; 0 to 1.
 
     >>> f"No column is named 'teir'.{did_you_mean('teir', ['name', 'tier'])}"
     "No column is named 'teir'. Did you mean 'tier'?"

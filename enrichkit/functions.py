@@ -19,7 +19,7 @@ from .secrets import redact
 __all__ = ["is_async", "make_connector", "name_of", "place", "raised", "signature_problem"]
 
 FRAMES_MAX = 5
-"""Most frames of a user's code that a message names: the innermost ones of a deep recursion."""
+"""A message names at most this many frames of a user's code; of a deep recursion, for example, the innermost ones."""
 
 # Folders of installed packages have these names; other code in the folders of Python is Python's own.
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]").search
@@ -56,7 +56,8 @@ def signature_problem(function: Callable[..., Any], argument: str) -> str | None
     try:
         signature.bind(None)
     except TypeError as error:
-        # The message shows neither default values nor arguments that a partial has bound: one may be a password.
+        # The message shows neither default values nor arguments that a partial has bound, because one of them may be a
+        # password.
         parameters = [parameter.replace(default=parameter.empty) for parameter in signature.parameters.values()]
         shown = signature.replace(parameters=parameters)
         return f"{name_of(function)}{shown}, which cannot be called with {argument} alone: {error}."

@@ -28,11 +28,12 @@ def enrichkit_connector() -> type[Connector[Any]]:  # type: ignore[empty-body]  
 @hookspec
 def enrichkit_task_finished(stats: Stats, source: str, task: TaskInfo) -> None:
     """
-    Observe a run that has ended.
+    Observe the end of a run, i.e. of one enrichment in one attempt of a Spark task.
 
-    Called on the worker, once for each attempt of a Spark task and enrichment, after the last row of the run.
+    Called on the worker, once for each run, after the last row of the run.
 
-    An implementation is named by an entry point of the group `enrichkit.observers`, and may leave arguments out.
+    An entry point of the group `enrichkit.observers` names the implementation, which may leave out arguments that it
+    does not need.
 
     Args:
         stats: Statistics of the run.

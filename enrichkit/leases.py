@@ -1,14 +1,14 @@
 """
-The protocol between the worker processes of a job and the store that holds a limit of the job, or its budget's account.
+The questions that the worker processes of a job ask the store of its limit or its budget, and the answers of the store.
 
 Leases keep a job within its limit. A few times a second, each worker process asks the store for its share of the
-limit for the next quarter of a second; a share that is not asked for again falls back to the other workers. `grant` is
-the arithmetic; `docs/decisions/0051-limits-of-the-job.md` says why it is so.
+limit for the next quarter of a second; a share that is not asked for again falls back to the other workers. `grant` has
+the arithmetic; `docs/decisions/0051-limits-of-the-job.md` gives the reasons.
 
 For a budget, a worker first reserves the most that a call can take, then sends the call, and afterwards reports what
 the call has really taken. So the amounts spent and reserved together never exceed the budget, and the amount that a
-call did not need goes to other workers. `draw` is the arithmetic; `docs/decisions/0056-budget-of-a-job.md` says why it
-is so.
+call did not need goes to other workers. `draw` has the arithmetic; `docs/decisions/0056-budget-of-a-job.md` gives the
+reasons.
 
 A plugin whose store can hold limits offers a `LeaseStore` by `Connector.lease_store`.
 """
@@ -23,11 +23,14 @@ from typing import Any, Protocol
 __all__ = ["ALIVE", "Ask", "Draw", "Drawn", "Grant", "LeaseStore", "draw", "grant"]
 
 MANY = 64
-"""Most workers of a limit for which `grant` computes the fair part again for each question."""
+"""
+While a limit has at most this number of workers, `grant` computes the fair part, i.e. the most that one worker may get,
+anew at each question.
+"""
 LEVEL_HOLDS = 0.25
 """Seconds for which a computed fair part is used when a limit has more than `MANY` workers."""
 ALIVE = 30.0
-"""Seconds after which calls in flight count as lost, if no worker that has calls in flight has asked in this time."""
+"""Calls in flight count as lost if no worker that has calls in flight has asked for this number of seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,13 +46,15 @@ class Ask:
         held: The share that the worker has.
         least: The share that the worker cannot give back: its calls in flight.
         away: Whether the store did not answer the previous question, and the worker has gone on with its share.
-        cost: For a rate: by unit, the seconds of the limit that a call takes. Empty for a number of calls in flight.
-        settle: By unit, the seconds by which calls took more than was reserved for them; negative: less.
-        period: Seconds for which the worker asks.
+        cost: For a rate: by unit, the seconds for which one call uses up the rate; 0.01 for a call at 100 calls per
+            second. Empty for a number of calls in flight.
+        settle: For a rate: by unit, how much more earlier calls took than was granted, in seconds as in `cost`;
+            negative if they took less.
+        period: Seconds for which the worker asks for calls.
         lease: Seconds after which the share of a worker that has not asked again falls back to the other workers.
         ahead: Most seconds by which calls may be granted in advance.
-        recovery: Seconds after an outage of the store in which no worker gets more than the share that it has, because
-            workers that have not asked again yet may go on with their shares.
+        recovery: Seconds after an outage of the store during which no worker gets more than the share that it already
+            has, because other workers may still use the shares that they had before the outage.
     """
 
     limit: str
@@ -76,7 +81,7 @@ class Grant:
         share: The share of the limit; a worker goes on with it while the store is away.
         calls: For a rate, the number of calls that are granted; it may have a fraction.
         start: Seconds from now until the first of these calls may be sent.
-        wait: Seconds for which another question would bring no calls; 0: the worker may ask when it wants to.
+        wait: Seconds for which another question would bring no calls; 0: the worker may ask again at once.
     """
 
     share: float
@@ -118,8 +123,8 @@ class Drawn:
     The answer of the store to a `Draw`.
 
     Attributes:
-        calls: The number of `Draw.calls`, counted from the first one, for which the most that they can take is
-            reserved.
+        calls: How many of `Draw.calls` may be sent, counted from the first; the most that they can take is reserved for
+            them.
         waits: Whether other workers have reserved amounts that they might give back.
         left: The amounts that are neither spent nor reserved, by unit.
     """
@@ -130,7 +135,7 @@ class Drawn:
 
 
 class LeaseStore(Protocol):
-    """The connection of one worker process to a store that holds limits. The first question opens it."""
+    """The connection of one worker process to a store that holds limits. The first question opens the connection."""
 
     async def lease(self, ask: Ask) -> Grant:
         """
@@ -142,7 +147,10 @@ class LeaseStore(Protocol):
         """
 
     async def draw(self, ask: Draw) -> Drawn:
-        """Answer *ask* by the rules of `draw`, else like `lease`. The amounts must survive a restart of the store."""
+        """
+        Answer *ask* by the rules of the function `draw`; all else is as in `lease`. The amounts must survive a restart
+        of the store.
+        """
 
     async def close(self) -> None:
         """Close the connection."""
@@ -152,16 +160,16 @@ def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
     """
     Return the answer to *ask*, and change *state* to what the store holds afterwards.
 
-    A share is at most the fair part, which follows from the demands of all workers, and at most what the shares of the
-    other workers leave over. With more than `MANY` workers, a computed fair part is used for `LEVEL_HOLDS` seconds, and
-    a worker that has ended keeps its share until the end of these seconds. Otherwise, each question would go through
-    all workers, and thousands of workers ask a few times a second.
+    A share is at most the fair part, which follows from the demands of all workers. It is also at most what the shares
+    of the other workers leave over. With more than `MANY` workers, a computed fair part is used for `LEVEL_HOLDS`
+    seconds, and a worker that has ended keeps its share until the end of these seconds. Otherwise, the store would go
+    through all workers at each question, and thousands of workers ask a few times a second.
 
-    The calls of a rate are granted one after the other on one time line for each unit, as by the generic cell rate
-    algorithm: `until` is the time until which a unit is granted.
+    Each unit of a rate has a time line, on which calls are granted one after the other, as in the generic cell rate
+    algorithm; `until` is the time up to which the unit is granted.
 
     Args:
-        state: What the store holds of the limit; empty at first. It can be written as JSON.
+        state: What the store keeps about the limit; empty at first. It can be written as JSON.
         ask: The question.
         now: The time by the store's clock, in seconds.
     """
@@ -197,7 +205,11 @@ def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
 
 
 def _level(wanted: list[float], total: float) -> float:
-    """Return the most that one worker gets when *total* is divided fairly among the sorted demands *wanted*."""
+    """
+    Return the cap of max-min fairness: *total* is enough if each worker gets what it wants, but at most the cap.
+
+    *wanted* holds what the workers want, in ascending order.
+    """
     level = before = 0.0
     for place, each in enumerate(wanted):
         level = max(level, (total - before) / (len(wanted) - place))
@@ -232,7 +244,7 @@ def draw(state: dict[str, Any], ask: Draw, now: float) -> Drawn:
     knows whether its calls were paid for.
 
     Args:
-        state: What the store holds of the budget; empty at first. It can be written as JSON.
+        state: What the store keeps about the budget; empty at first. It can be written as JSON.
         ask: The question.
         now: The time by the store's clock, in seconds.
     """

@@ -30,7 +30,7 @@ class Rate:
     The most calls, and the most tokens, in a unit of time: for each worker process, or for the whole job.
 
     Calls are sent evenly spaced, so 600 a minute is the same as 10 a second. A call costs one request, unless the
-    connector says otherwise (`Connector.cost`); the cost that the call reports (`Call.spent`) corrects this.
+    connector says otherwise (`Connector.cost`); the cost that the call reports (`Call.spent`) replaces this estimate.
 
     Attributes:
         requests: Calls per `unit`; 0.001 to 1,000,000. None: only tokens are limited.
@@ -41,8 +41,8 @@ class Rate:
             `store`.
         store: Where the limit of a job is kept: the name or the config of a source that can hold limits, such as
             `redis` (Valkey too) or `postgres`.
-        name: Name of the limit in the store. Jobs, and sources, with the same name share the limit. None: the driver
-            program has one limit for each source.
+        name: Name of the limit in the store. All jobs and sources that use the same name share the limit. None: the
+            driver program has one limit for each source.
 
     >>> Rate(requests=500, tokens=200_000, unit="minute").per_second["requests"]
     8.333333333333334
@@ -67,7 +67,7 @@ class Rate:
 
     @property
     def per_second(self) -> dict[str, float]:
-        """The limits per second, by unit."""
+        """The limits per second: a number for each of `requests` and `tokens` that is limited."""
         given = {"requests": self.requests, "tokens": self.tokens}
         return {unit: amount / SECONDS[self.unit] for unit, amount in given.items() if amount is not None}
 
@@ -80,8 +80,8 @@ class Limit:
     Attributes:
         calls: Calls in flight; 1 to 1,000,000.
         per: `"job"`; the option `capacity` limits the calls of a worker process.
-        store: As in `Rate`.
-        name: As in `Rate`.
+        store: Where the limit is kept, see `Rate`.
+        name: Name of the limit in the store, see `Rate`.
 
     >>> Limit(50, store="redis").calls
     50
@@ -113,9 +113,9 @@ class Budget:
     The most tokens, or the most money, that the calls of a job may take in total. When it is spent, no call is made.
 
     Rows whose key is then not asked for have the status `over_budget`, and get what `on_error` says. A call is sent if
-    the most that it can take still fits into the budget, beside what other calls have taken and what calls in flight
-    can take; otherwise it waits for the calls in flight. Calls whose answer was lost count with the most that they may
-    have taken.
+    the most that it can take, together with what other calls have taken and what calls in flight can take, fits into
+    the budget. Otherwise the call waits for the calls in flight. Calls whose answer was lost count with the most that
+    they may have taken.
 
     Attributes:
         tokens: Tokens, those that a model reads and those that it writes; 0.001 to 1e15. None: they are not limited.

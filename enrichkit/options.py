@@ -67,15 +67,15 @@ or another source, as its name or its config.
 @dataclass(frozen=True, slots=True)
 class Retry:
     """
-    When and how often a key is asked again after a transient error.
+    When and how often a key is looked up again after a transient error.
 
     Attributes:
         attempts: Calls for one key, the first call included; 1 to 100.
         wait: Longest wait before the second attempt, in seconds; 0 to 3,600.
         factor: Factor by which the longest wait grows with each further attempt; 1 to 100.
-        wait_max: Limit to which the longest wait grows, in seconds; at least `wait`.
-        jitter: `"full"` draws each wait between 0 and its full length, as AWS advises against retry storms; `"none"`
-            waits the full length.
+        wait_max: The longest wait never grows beyond this number of seconds; `wait` to 3,600.
+        jitter: `"full"` draws each wait at random between 0 and the longest wait, which AWS recommends against retry
+            storms; `"none"` always takes the longest wait.
         on_missing: Whether a key that the source does not hold is asked again, too.
 
     >>> Retry(attempts=5, wait=0.1)
@@ -108,15 +108,16 @@ class Cache:
     How each worker process remembers answers, across tasks and micro-batches.
 
     Attributes:
-        ttl: Seconds for which a value may be used, at most; 0.001 to 604,800 (a week).
-        max_bytes: Most bytes of the cache, its tables included; those asked for least are removed first. 1 KiB to
-            1 TiB.
+        ttl: Most seconds for which a value may be used; 0.001 to 604,800 (a week).
+        max_bytes: Most bytes of the cache, its tables included; the answers that are asked for least are removed first.
+            1 KiB to 1 TiB.
         missing_ttl: Seconds for which a miss is remembered. None: as long as a value; 0: not at all.
-        jitter: Largest share of its time by which an answer expires earlier, so that not all expire together; 0 to 0.9.
-        stale_if_error: Seconds after its time for which a value stands for a lookup that failed or timed out, or whose
-            source is away; 0 to 604,800. 0: not at all. The origin of such rows is `stale`.
-        refresh_ahead: How early an answer that is still asked for is refreshed in the background: on average this
-            multiple of the time that a call takes, before its time is over; 0 to 1,000. 0: not at all.
+        jitter: The lifetime of each answer is shortened by a random share, which is at most this number, so that not
+            all answers expire together; 0 to 0.9.
+        stale_if_error: Seconds after its expiry for which a value may still be used if a new lookup fails or times out,
+            or if the source is away; 0 to 604,800. 0: not at all. The origin of such rows is `stale`.
+        refresh_ahead: How long before its expiry an answer that is still asked for is refreshed in the background, on
+            average, as a multiple of the time that a call takes; 0 to 1,000. 0: not at all.
 
     >>> Cache(ttl=60, stale_if_error=3600)
     Cache(ttl=60, max_bytes=134217728, missing_ttl=None, jitter=0.1, stale_if_error=3600, refresh_ahead=0.0)
@@ -152,7 +153,7 @@ class Preload:
             next one, 0.001 to 604,800 (a week); or a time of each day, such as `"03:15"` or `"03:15Z"` (both UTC) or
             `"03:15+07:00"`. None: never.
         max_bytes: Most bytes of keys and values; a larger source fails the task. 1 KiB to 1 TiB. While a source is
-            loaded again, there may be twice as many.
+            loaded again, its old and new answers together may take twice as many.
         on_refresh_error: What happens when the source cannot be loaded again: `"serve"` (the old answers serve, until a
             later refresh) or `"fail"` (the tasks fail).
 
@@ -233,23 +234,23 @@ class Options:
 
     Attributes:
         capacity: Calls in flight per worker process, late calls included, and the size of the connection pool; 1 to
-            10,000. None: the connector's default. `"auto"`: found from the latency of the source and from what it
-            refuses, from 1 to `max_capacity`.
+            10,000. None: the connector's default. `"auto"`: the engine finds it between 1 and `max_capacity`, from the
+            latency of the source and from the calls that the source refuses.
         max_capacity: Most calls in flight per worker process with `capacity="auto"`; 1 to 10,000. None: the connector's
             default capacity.
         batch_size: Most keys per call; 1 to the connector's maximum. None: the connector's default. A call has fewer
-            keys where answers are so large that those to all calls in flight would fill more than half of
+            keys if answers are so large that the answers to all calls in flight would fill more than half of
             `window_bytes`.
         window: Rows admitted and not yet emitted, per task; 1 to 100,000,000.
-            None: 20,000, or 4 x `capacity` x `batch_size` if that is more; for a source with neighbours, such as
-            PostgreSQL, 10 x instead of 4 x.
-        window_bytes: Bytes of answers that Spark has not taken, per task. Above this size no row is looked up but the
-            oldest, and none while finished rows wait for Spark.
-        timeout: Seconds for one lookup, from its first slot to its outcome, retries and waits included; 0.001 to
-            86,400. None: no limit, and then `attempt_timeout` is required.
+            None: 20,000, or 4 x `capacity` x `batch_size` if that is more; 10 x instead of 4 x for a source that is
+            faster if the keys of a call are neighbours in key order, such as PostgreSQL.
+        window_bytes: Bytes of a task's answers that Spark has not taken yet. Above this number only the oldest rows are
+            looked up, and no rows at all while finished rows wait for Spark.
+        timeout: Seconds for one lookup, from the start of its first call to its outcome, retries and waits included;
+            0.001 to 86,400. None: no limit, and then `attempt_timeout` is required.
         attempt_timeout: Seconds after which a key may be asked again while its first call goes on; shorter than
-            `timeout`. `"p95"`: hedged reads; the keys of a call that takes longer than 95 % of the last calls are asked
-            for once more, in at most 2 % more calls, and the first answer counts.
+            `timeout`. `"p95"`: hedged reads. If a call takes longer than 95 % of the last calls, its keys are asked for
+            once more, and the first answer counts; this makes at most 2 % more calls.
         on_timeout: Value of a row whose lookup timed out: `"fail"` (the task fails), `"null"`, `default(value)`, a
             function of the key, or another source. Default: `"fail"`, or `"null"` with `details=True`.
         on_error: Value of a row whose lookup failed or whose key the source refuses; choices and default as for
@@ -258,11 +259,13 @@ class Options:
         max_fallback_ratio: Largest share of a task's keys that may time out, fail or be refused, whatever `on_timeout`
             and `on_error` say; above it the task fails, from its 100th key on. 1.0: the task never fails for this.
         retry: How a key is asked again after a transient error. None: one attempt.
-        stall_timeout: Seconds for which the source may be away, or failing calls be held back, before the task fails;
-            0.001 to 86,400.
-        reuse: Whether an answer or a miss stands for all later rows of its task, so that a task asks for a key once.
-            Errors and fallbacks are never kept. With a `cache` the cache says how long an answer stands.
-        reuse_bytes: Bytes that a task keeps for that, the least recently used answers are removed first; 1024 to 2**40.
+        stall_timeout: Seconds after which the task fails if the source is away all this time, or if calls are held back
+            all this time because they fail; 0.001 to 86,400.
+        reuse: Whether an answer or a miss is used for all later rows of its task with the same key, so that a task asks
+            for a key once. Errors and fallbacks are never kept. If there is a `cache`, it decides how long an answer is
+            used.
+        reuse_bytes: Most bytes of answers that a task keeps for `reuse`; the least recently used answers are removed
+            first; 1024 to 2**40.
         preload: Whether each worker process loads the whole source before its first lookup, as `Preload` says; True
             means `Preload()`. For small tables.
         journal: Where answers are written, so that a replay does not ask for them again; see `Journal`. None: nowhere.
@@ -276,10 +279,10 @@ class Options:
             None: no limit.
         details: Whether to return `struct<value, status, error, attempts, latency, origin>` instead of the value.
         absent_fields: What happens when a declared field, or the path in the config, is absent from all of the first 20
-            answers of a task, or from all answers of a smaller task: `"fail"` (the task fails, because the name is
-            probably misspelt), or `"null"`. While no answer has the field, the first 1,000 rows of a task wait for more
-            answers, so that `show(5)` fails, too. A field that other answers have is null where it is absent, in any
-            case.
+            answers of a task, or from all answers of a task that has fewer: `"fail"` (the task fails, because the name
+            is probably misspelt), or `"null"`. While no answer has the field, the first 1,000 rows of a task wait for
+            more answers, so that `show(5)` fails, too. If some answers have the field, it is null for the other
+            answers, with either choice.
         show_keys: Whether messages show keys instead of hashes of keys.
         deterministic: Whether Spark may move and repeat the expression, as join conditions and aggregates require.
         carrier: Format between Spark and the worker: `"arrow"`, `"pandas"`, or `"auto"`, which is Arrow where PySpark
@@ -430,8 +433,8 @@ class Options:
     @property
     def longest_wait(self) -> float | None:
         """
-        Seconds for a lookup (`timeout`), or if a lookup has no limit, for an attempt; one of the two limits is always
-        set.
+        Most seconds of a lookup (`timeout`) or, if that is None, of an attempt (`attempt_timeout`); one of them is
+        always set.
         """
         return self.timeout or self.seconds_of_attempt
 
@@ -450,7 +453,8 @@ class Options:
 
 LIKENESS = 0.65
 """
-Least similarity of an unknown name and an option for a hint. At 0.6, the usual value, `url` is similar to `journal`.
+Least similarity of an unknown name to an option at which a message suggests the option. At 0.6, the usual value, `url`
+would count as similar to `journal`.
 """
 
 
@@ -470,7 +474,9 @@ def check_known(names: Iterable[str], known: Sequence[str], function: str) -> No
 
 
 def check_choice(name: str, value: Any, allowed: Sequence[Any]) -> None:
-    """Raise a `ConfigError` when the *value* of the option *name* is not in *allowed*: texts, True and False."""
+    """
+    Raise a `ConfigError` when the *value* of the option *name* is not in *allowed*, which holds texts, True or False.
+    """
     # True and False are compared by identity, because 1 is equal to True.
     if any(value is choice or (isinstance(choice, str) and value == choice) for choice in allowed):
         return

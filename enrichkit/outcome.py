@@ -17,9 +17,9 @@ class Details:
     What ``details=True`` shows of each of *n* keys besides value, status and error.
 
     Attributes:
-        attempts: List of length n: the number of calls made for each key; 0 if a stage before the source had the
-            answer.
-        latencies: List of length n: seconds from each key's first slot to its outcome.
+        attempts: List of length n: the number of calls made for each key; 0 if the answer came from a stage before the
+            source, such as the cache.
+        latencies: List of length n: seconds from the start of each key's first call to its outcome; 0 without a call.
         origins: List of length n: for each key `call`, `shared`, `preload`, `reuse`, `journal`, `cache`, `stale`,
             `fallback`, or `tier:` with the name of the tier; None until the origin is known.
         paid: What the calls of a key have cost, by the index of the key; only where the source reports it. The code
@@ -53,7 +53,10 @@ class Details:
             self.paid.update(dict.fromkeys(indices, paid))
 
     def select(self, indices: Sequence[int]) -> Details:
-        """Return the details of the keys with *indices*, which may repeat or omit a key. `paid` moves to the result."""
+        """
+        Return the details of the keys with *indices*, which may repeat or omit a key. The entries of `paid` move to the
+        result.
+        """
         selected = Details(0)
         selected.attempts = [self.attempts[index] for index in indices]
         selected.latencies = [self.latencies[index] for index in indices]
@@ -72,13 +75,13 @@ class Outcomes:
 
     Attributes:
         keys: The distinct keys, n of them.
-        key_array: The keys as one Arrow column, for the overlap check on the Spark thread; None when slices are not
-            compared.
-        apart: True when none of the keys is in a slice that was admitted before and is not emitted yet.
-        rows: How many rows of the window the slice holds.
+        key_array: The keys as one Arrow column, for the check on the Spark thread whether slices have keys in common;
+            None when slices are not compared.
+        apart: True when none of the keys is in a slice that was admitted before and not returned to Spark yet.
+        rows: How many rows the slice holds; they count towards the option `window`.
         tag: Data of the caller, which the engine returns untouched.
-        values: List of length n: the value of each key. None until the key is settled, if its rows get a null, and if
-            *value_columns* has its value.
+        values: List of length n: the value of each key. None for a key without an outcome, for a key whose rows get a
+            null, and for a key whose value is in *value_columns*.
         value_columns: Values that came as Arrow columns, each with the indices of its keys.
         statuses: The status codes of the n keys, one byte each.
         errors: For each key that failed, a redacted "ErrorClass: text", by the index of the key.
@@ -86,7 +89,7 @@ class Outcomes:
         counts: List of length n: the number of rows that have each key; needed in unordered mode only.
         unsettled: How many keys still have no outcome.
         bytes: About how many bytes the settled values take.
-        admitted: Loop time at which the slice came.
+        admitted: Loop time at which the engine got the slice.
         spent: Seconds that the tiers took for the keys that they pass on to the next source; these seconds count
             towards the timeout of the keys.
         ticket: The slice's position in the queue of its run.

@@ -39,7 +39,8 @@ class LimitPlan:
 @dataclass(frozen=True, kw_only=True)
 class SidePlan:
     """
-    A source that is asked beside the main source of a plan, with an engine of its own. Pickled with its `Plan`.
+    A fallback or a tier: a source besides the main source of a plan, with an engine of its own. Pickled with its
+    `Plan`.
 
     Attributes:
         source: Name of the source in messages.
@@ -49,7 +50,7 @@ class SidePlan:
         batch_size: Keys per call.
         options: Flow control of its lookups.
         engine_key: Fingerprint of everything that its engine depends on.
-        content_key: As in `Plan`.
+        content_key: Fingerprint of everything that an answer depends on, see `Plan`.
         limits: Always empty, because a fallback or tier has no limits of the whole job.
     """
 
@@ -84,7 +85,7 @@ class TierPlan(SidePlan):
     A source that is asked before the source of a plan; the rows that it answers have its name in their origin.
 
     Attributes:
-        write_back: Whether what a later tier or the source finds is written to this tier.
+        write_back: Whether values that a later tier or the source of the plan finds are written to this tier.
         ttl: Seconds after which this tier forgets what was written; None: the tier decides by itself.
     """
 
@@ -104,7 +105,7 @@ class Plan:
         capacity: Calls in flight per worker process.
         batch_size: Keys per call.
         window: Most rows of a task that are admitted and not yet emitted.
-        options: Flow control. A fallback is reduced to whether it is a `default(value)`, see `options_for_worker`.
+        options: Flow control, with fallbacks in a form that a worker can unpickle, see `options_for_worker`.
         value_type: Arrow type of one value.
         default_values: Decoded `default(...)` values by option name.
         engine_key: Fingerprint of everything that an engine depends on; a worker adds a digest of the resolved secrets.
@@ -159,7 +160,8 @@ class FrameTask:
         inner: True when rows without a match are dropped.
         explode: True when a row is yielded once for each match.
         ordered: True when rows are yielded in the order of the input.
-        barrier: Number of the barrier column; no row crosses a change of its value. None: there is no barrier.
+        barrier: Number of the barrier column; rows are not reordered across a change of its value. None: there is no
+            barrier.
     """
 
     plan: bytes = field(repr=False)  # its config may hold a password

@@ -1,4 +1,6 @@
-"""`submit_batches()` and `collect_batches()`: they check their arguments, take the distinct keys, and poll."""
+"""
+`submit_batches()` and `collect_batches()`: they check their arguments, collect the distinct keys, and poll the service.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ def submit_batches(
 
     A key is submitted once: it is left out if the journal has its answer, or if an earlier batch that is not collected
     yet contains it. So the call may be repeated, even if the driver was killed in the middle of it. The call runs a
-    Spark job that collects the distinct keys, and the driver talks to the service itself: the driver needs the secrets
-    of the config, and the folder of the journal.
+    Spark job that collects the distinct keys, and the driver itself talks to the service, so the driver needs the
+    secrets of the config and access to the folder of the journal.
 
     Args:
         df: A DataFrame, not a stream.
@@ -95,15 +97,15 @@ def collect_batches(
         journal: The journal.
         returns: Type of one value.
         wait: Seconds to wait for batches that have not ended; 0 or more.
-        every: Seconds between two questions to the service, above 0.
+        every: Seconds between two requests to the service, above 0.
 
     Returns:
         The progress of the batches. A request that failed is not in the journal: the next `submit_batches` submits its
-        key again, and `enrich` asks for it.
+        key again, and `enrich` makes a call for the key.
 
     Raises:
         ConfigError: An argument, config or type is wrong, or nothing was submitted.
-        ConnectorError: The service cannot be reached, or refuses the questions.
+        ConnectorError: The service cannot be reached, or refuses the requests.
         JournalError: As for `submit_batches`.
 
     Printed, the result is for example::
@@ -179,7 +181,8 @@ def _distinct(df: DataFrame, keys: tuple[Any, ...]) -> Iterator[Keys]:
 
 def _here(coroutine: Coroutine[Any, Any, Batches]) -> Batches:
     """
-    Run *coroutine* in a new thread, because the thread of a notebook runs an event loop already; return its result.
+    Run *coroutine* in a new thread and return its result; the thread of a notebook already runs an event loop, so
+    `asyncio.run` would fail there.
     """
     with ThreadPoolExecutor(1, "enrichkit-batches") as thread:
         return thread.submit(asyncio.run, coroutine).result()

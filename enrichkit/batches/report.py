@@ -17,7 +17,7 @@ class Batch:
     The progress of one batch.
 
     Attributes:
-        id: Id that the service has given the batch; empty while the batch is planned.
+        id: Id that the service has given the batch; empty while the batch is planned, i.e. recorded but not sent yet.
         status: The service's word for the state of the batch; `planned` or `submitted` until the service was asked.
         requests: Number of its requests.
         answered: Number of requests that the service has answered.

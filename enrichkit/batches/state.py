@@ -3,8 +3,8 @@ The states of batches on durable storage: `<journal>/<table>/batches/<folder of 
 
 A batch is *planned* before it is sent, *submitted* when the service has given it an id, and *collected* when its
 answers are in the journal. The file `<name>.keys` holds its keys; it is written before the batch is planned, and
-deleted when the batch is collected. Each file is replaced as a whole, so if the driver is killed, a file has the state
-before a step or after it.
+deleted when the batch is collected. Each file is replaced as a whole, so if the driver is killed, a file holds either
+the state before a step or the state after it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         batch: Id that the service has given the batch; empty while the batch is planned.
         at: Time at which the batch was planned, in seconds since 1970.
         requests: Number of its requests.
-        status: The service's word for how far the batch is; empty until the service was asked.
+        status: The service's word for the progress of the batch; empty until the service was asked.
         answered: Number of requests that the service has answered.
         missing: Number of answers that say that the source does not hold the key; part of *answered*.
         failed: Number of requests without a usable answer, by the reason.
@@ -58,7 +58,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 class States:
     """
-    The batches of one table and scope of a journal.
+    The batches of one table of a journal, in one scope; a scope is one run, or all runs that share the journal.
 
     Args:
         store: Where the journal is.

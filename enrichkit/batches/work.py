@@ -1,4 +1,7 @@
-"""Turns distinct keys into batches of a service, and writes its answers to the journal; `state.py` lists the steps."""
+"""
+The work on batches: keys are sent to a service in batches, and its answers are written to the journal. `state.py` lists
+the steps of a batch.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ __all__ = ["Work"]
 T = TypeVar("T")
 
 ATTEMPTS = 6
-"""Most attempts of a request that fails with transient errors; the waits double, beginning with half a second."""
+"""
+Most attempts of a request to the service if each fails with a transient error. The wait before the next attempt doubles
+each time, beginning with half a second.
+"""
 MOST_REASONS = 20
 
 
@@ -42,7 +48,8 @@ class Work:
     The batches of one source, and the journal that gets the answers.
 
     Args:
-        plan: Plan of the enrichment that will use the answers; the journal finds them by the fingerprint of the plan.
+        plan: Plan of the enrichment that will use the answers; the journal finds the answers by the fingerprint of the
+            plan.
         journal: The journal.
         key_types: Arrow type of each key column.
 
@@ -70,7 +77,7 @@ class Work:
         Submit the keys that are neither in the journal nor in an earlier batch that is not collected yet.
 
         Args:
-            slices: Distinct keys.
+            slices: Distinct keys, in parts.
             most: Most requests of a batch; None: as many as the service takes.
         """
         counts: Counter[str] = Counter()
@@ -135,7 +142,7 @@ class Work:
         return Batches(self._source, tuple(batches), **counts)
 
     def _unanswered(self, slices: Iterable[Keys], counts: Counter[str]) -> Iterable[Any]:
-        """Yield the keys that the journal does not hold."""
+        """Yield the keys that have no answer in the journal; count the others as `known` in *counts*."""
         index = index_of(self._journal, self._table, self._scope)
         for keys in slices:
             held = set(index.lookup(keys, self._scope).places.to_pylist())
@@ -175,7 +182,7 @@ class Work:
             self._states.put(msgspec.structs.replace(state, status=status.word, answered=status.answered))
 
     async def _gather(self, state: State, word: str, reason: str) -> None:
-        """Write the answers of a batch that has ended to the journal, and then record that the batch is collected."""
+        """Write to the journal the answers of a batch that has ended; then record that the batch is collected."""
         spent = _Spent()
         keys = self._keys(state)
         call = Call(timeout=1.0, meter=spent)
@@ -225,7 +232,7 @@ class _Spent:
         self.units.update(units)
 
     def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """Do nothing: the limits that a source reports apply to calls, and a batch makes no calls."""
+        """Ignore the limits that the source reports, because they apply to calls, and a batch makes no calls."""
 
 
 async def _steady(step: Callable[[int], Awaitable[T]]) -> T:

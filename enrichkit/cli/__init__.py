@@ -1,16 +1,16 @@
 """
-The command `enrichkit`, of the extra `cli`.
+The command `enrichkit`, which needs the extra `cli`.
 
     commands.py   the commands, their arguments and their help texts
     arguments.py  converts texts of the command line into keys and options
-    probe.py      asks one source through a worker's engine, without Spark; used by `check` and `bench`
+    probe.py      looks keys up in one source with a worker's engine, without Spark; used by `check` and `bench`
     inventory.py  `connectors`: lists the connectors
     check.py      `check`: opens one source and looks up some keys
     lint.py       `lint`: finds all mistakes in a TOML file of sources
     bench.py      `bench`: measures how fast one source answers
     doctor.py     `doctor`: finds what the executors of a cluster lack
     pack.py       `pack`: makes the archive that a cluster needs
-    watch.py      `top`: shows a monitor that runs in another program
+    watch.py      `top`: shows the live figures of a job's monitor (`enrichkit.monitor`) from another program
     journal.py    `journal`: lists, shows and expires the answers of a journal
     scaffold.py   `new-connector`: creates a plugin package from `template/`
     output.py     lays out the output of all commands, on a terminal and elsewhere

@@ -32,10 +32,10 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 def options_of(texts: Iterable[str]) -> dict[str, Any]:
     """
-    Return the options in *texts*, each of the form ``NAME=VALUE``, after the checks that `enrich` makes.
+    Return the options in *texts*, each of the form ``NAME=VALUE``. The options are checked as `enrich` checks them.
 
-    A value is a TOML value, or text without quotes; `none` is None. A dot names a part of `retry` or `cache`, as in
-    `cache.ttl=60`.
+    A value is a TOML value, or text without quotes; `none` is None. A name with a dot sets a part of `retry` or
+    `cache`, as in `cache.ttl=60`.
 
     Raises:
         ConfigError: A text does not have the form ``NAME=VALUE``, or an option is wrong.
@@ -96,7 +96,7 @@ def keys_of(texts: Sequence[str], types: str | None, config: ConnectorConfig) ->
         config: Config of the source.
 
     Raises:
-        ArgumentError: A type is unknown, or a text is not UTF-8, or a text does not fit the types or their number.
+        ArgumentError: A type is unknown, or a text is not UTF-8, does not fit the types or their number, or is NaN.
 
     >>> from enrichkit import ConnectorConfig
     >>> keys_of(["7", "7", "8"], "bigint", ConnectorConfig())

@@ -2,8 +2,8 @@
 `bench`: measures how fast one source answers at several numbers of calls in flight.
 
 Each row of the table is the result of some seconds of lookups through a worker's engine, in one process, without Spark,
-cache and retries. The same keys are looked up again and again, so the source's own caches are warm: the figures are the
-most that the source and the network can deliver, not the throughput that a job will see.
+without a cache and without retries. The same keys are looked up again and again, so the source's own caches are warm.
+Therefore, the figures are the most that the source and the network can deliver, and a job will usually be slower.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def bench(
     seconds: float = 2.0,
 ) -> Bench:
     """
-    Look keys up for *seconds* with each of *capacities*.
+    Measure, for each of *capacities*, how fast the source answers when keys are looked up for *seconds* seconds.
 
     Args:
         name: Name of the source.
@@ -145,9 +145,10 @@ def bench(
     powers_of_two = (min(2**power, MOST_CAPACITY) for power in range((2 * usual).bit_length()))
     measures = []
     for capacity in capacities or dict.fromkeys(powers_of_two):
-        # When the time is up, all admitted keys still have to be answered. The window is therefore not much larger than
-        # the number of keys that can be in flight. With few distinct keys a larger window would fill with keys that
-        # wait for the same key in flight, and the measurement would consist of that waiting.
+        # The window is the largest number of keys that may wait for an answer. When the time is up, these keys still
+        # have to be answered, so the window is not much larger than the number of keys that can be in flight. With few
+        # distinct keys, a larger window would mostly hold repeated keys, which only wait for a call with the same key,
+        # and the figures would mostly measure that waiting.
         window = {"window": 4 * min(capacity * batch_size, len(keys))}
         with Probe(name, connector, config, {**window, **options, "capacity": capacity}) as probe:
             measured = _measure(probe, keys, seconds)
@@ -174,7 +175,7 @@ def _measure(probe: Probe, keys: list[Any], seconds: float) -> Measure:
     began = time.perf_counter()
     for part in probe.outcomes(_groups_until(began + seconds, keys, group)):
         assert part.details is not None
-        # A key whose origin is "shared" was not looked up: it waited for the same key, which was in flight.
+        # A key whose origin is "shared" was not looked up: it got the answer of a call in flight with the same key.
         looked_up = (origin != "shared" for origin in part.details.origins)
         outcomes.update(STATUSES[status] for status in itertools.compress(part.statuses, looked_up))
         error = next(reversed(part.errors.values()), error)

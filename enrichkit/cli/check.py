@@ -58,8 +58,8 @@ class Check:
         connector: Name of the source's connector.
         config: The config as text, without its secrets.
         opened: Seconds that the connector took to open.
-        value_type: DDL of one value; None when neither the config declares a type nor the source can tell it.
-        value_from: Where *value_type* came from.
+        value_type: DDL of one value; None when the config declares no type and the source cannot tell it.
+        value_from: Origin of *value_type*.
         answers: The outcome of each distinct key.
     """
 
@@ -104,7 +104,7 @@ def check(name: str, texts: Sequence[str], types: str | None, options: dict[str,
         texts: Texts of the keys, see `keys_of`.
         types: Spark types of the key columns, see `keys_of`.
         options: Options of `enrich`.
-        spark: Look the keys up in a Spark job on this machine, which decodes the values as the declared type.
+        spark: Whether to look the keys up in a Spark job on this machine; the job decodes values as the declared type.
 
     Raises:
         ConfigError: No source has this name, its config is wrong, or a text is not a key.
@@ -157,7 +157,7 @@ def _answers_of_spark(
         try:
             rows = frame.select(enrich(name, *columns, **options).alias("outcome")).collect()
         except PySparkException as error:
-            # The line with our error is between the traces of Python and of Java.
+            # The line with enrichkit's error is between the stack traces of Python and of Java.
             lines = [line for line in str(error).splitlines() if line.startswith("enrichkit.")] or [str(error)]
             raise SourceError(without_secrets(lines[-1], config)) from error
     for key, (outcome,) in zip(keys, rows, strict=True):
@@ -194,5 +194,5 @@ def _row(answer: Answer) -> Sequence[Part]:
 
 
 def _took(passed: float) -> str:
-    """Return a measured duration as text; below a millisecond, the resolution of the clock, only "<0.001 s"."""
+    """Return a duration as text; if it is below a millisecond, the resolution of the clock, return "<0.001 s"."""
     return seconds(passed) if passed >= 0.001 else "<0.001 s"

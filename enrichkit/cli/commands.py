@@ -29,7 +29,7 @@ class Commands(click.Group):
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         try:
             sys.exit(super().main(*args, **{**extra, "standalone_mode": False}))
-        except click.exceptions.NoArgsIsHelpError as error:  # its message is the whole help text, which needs no layout
+        except click.exceptions.NoArgsIsHelpError as error:  # its message is the help text, already laid out
             error.show()
             sys.exit(error.exit_code)
         except click.ClickException as error:
@@ -64,7 +64,7 @@ def _sources(_: click.Context, __: click.Parameter, incomplete: str) -> list[str
 
     try:
         return [name for name in source_names() if name.startswith(incomplete)]
-    except ConfigError:  # the TOML file is wrong, and completion cannot show a message
+    except ConfigError:  # the TOML file is wrong, but completion cannot show a message
         return []
 
 
@@ -305,7 +305,7 @@ def lint(config: Path | None, no_secrets: bool, as_json: bool) -> None:
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @click.option(
     "--keys-from",
-    type=click.File(errors="surrogateescape"),  # as Python decodes arguments; keys_of rejects a key that is not UTF-8
+    type=click.File(errors="surrogateescape"),  # decodes as Python decodes arguments; keys_of rejects what is not UTF-8
     metavar="FILE",
     help="A file with one key per line; - is the standard input.",
 )
@@ -496,7 +496,7 @@ def _print_json(document: Any) -> None:
 
 def _plain(value: Any) -> Any:
     """
-    Return *value* without what JSON cannot express, converted as msgspec converts it.
+    Return *value*, but replace what JSON cannot express in the same way as msgspec.
 
     Keys that are not text become text; NaN and infinity become None.
     """

@@ -1,4 +1,4 @@
-"""`doctor`: gets a session, and says what its executors lack."""
+"""`doctor`: starts or gets a Spark session, and says what its executors lack."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def doctor(
         remote: Address of a Spark Connect server, or None.
         conf: Settings of Spark, as `NAME=VALUE`.
         archive: Path of an archive of `enrichkit pack` that is shipped first, or None.
-        tasks: As for `enrichkit.doctor`.
+        tasks: Number of tasks; None: twice as many as there are task slots.
         options: Options of `enrich`.
 
     Raises:
-        ArgumentError: Both *master* and *remote* are given, or a text of *conf* has no value.
+        ArgumentError: Both *master* and *remote* are given, or a text of *conf* is not of the form `NAME=VALUE`.
     """
     if master is not None and remote is not None:
         raise ArgumentError("--master and --remote are both given. Give one of them.")

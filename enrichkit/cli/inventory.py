@@ -73,7 +73,7 @@ class Inventory:
 
 
 def inventory() -> Inventory:
-    """Load and return the installed connectors; also return those of this project that are not installed."""
+    """Load and return the installed connectors; also return this project's connectors that are not installed."""
     installed = connectors()
     absent = [
         Installed(name, f"enrichkit-{name}", None, problem=f"Run: pip install 'enrichkit[{name}]'")

@@ -136,7 +136,7 @@ def list_answers(path: str) -> Listing:
 
 def show_answers(path: str, keys: Sequence[str]) -> Found:
     """
-    Return all answers to *keys*; commas separate the parts of a key of several columns, as in a line of a CSV file.
+    Return all answers to *keys*. If a key has several columns, commas separate its parts, as in a line of a CSV file.
 
     Raises:
         ConfigError: There is no folder *path*.
@@ -162,7 +162,7 @@ def expire(path: str, older_than: float, scope: str | None = None) -> Expired:
     Args:
         path: Path of the journal.
         older_than: Seconds.
-        scope: Name of a scope, to delete only what this scope has written; None: what any scope has written.
+        scope: Name of the scope (for example of a run) whose files are deleted; None: the files of all scopes.
 
     Raises:
         ConfigError: There is no folder *path*.
@@ -173,7 +173,8 @@ def expire(path: str, older_than: float, scope: str | None = None) -> Expired:
 
 def duration_of(text: str) -> float:
     """
-    Return the seconds that *text* means: a number and one of the units s, m, h and d; without a unit, seconds.
+    Return a duration in seconds. *text* is a number and a unit (s, m, h or d); without a unit, the number is in
+    seconds.
 
     Raises:
         ArgumentError: *text* is no duration.

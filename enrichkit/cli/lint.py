@@ -46,7 +46,7 @@ class Finding:
     message: str
 
     def __rich_console__(self, *_: Any) -> Iterator[RenderableType]:
-        # File and line number are printed on a separate line, because some editors and terminals turn it into a link.
+        # "FILE:LINE" gets a line of its own, because some editors and terminals turn such a line into a link.
         yield heading(self.file if self.line is None else f"{self.file}:{self.line}")
         yield indented(self.message)
 
@@ -57,7 +57,8 @@ def lint(path: Path, *, secrets: bool = True) -> tuple[int, list[Finding]]:
 
     Args:
         path: Path of a TOML file.
-        secrets: Whether a secret that does not exist on this machine is a mistake. On workers the secrets must exist.
+        secrets: Whether a secret that does not exist on this machine is a mistake. Workers need all secrets, but
+            this machine may lack them.
 
     Returns:
         The number of sources in the file, and the mistakes in the order of their lines.
@@ -138,7 +139,7 @@ def _name_mistakes(kind: str, cls: type[ConnectorConfig], settings: dict[str, An
 
 
 def _absent_secrets(values: dict[str, Any]) -> Iterator[Mistake]:
-    """Yield a mistake for each variable or file in *values* that does not exist on this machine."""
+    """Yield a mistake for each secret (variable or file) in *values* that does not exist on this machine."""
     for setting, value in values.items():
         for secret in (each for each in secrets_of(value) if each.ttl is None):
             try:
@@ -152,10 +153,10 @@ def _value_mistakes(connector: type[Connector[Any]], values: dict[str, Any]) -> 
     """
     Yield the mistakes in *values*, the settings of one source.
 
-    A config raises only its first error. It is therefore constructed repeatedly, each time without the setting that the
-    last error named. Mistakes that the config does not look for are found by the type hints of its fields. A config
-    cannot be constructed without its required settings, so once a required setting is wrong, only the type hints can
-    find more mistakes.
+    A config raises only its first error. The config is therefore constructed repeatedly, each time without the setting
+    that the last error named. To find mistakes that the config does not look for, the values are checked against the
+    type hints of its fields. A config cannot be constructed without its required settings, so once a required setting
+    is wrong, only the type hints can find more mistakes.
     """
     cls = connector.config_class
     of_wrong_type, remaining = _type_mistakes(cls, values), dict(values)
@@ -202,7 +203,7 @@ def _type_mistakes(cls: type[ConnectorConfig], values: dict[str, Any]) -> dict[s
 
 
 def _line_of(lines: list[str], table: str, setting: str | None = None) -> int | None:
-    """Return the line number of *setting* in *table*, or else that of the table's header; None without a header."""
+    """Return the line number of *setting* in *table*, else of the table's header; None if there is no header."""
     header, inside = None, False
     for number, line in enumerate(lines, 1):
         if match := re.match(r"\s*\[([^\[\]]+)\]", line):

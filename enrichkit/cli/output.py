@@ -1,9 +1,9 @@
 """
-The layout of all output, made with rich: on a terminal in colour and in the terminal's width, elsewhere plain and 80
-columns wide.
+The layout of all output, made with rich. On a terminal, output has colours and the terminal's width; elsewhere, it is
+plain and 80 columns wide.
 
-Keys, values and messages are data that other people wrote. They are never interpreted as markup. A control character,
-and a character that the encoding of the output lacks, is shown as Python's `repr` shows it. A text that is too wide is
+Keys, values and messages are data that other people wrote. They are never interpreted as markup. Control characters,
+and characters that the encoding of the output lacks, are escaped as in Python's `repr`. A text that is too wide is
 wrapped, never cut.
 """
 
@@ -64,7 +64,7 @@ def columns(rows: Sequence[Sequence[Part]], heads: Sequence[str] = (), *, number
         heads: The titles of the columns; when empty, no line of titles is printed.
         numbers: The *heads* whose columns are aligned to the right.
     """
-    # The table has no border: not every encoding has the characters, and users who copy a value do not want them.
+    # No border: not every encoding has the characters for one, and users who copy a value do not want them.
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(heads), header_style="bold")
     for head in heads:
         table.add_column(text(head), justify="right" if head in numbers else "left", vertical="top", overflow="fold")
@@ -77,26 +77,26 @@ def show(*parts: RenderableType, err: bool = False) -> None:
     """Print *parts* below each other, to stderr if *err*."""
     console = Console(
         stderr=err,
-        # When NO_COLOR is set, rich itself removes only the colours and leaves bold text.
+        # None also turns bold text off, which rich would leave on when NO_COLOR is set.
         color_system=None if os.environ.get("NO_COLOR") else "auto",
         markup=False,
         emoji=False,
         highlight=False,
     )
     if not console.file.isatty():
-        # Otherwise rich takes the width of the terminal that stdin or stderr is connected to, if any (rich#2154).
+        # Without this line, rich uses the width of a terminal that stdin or stderr is connected to (rich#2154).
         console.width = WIDTH
     with console.capture() as captured:
         for part in parts:
             console.print(part)
-    # rich fills cells up with spaces, which are removed here. click does the printing, because it ends the process
+    # rich pads cells with spaces, which are removed here. click does the printing, because click ends the process
     # quietly when the reader of a pipe is gone. color=True keeps click from removing the colours that rich has set.
     lines = (line.rstrip(" ") for line in captured.get().splitlines())
     click.echo("\n".join(lines), err=err, color=True)
 
 
 def show_error(error: click.ClickException) -> None:
-    """Print *error* to stderr, after the usage line if the command line is wrong."""
+    """Print *error* to stderr; if the command line is wrong, print the usage line before it."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         show(text(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n"), err=True)
     show(text(("Error: ", "bold red"), error.format_message()), err=True)

@@ -25,7 +25,7 @@ class Packed:
         bytes: Size of the archive.
         python: Version of Python on the executors.
         platform: Platform of the executors.
-        bare: Whether the executors must have pyarrow.
+        bare: Whether the archive lacks pyarrow, pandas and NumPy; if so, the executors must have them.
         plugins: Names of the connectors in the archive.
         packages: Versions of the packages in the archive, by name.
     """
@@ -60,7 +60,7 @@ def make(
     bare: bool,
     executor_python: str | None,
 ) -> Packed:
-    """Pack the connectors *names*, or all; see `enrichkit.shipping.pack`."""
+    """Pack the connectors *names*, or all connectors if *names* is empty; see `enrichkit.shipping.pack`."""
     target = _target(python, platform)
     manifest = pack(names, output=output, extra=extra, target=target, bare=bare, executor_python=executor_python)
     return Packed.of(output, manifest)

@@ -1,4 +1,4 @@
-"""One source that is asked through the engine of a worker, in this process and without Spark."""
+"""Lookups in one source by the engine that workers use, but in this process and without Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SourceError(EnrichkitError):
 
 class Probe:
     """
-    One source and its engine, as a context manager that closes them.
+    One source and its engine. As a context manager, it closes both at the end.
 
     Values are as the connector returns them: only a Spark job decodes them as the declared type.
 
@@ -78,7 +78,7 @@ class Probe:
     def __exit__(self, *_: object) -> None:
         """Close the connector on the event loop where it was opened."""
         closed = threading.Event()
-        tasks: list[asyncio.Task[None]] = []  # because an event loop keeps only weak references to tasks
+        tasks: list[asyncio.Task[None]] = []  # keeps the task alive: an event loop has only weak references to tasks
 
         async def close() -> None:
             try:
@@ -94,7 +94,8 @@ class Probe:
         """
         Look up *groups* of distinct keys; yield the outcomes of each group, in the order of *groups*.
 
-        The next group is taken from *groups* only when the window has room, so *groups* may be infinite.
+        The next group is taken from *groups* only when few enough keys wait for their outcomes, so *groups* may be
+        infinite.
 
         Raises:
             SourceError: Lookups with this connector cannot work at all.
@@ -171,7 +172,7 @@ def _timed(connector: Connector[Any], seconds: list[float]) -> Connector[Any]:
 
     The engine's own clock is too coarse: its resolution is a millisecond. An `UnavailableError` becomes a plain
     `TransientError`: after an `UnavailableError` the engine would wait until the source is back, but a user who checks
-    a source wants to learn at once that the source is away.
+    a source wants to learn immediately that the source is not available.
     """
     fetch_many, open_ = connector.fetch_many, connector.open
 

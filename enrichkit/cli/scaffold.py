@@ -1,5 +1,5 @@
 """
-`new-connector`: creates a plugin package whose tests pass, from `template/`.
+`new-connector`: creates, from `template/`, a plugin package whose tests pass.
 
 The template is itself a plugin for a store called acme. A new plugin is a copy of the template with another name.
 """
@@ -15,7 +15,7 @@ from ..sources.registry import FIRST_PARTY, connectors
 
 __all__ = ["new_connector"]
 
-# File of the template -> file of the new package. The names differ so that our wheel holds no `test_*.py` of a plugin.
+# File of the template -> file of the new package. The names differ so that the wheel of enrichkit holds no `test_*.py`.
 FILES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
@@ -51,7 +51,7 @@ def new_connector(name: str, into: Path) -> Path:
     names = {"enrichkit_acme": f"enrichkit_{module}", "enrichkit-acme": folder.name, "Acme": title, "acme": name}
     for source, target in FILES.items():
         text = (files(__package__) / "template" / source).read_text(encoding="utf-8")
-        # One substitution replaces all names: in a second one, a new name that contains "acme" would be replaced again.
+        # One substitution replaces all names, because a second one would also replace "acme" inside the new names.
         text = re.sub("|".join(names), lambda match: names[match[0]], text)
         path = folder / target.replace("enrichkit_acme", f"enrichkit_{module}")
         path.parent.mkdir(parents=True, exist_ok=True)

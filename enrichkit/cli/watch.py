@@ -1,4 +1,4 @@
-"""`top`: shows a monitor that runs in another program."""
+"""`top`: shows the live figures of a monitor (`enrichkit.monitor`) that runs in another program."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ EVERY = 1.0
 
 def fetch(url: str) -> View:
     """
-    Return the view of the monitor whose page has the address *url*.
+    Return the view, i.e. the current figures, of the monitor whose web page has the address *url*.
 
     Raises:
-        ConfigError: *url* is no address of a monitor, or nobody answers there.
+        ConfigError: *url* is not the address of a monitor, or no server answers there.
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"{url!r} is no address of a monitor; it must be like http://127.0.0.1:4040/<token>/.")
@@ -50,7 +50,7 @@ def fetch(url: str) -> View:
 
 
 def top(url: str, console: Console, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Show the monitor at *url* on *console* until it ends."""
+    """Show the figures of the monitor at *url* on *console* until the monitor ends."""
     from rich.live import Live
 
     from ..observe.terminal import table_of

@@ -1,4 +1,4 @@
-"""Asks a source on the driver: opens its connector, puts one question, and closes it, in bounded time."""
+"""Asks a source one question on the driver: opens a connector, asks, and closes the connector, in bounded time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 def ask(connector: Connector[Any], question: Callable[[], Awaitable[T]], timeout: float) -> T | BaseException:
     """
-    Open *connector*, put *question* and close *connector*; return the answer, or the exception that ended one of these
-    steps.
+    Open *connector*, await *question* and close *connector*; return the answer, or the exception that ended one of
+    these steps.
 
-    The question may take *timeout* seconds, and its thread then has one more second to end. The coroutine runs in a
-    thread of its own, because the thread of a notebook has an event loop already.
+    All steps together may take *timeout* seconds; the thread then has one more second to end. The coroutine runs in a
+    thread of its own, because an event loop already runs in the thread of a notebook.
     """
     result: list[T | BaseException] = []
 
@@ -35,7 +35,7 @@ def ask(connector: Connector[Any], question: Callable[[], Awaitable[T]], timeout
     def run() -> None:
         try:
             result.append(asyncio.run(asyncio.wait_for(opened(), timeout)))
-        except BaseException as error:  # noqa: BLE001  # the caller judges the error, in the thread of the user
+        except BaseException as error:  # noqa: BLE001  # the caller gets the error, and handles it in its own thread
             result.append(error)
 
     thread = threading.Thread(target=run, name="enrichkit-describe", daemon=True)

@@ -35,15 +35,16 @@ def enrich(
         options: Flow control; see `Options`. Durations are in seconds.
 
     Returns:
-        A column in row order, named after the source. A distinct key has at most one lookup in flight. For Spark the
-        column is nondeterministic unless ``deterministic=True``, so that no filter makes Spark evaluate it twice.
+        A column in row order, named after the source. A distinct key has at most one lookup in flight. Unless
+        ``deterministic=True``, Spark treats the column as nondeterministic, so that no filter makes Spark evaluate the
+        column twice.
 
     Raises:
         UnknownConnectorError: No source and no plugin has the name *source*. Raised here, on the driver.
         ConfigError: An option, config or type is wrong. Raised here, on the driver.
         LookupFailedError: On a worker, when a lookup fails and its policy is ``"fail"``.
 
-    Queue semantics follow Flink's async I/O operator (`OrderedStreamElementQueue`).
+    The queue semantics follow Flink's async I/O operator (`OrderedStreamElementQueue`).
 
     >>> df.withColumn("profile", enrich("redis", "user_id")).select("profile.name").first()
     Row(name='name of u0')

@@ -1,4 +1,4 @@
-"""The number of connections that a source accepts, and a warning about jobs that would open more of them."""
+"""The number of connections that a source accepts, and a warning about jobs that would open more than that."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ ASK_TIMEOUT = 5.0
 _log = logging.getLogger("enrichkit")
 _told: dict[str, int] = {}
 """
-For the fingerprint of each source, the most connections that the source accepts, as it has told this driver program.
+The most connections that each source accepts, by the fingerprint of the source. The sources have told these numbers to
+this driver program.
 """
 _warned: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 """For each session, the fingerprints of the sources about which a warning was logged."""
 
 
 class _NoSession:
-    """The key of `_warned` that stands for the session when there is none."""
+    """The class of the key that `_warned` has in place of a session when no session is active."""
 
 
 _NO_SESSION = _NoSession()
@@ -42,7 +43,7 @@ async def hear_connections(connector: Connector[Any]) -> int | None:
     the source does not tell it.
     """
     most = None
-    with contextlib.suppress(Exception):  # the number only serves a warning, so an error does no harm
+    with contextlib.suppress(Exception):  # the number is only for a warning, so an error does no harm
         most = await connector.max_connections()
     if most is not None:
         _told[_source_of(type(connector), connector.config)] = most
@@ -94,7 +95,7 @@ def warn_of_connections(
     expressions: int = 1,
 ) -> None:
     """
-    Log a warning, once for a source and session, when a job would make more connections than the source *name* takes.
+    Log a warning, once per source and session, when a job would open more connections than the source *name* accepts.
 
     Args:
         name: Name of the source.
@@ -102,7 +103,7 @@ def warn_of_connections(
         config: Its config.
         capacity: Calls in flight per worker process.
         slots: Number of task slots; None: the number of the active session.
-        expressions: Enrich expressions in a stage.
+        expressions: Number of enrich expressions in one stage.
     """
     most = known_connections(connector, config)
     if most is None:
@@ -128,7 +129,7 @@ def _active_session() -> SparkSession | None:
 
 
 def _task_slots(session: SparkSession | None) -> int | None:
-    """Return how many tasks of *session* can run at a time: by its settings or, without them, by its present cores."""
+    """Return how many tasks of *session* can run at a time, by its settings, or else by the number of its cores."""
     if session is None:
         return None
 

@@ -1,11 +1,11 @@
 """
-The fingerprint of all that an answer depends on. Programs that ask a source the same question have the same
-fingerprint.
+The fingerprint of everything that an answer depends on. Programs that look up the same thing in the same source have
+the same fingerprint.
 
-A journal finds answers by this fingerprint after a restart, and for other jobs. So the fingerprint must change with a
-query or a prompt, and with the code of a user's function and of all that the function uses, but not with the process,
-the path of a script, or a line above the function. A class or function that an installed package defines counts by its
-name only.
+A journal finds answers by this fingerprint after a restart, and for other jobs. So the fingerprint must change when any
+of these changes: a query, a prompt, the code of a user's function, or anything that the function uses. It must not
+change in another process, when a script moves, or when a line is added above the function. For a class or function of
+an installed package, only the name counts.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ __all__ = ["content_of"]
 
 CHANGES_ANSWERS = "changes_answers"
 """
-A key in the metadata of a config's field. Its value is False if answers do not depend on the field, such as a price.
+Name of an entry in the metadata of a config's field. The value False means that no answer depends on the field; a price
+is such a field.
 """
 _OF_THE_PROCESS = frozenset(
     ("__module__", "__dict__", "__weakref__", "__doc__", "__firstlineno__", "__slotnames__", "__static_attributes__")
 )
 _PLAIN = (str, bytes, int, float, complex, type(None), type(...), Secret)
 """
-Types of values without parts. A `Secret` counts by its reference only: another password does not change an answer.
+Types of values without parts. The text of a `Secret` is its reference and not the password, because another password
+changes no answer.
 """
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def content_of(connector: type[Connector[Any]], config: ConnectorConfig, value_type: pa.DataType) -> str:
-    """Return a text that is different for sources, configs, code or types whose answers may differ."""
+    """Return a text that differs when the source, the config, the code or the type may lead to other answers."""
     writer = _Writer()
     parts = (connector.name, writer.text(connector), writer.text(config), str(value_type))
     return hashlib.sha256("\0".join(parts).encode("utf-8", "backslashreplace")).hexdigest()
@@ -53,16 +55,16 @@ class _Writer:
     """A writer of texts that are equal for equal values, and for functions and classes whose code does the same."""
 
     def __init__(self) -> None:
-        # `_written` holds the functions and classes that have their text already, `_open` the values whose text is
-        # being made. If such a value occurs again, its number is written instead of its text. `_written` keeps its
+        # `_written` holds the functions and classes that have their text already, `_open` holds the values whose text
+        # is being made. If such a value occurs again, its number is written instead of its text. `_written` keeps its
         # objects alive, because the id of an object that is gone may be given to another object.
         self._written: dict[int, tuple[int, Any]] = {}
         self._open: dict[int, int] = {}
 
     def text(self, value: Any) -> str:
         """
-        Return the text of *value*; a number if *value* is being written, or is a function or class that was written
-        before.
+        Return the text of *value*. Return a number instead if the text of *value* is being made, or if *value* is a
+        function or class that has its text already.
         """
         if isinstance(value, _PLAIN) and type(value) in _PLAIN:
             return f"{type(value).__name__}:{value!r}"
@@ -87,17 +89,17 @@ class _Writer:
 
 @functools.singledispatch
 def _text(value: Any, writer: _Writer) -> str:
-    """Return the text of *value* if no function is registered below for its class."""
+    """Return the text of *value*, whose class has no function registered below."""
     kind = writer.text(type(value))
     if is_dataclass(value):
         counting = (f for f in fields(value) if f.metadata.get(CHANGES_ANSWERS, True))
         return kind + _joined(f"{f.name}={writer.text(getattr(value, f.name))}" for f in counting)
-    if callable(value) and hasattr(value, "__wrapped__"):  # functools.cache
+    if callable(value) and hasattr(value, "__wrapped__"):  # made by functools.cache
         return f"{kind}:{writer.text(value.__wrapped__)}"
     if not is_installed(type(value)):
         try:
             state = value.__reduce_ex__(2)[1:3]  # the arguments and the state that pickle would send
-        except TypeError:  # a value that cannot be pickled: no function that uses it travels to a worker
+        except TypeError:  # a function that uses such a value cannot be pickled for a worker, either
             return kind
         return f"{kind}{writer.texts(state)}"
     return f"{kind}:{_stable(value)}"
@@ -126,7 +128,7 @@ def _outer(function: FunctionType, writer: _Writer) -> Iterator[str]:
     # These names include names of attributes, and an attribute may by chance have the same name as a global.
     names = sorted(_names(function.__code__))
     for name in names:
-        if name in function.__globals__ and not name.startswith("__"):  # such as `__file__`, the path of the file
+        if name in function.__globals__ and not name.startswith("__"):  # not, for example, `__file__`, a path
             value = function.__globals__[name]
             yield f"{name}={writer.text(value)}"
             if isinstance(value, ModuleType) and not _is_installed_module(value):
@@ -150,7 +152,7 @@ def _(value: functools.partial, writer: _Writer) -> str:  # type: ignore[type-ar
 
 
 @_text.register
-def _(value: Mapping, writer: _Writer) -> str:  # type: ignore[type-arg]  # as above
+def _(value: Mapping, writer: _Writer) -> str:  # type: ignore[type-arg]  # singledispatch takes a plain class
     return "dict" + _joined(sorted(writer.texts((key, value[key])) for key in sorted(value, key=_stable)))
 
 
@@ -183,12 +185,12 @@ def _(value: CodeType, writer: _Writer) -> str:
 
 
 @_text.register
-def _(value: functools.cached_property, writer: _Writer) -> str:  # type: ignore[type-arg]  # as above
+def _(value: functools.cached_property, writer: _Writer) -> str:  # type: ignore[type-arg]  # a plain class is needed
     return f"property:{writer.text(value.func)}"
 
 
 @_text.register
-def _(value: Field, writer: _Writer) -> str:  # type: ignore[type-arg]  # as above
+def _(value: Field, writer: _Writer) -> str:  # type: ignore[type-arg]  # singledispatch takes a plain class
     return f"field:{writer.texts((value.name, value.default, value.default_factory, value.init, value.kw_only))}"
 
 

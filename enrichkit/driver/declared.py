@@ -1,4 +1,4 @@
-"""Compares the declared type of a value with the type that the source itself tells."""
+"""Compares the declared type of a value with the type that the source itself reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import ConfigError
 __all__ = ["check_declared"]
 
 _Path = tuple[str, ...]
-"""The names of the fields that lead to a part of a value; the elements of a list have no name of their own."""
+"""The names of the fields that lead to a part of a value; the elements of a list add no name."""
 _SAMPLES: tuple[tuple[Any, Any], ...] = (
     (pa.types.is_boolean, True),
     (pa.types.is_integer, 1),
@@ -26,21 +26,21 @@ _SAMPLES: tuple[tuple[Any, Any], ...] = (
     (pa.types.is_time, dt.time(1)),
     (pa.types.is_duration, dt.timedelta(1)),
 )
-"""For each kind of Arrow type a sample value. It fits into every declared type that can hold some value of the kind."""
+"""For each kind of Arrow type, a sample that fits into any declared type that can hold some value of the kind."""
 
 
 def check_declared(name: str, declared: pa.DataType, told: pa.DataType) -> None:
     """
-    Raise a `ConfigError` if no value of the type *told* fits into *declared*, so that each row would be an error.
+    Raise a `ConfigError` if no value of the type *told* fits into *declared*, so that each row would fail.
 
     The check decodes a sample value of the type *told*, as a worker decodes values. If there is no sample of this type,
-    nothing is raised. For structs, the fields are compared; a field that the source does not tell is skipped. For
-    lists, the elements are compared: if these do not fit, only an empty list or a list of nulls would fit.
+    nothing is raised. For structs, the fields are compared; a field that the source does not report is skipped. For
+    lists, the elements are compared, because if they do not fit, only empty lists and lists of nulls would fit.
 
     Args:
         name: Name of the source, for the message.
-        declared: Type of one value that the user has declared.
-        told: Type of one value that the source has told.
+        declared: Type of one value, as the user has declared it.
+        told: Type of one value, as the source reports it.
 
     >>> check_declared("users", pa.int32(), pa.int64())
     >>> check_declared("users", pa.int32(), pa.string())
@@ -63,7 +63,7 @@ the source, and such a value does not fit. Declare array<string>, or leave retur
 
 
 def _misfits(path: _Path, declared: pa.DataType, told: pa.DataType) -> Iterator[tuple[_Path, pa.DataType, pa.DataType]]:
-    """Yield the parts at or below *path* that no value fits: their paths, and the types as declared and as told."""
+    """For each part at or below *path* into which no value fits, yield path, declared type and the source's type."""
     if _is_plain_struct(declared) and _is_plain_struct(told):
         theirs = {field.name: field.type for field in told}
         for field in declared:
@@ -97,7 +97,7 @@ def _is_plain_struct(data_type: pa.DataType) -> bool:
 
 
 def _innermost(data_type: Any) -> pa.DataType:
-    """Return the type of the innermost elements of nested lists: PostgreSQL tells no number of dimensions."""
+    """Return the element type of nested lists at any depth, because PostgreSQL does not report the depth of arrays."""
     while pa.types.is_list(data_type):
         data_type = data_type.value_type
     return data_type

@@ -1,9 +1,9 @@
 """
 Checks the fallbacks of a lookup on the driver, and plans the fallbacks that have to be asked.
 
-A fallback is a `default(value)`, another source, or a function of the key. If it is a source or a function, the worker
-asks it after the first source, with limits of its own, and the fallback becomes a `FallbackPlan`. Options that name the
-same fallback share one plan.
+A fallback is a `default(value)`, another source, or a function of the key. A source or a function becomes a
+`FallbackPlan`: the worker asks it after the main source, with limits of its own. Options that name the same fallback
+share one plan.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def plan_fallbacks(
     options: Options, keys: int | None, spark_type: DataType, names: Sequence[str | None] = ()
 ) -> tuple[FallbackPlan, ...]:
     """
-    Return the fallbacks of *options* that have to be asked.
+    Return the fallbacks of *options* that a worker has to ask: sources and functions, but not default values.
 
     Args:
         options: Options of the lookup.
@@ -92,7 +92,7 @@ def _plan_source(
         config = config.for_columns(names)
     if config.returns not in (None, type(config).__dataclass_fields__["returns"].default):  # the user declares a type
         declared, _ = arrow_type_of(config.returns)
-        if ddl_of(declared) != ddl_of(spark_type):  # as DDL, which leaves out the comments of fields
+        if ddl_of(declared) != ddl_of(spark_type):  # compared as DDL, which leaves out the comments of fields
             raise ConfigError(
                 f"{name} is the source {source!r}, whose values are declared as {declared.simpleString()}; they must "
                 f"be of the column's type, {spark_type.simpleString()}. Leave returns= out of the fallback's config, "
@@ -137,7 +137,7 @@ def options_for_worker(options: Options) -> Options:
 
 def _check_source_name(name: str, policy: str) -> None:
     known = source_names()
-    if policy not in known and policy not in FIRST_PARTY:  # `find_source` says how to install these plugins
+    if policy not in known and policy not in FIRST_PARTY:  # `find_source` tells how to install these plugins
         hint = did_you_mean(policy, ["fail", "null", "default", *known])
         raise ConfigError(
             f"{name} is {policy!r}; it must be 'fail', 'null', default(value), a function of the key, or a source: "
@@ -148,11 +148,12 @@ def _check_source_name(name: str, policy: str) -> None:
 
 def fallback_capacities(options: Options) -> dict[str, int]:
     """
-    Return the calls in flight of each fallback that has to be asked, by the fallback's name, for `explain`.
+    Return, for `explain`, how many calls each fallback may have in flight, by the fallback's name. Default values are
+    left out, because nothing is asked for them.
 
-    A fallback that several options name counts once. For different fallbacks with the same name, for example lambdas,
-    the calls are added up. Fallbacks are compared by their configs or functions; `plan_fallbacks` compares their
-    pickled forms, for which it needs PySpark.
+    A fallback that several options name counts once. If different fallbacks have the same name, as lambdas have, their
+    calls are added up. Fallbacks are compared by their configs or functions; `plan_fallbacks` compares their pickled
+    forms, for which it needs PySpark.
     """
     capacities: dict[str, int] = {}
     seen: list[Any] = []

@@ -58,7 +58,7 @@ def enrich_frame(
     Look up a key for each row of *df* and return *df* with the values: a join with *source*.
 
     Args:
-        df: A DataFrame in batch or streaming. Its columns pass through untouched, event-time watermarks included.
+        df: A batch or streaming DataFrame. Its columns pass through untouched, event-time watermarks included.
         source: Name of a source, its config, or `tiers(...)` of several.
         on: The key column or its name, or several columns that form one key. A key with a null part matches nothing.
         into: Name of the column of values. None: the fields of a struct become columns, and any other value becomes a
@@ -70,8 +70,9 @@ def enrich_frame(
             once for each match. ``"array"``: a row gets an array of its matches. Unless *many* is False, a
             default value is a list, too.
         ordered: True: rows are returned in the order of the input. False: rows are returned when their lookups end.
-        barrier: A column or its name, for ``ordered=False``: rows before a change of its value are returned before
-            all rows after the change. The end of a partition, and so of a micro-batch, is always a barrier.
+        barrier: A column or its name, for ``ordered=False``: where the value of the column changes, all rows before the
+            change are returned before all rows after it. The end of a partition, and so of a micro-batch, is always a
+            barrier.
         columns: Names of the fields of the value to keep, in this order; None: all fields.
         shuffle: True: Spark first sends all rows with the same key to one task, so that the whole job asks for each key
             only once. Rows without a key are spread evenly over all tasks. Spark chooses the number of tasks, as for
@@ -79,7 +80,7 @@ def enrich_frame(
             order of the rows changes.
         returns: Type of one match, as for `enrich`. When absent: the type that the config declares or that the source
             tells.
-        options: Flow control; see `Options`. `carrier` and `deterministic` do not apply.
+        options: Flow control; see `Options`. The options `carrier` and `deterministic` are refused.
 
     Returns:
         A DataFrame with the columns of *df*, followed by the columns of values.
@@ -90,8 +91,8 @@ def enrich_frame(
             driver.
         LookupFailedError: On a worker, when a lookup fails and its policy is ``"fail"``.
 
-    Queue semantics follow Flink's async I/O operator (`UnorderedStreamElementQueue`), and join semantics its lookup
-    join.
+    The queue semantics follow Flink's async I/O operator (`UnorderedStreamElementQueue`), and the join semantics follow
+    Flink's lookup join.
 
     >>> enrich_frame(df, "users", on="user_id", into="user", how="inner", ordered=False).columns
     ['id', 'user_id', 'user']

@@ -1,4 +1,4 @@
-"""Plans one `enrich_frame`: locates its key columns, checks types and names, and makes the resulting DataFrame."""
+"""Plans one call of `enrich_frame`: locates key columns, checks types and names, and makes the resulting DataFrame."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Join:
 def join(
     df: DataFrame, source: str | ConnectorConfig | Tiers, arguments: Join, options: Mapping[str, Any]
 ) -> DataFrame:
-    """Return *df* with the columns that *arguments* ask of *source*; raises `ConfigError`, on the driver."""
+    """Return *df* with the columns from *source* that *arguments* describe. Raises `ConfigError` on the driver."""
     plan, answer_type = make_plan(
         source,
         len(arguments.on),
@@ -125,8 +125,8 @@ def _shuffled(numbered: DataFrame, keys: Sequence[int], partitions: int | None) 
     Return *numbered* with all rows of a key in one partition, and the rows without a key spread over all partitions.
 
     Spark's adaptive execution may merge small partitions, but it splits none. With the hint REBALANCE, it would also
-    split partitions, and the rows of a key could be in two tasks. Rows without a key are spread by a hash of their
-    other columns and of the partition that they come from, not by a random number, because a repeated task of the
+    split partitions, so that the rows of one key could get to two tasks. Rows without a key are spread by a hash of
+    their other columns and of the partition that they come from, not by a random number, because a repeated task of the
     shuffle has to send each row to the same partition as before.
     """
     columns = [F.col(f"c{place}") for place in keys]
@@ -274,7 +274,7 @@ def _check_barrier(field: t.StructField) -> None:
 
 
 def _check_convertible(field: t.StructField) -> None:
-    """Raise a `ConfigError` when Spark does not convert *field* to Arrow."""
+    """Raise a `ConfigError` when Spark cannot convert *field* to Arrow."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
 

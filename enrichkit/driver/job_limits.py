@@ -1,4 +1,4 @@
-"""Checks the limits of a whole job on the driver, and plans the stores that hold them."""
+"""Checks, on the driver, the limits that all tasks of a job share, and plans the stores that keep these limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAM = uuid.uuid4().hex[:16]
 
 def plan_limits(options: Options, source: str, config: ConnectorConfig) -> tuple[LimitPlan, ...]:
     """
-    Return a plan for each limit of *options* that holds for the whole job, for the lookups in *source*.
+    Return a plan for each limit in *options* that all tasks of the job share, for the lookups in *source*.
 
     Raises:
         ConfigError: A store does not exist, or cannot hold limits.
@@ -59,7 +59,7 @@ def check_budget(source: str, instance: Connector[Any], budget: Budget | None) -
 
 
 def _of_job(options: Options) -> dict[str, Rate | Limit | Budget]:
-    """Return the limits among *options* that hold for the whole job, by option."""
+    """Return the limits among *options* that all tasks of the job share, by the name of the option."""
     given = {"rate": options.rate, "limit": options.limit, "budget": options.budget}
     return {
         option: limit
@@ -83,7 +83,7 @@ def _plan(option: str, limit: Rate | Limit | Budget, source: str, of: ConnectorC
         )
     if limit.name is not None:
         name = f"{option}:{limit.name}"
-    else:  # with the config, because two services may share the name; without `returns`, which may differ by column
+    else:  # the config tells services of the same name apart; `returns` is left out, as it may differ by column
         asked = {each.name: getattr(of, each.name) for each in fields(of) if each.name != "returns"}
         name = f"{option}:{source}:{digest(canonical_text(asked))[:16]}:{PROGRAM}"
     return LimitPlan(option=option, name=name, source=store, connector=connector, config=config)

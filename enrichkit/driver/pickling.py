@@ -1,7 +1,7 @@
 """
 Pickles plans for the workers, and makes the fingerprints of their engines and caches.
 
-Worker processes are reused. By the fingerprint, a task finds the engine or cache that an earlier task in the same
+Spark reuses worker processes. By the fingerprint, a task finds the engine or cache that an earlier task in the same
 process has made.
 """
 
@@ -72,10 +72,10 @@ def _pickle(value: Any, by_value: Mapping[str, ModuleType]) -> bytes:
     """Pickle *value*. Classes and functions that the modules *by_value* define travel by value."""
     from pyspark import cloudpickle as _cloudpickle
 
-    cloudpickle: Any = _cloudpickle  # it has no types
+    cloudpickle: Any = _cloudpickle  # cloudpickle has no type annotations
     with _registry_lock:
-        # A module that was registered before stays registered: either the user has registered it, or an outer call of
-        # this function, which will unregister it.
+        # A module that was registered before stays registered, because either the user has registered it, or an outer
+        # call of this function has done so and will unregister it.
         listed = cloudpickle.list_registry_pickle_by_value()
         added = [module for name, module in by_value.items() if name not in listed]
         for module in added:
@@ -106,13 +106,13 @@ def functions_of(config: ConnectorConfig) -> list[Any]:
 
 def identity_of(connector: type[Connector[Any]], config: ConnectorConfig) -> list[str]:
     """
-    Return texts that are different for engines that must not be shared: name and code of *connector*, and *config*.
+    Return name and code of *connector*, and *config*, as texts. Lookups with different texts must not share an engine.
 
     The code is included because a notebook or script may define a class or function again with other code, while reused
     worker processes still have an engine with the old code.
 
     Raises:
-        ConfigError: A class or function cannot travel.
+        ConfigError: A class or function cannot be pickled for the workers.
     """
     # The first pickling of a config sets __slotnames__ on its class, which changes the fingerprint of the code. This
     # call sets __slotnames__ before the fingerprint is made.
@@ -132,7 +132,7 @@ def canonical_text(value: Any) -> str:
     """
     Return a text that is equal for equal configs and different for different configs.
 
-    `repr` cannot serve as this text, because it hides secrets.
+    `repr` cannot serve as this text: it hides passwords, so configs that differ only in a password would look equal.
     """
     if callable(value):
         return f"{name_of(value)}:{_code_of(value)}"
@@ -170,7 +170,7 @@ def _module_of(part: Any) -> ModuleType | None:
     return sys.modules.get(getattr(part, "__module__", None) or type(part).__module__)
 
 
-@functools.cache  # it reads the metadata of every installed package, and each enrich() calls it several times
+@functools.cache  # each enrich() calls this several times, and it reads the metadata of every installed package
 def _is_installed(module: ModuleType) -> bool:
     from importlib.metadata import packages_distributions
 
@@ -183,7 +183,7 @@ def _is_installed(module: ModuleType) -> bool:
 
 
 def _editable_modules() -> set[str]:
-    """Return the top-level modules of enrichkit and its plugins, as an editable install does not list its modules."""
+    """Return the top-level modules of enrichkit and its plugins, because editable installs list no modules."""
     from importlib.metadata import entry_points
 
     return {"enrichkit", *(point.module.partition(".")[0] for point in entry_points(group="enrichkit"))}

@@ -41,14 +41,14 @@ __all__ = ["check_preload", "is_local", "limits_of", "make_plan", "names_of", "w
 
 OPTIONS = frozenset(field.name for field in fields(Options))
 DESCRIBE_TIMEOUT = 30.0
-CHECK_TIMEOUT = 2.0  # seconds for a question to the source whose answer only serves to raise an error early
-SECRET_MIN = 4  # characters; a shorter secret is not replaced: *** for each "a" would make the message unreadable
+CHECK_TIMEOUT = 2.0  # seconds for a question to the source that only serves to raise an error early
+SECRET_MIN = 4  # characters; a shorter secret is not masked: messages with *** for each "a" would be unreadable
 WINDOW_MIN = 20_000
 # Default of `window`, in rounds of calls; a round has `capacity` calls of `batch_size` keys. The rows of the window
-# should fit into the processor's cache: on a busy machine a Redis key took 0.9 us CPU in a window of 20,000 rows and
-# 1.3 us in one of 80,000. A source whose connector sets `neighbours` gains more from a choice among many keys: with
-# 2,000 keys a call, PostgreSQL took 1.6 us per key with 4 rounds, 1.1 with 10 and 0.9 with 20; but with 20 rounds the
-# worker loses what the source gains.
+# should fit into the processor's cache: on a busy machine, a Redis key took 0.9 us of CPU time in a window of 20,000
+# rows and 1.3 us in a window of 80,000. If the connector sets `neighbours`, a larger window pays, because a call then
+# gets keys that lie closer together. With 2,000 keys a call, PostgreSQL took 1.6 us per key with 4 rounds, 1.1 with 10
+# and 0.9 with 20, but with 20 rounds the worker takes as much longer as the source saves.
 WINDOW_ROUNDS, NEIGHBOURS_ROUNDS = 4, 10
 
 
@@ -71,8 +71,8 @@ def make_plan(
         returns: Declared type of one value, as for `enrich`.
         options: The keywords of `enrich`.
         many: Whether a value is a list, with one element for each match of its key.
-        shape: Function from the name of the source and the type of one value to the type of one answer; None: these
-            types are the same.
+        shape: Function that takes the name of the source and the type of one value, and returns the type of one answer;
+            None: an answer has the type of one value.
         names: Name of each key column, None for an expression without a name; empty: no names are known.
 
     Raises:
@@ -163,7 +163,7 @@ def names_of(columns: Sequence[Column | str]) -> list[str | None]:
 
 
 def _shown(column: Column) -> str:
-    """Return the `repr` of *column*; empty if PySpark 3.5 cannot show it: a field of an enrichment."""
+    """Return the `repr` of *column*; an empty text for a field of an enrichment, which PySpark 3.5 cannot show."""
     try:
         return repr(column)
     except Exception as error:
@@ -174,7 +174,7 @@ def _shown(column: Column) -> str:
 
 def _name_of_run(options: Options, instance: Connector[Any], beside: Sequence[SidePlan]) -> str:
     """
-    Return the name of a batch job's run, for idempotency keys: `run_id` or a random name; empty if no source needs it.
+    Return the name of a batch job's run, a part of idempotency keys: `run_id` or a random name; empty if not needed.
     """
     if not instance.idempotency_keys and not any(each.content_key for each in beside):
         return ""
@@ -226,10 +226,11 @@ def is_local() -> bool:
 
 def _check_with_source(name: str, connector: Connector[Any], declared: pa.DataType) -> None:
     """
-    Raise a `ConfigError` if the source tells a type that does not fit into the type *declared*.
+    Raise a `ConfigError` if the source reports a type that does not fit into the type *declared*.
 
     The source is asked only if the workers run on this machine. Otherwise, perhaps only the workers can reach the
-    source and its secrets. When the source cannot be asked, nothing is raised: the worker will report the reason.
+    source and its secrets. When the source cannot be asked, nothing is raised, because the worker will report the
+    reason.
     """
     from ..values.types import arrow_type_of
     from .declared import check_declared
@@ -323,7 +324,7 @@ def _ask_type(name: str, connector: Connector[Any]) -> str:
         if not isinstance(described, ConnectorError | ConfigError):
             reason = f"{type(described).__name__}: {reason}."
         if isinstance(described, FatalError | PermanentError | ConfigError):
-            how = ""  # the source or the config is wrong: the lookups would fail, too
+            how = ""  # the source or config is wrong, so a declared type would not help
         text = f"The type of the values of {name!r} could not be asked: {reason} {how}"
         raise ConfigError(text.rstrip()) from None
     raise ConfigError(f"The type of the values of {name!r} is not known: the source cannot tell it. {how}")

@@ -23,8 +23,8 @@ __all__ = ["engine_of", "find_side", "side_options"]
 
 def find_side(where: str, source: str | ConnectorConfig) -> tuple[str, type[Connector[Any]], ConnectorConfig]:
     """
-    Return name, connector class and config of *source*. *where* says where the user named the source, and begins the
-    error messages.
+    Return name, connector class and config of *source*. Error messages begin with *where*, the place where the user
+    named the source.
     """
     try:
         name, connector, config = find_source(source)

@@ -1,4 +1,4 @@
-"""The SQL form: `register_function()` gives an enrichment a name that queries use."""
+"""The SQL form: `register_function()` gives an enrichment a name that SQL queries can use."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def register_function(
     """
     Register the SQL function *name*, which looks up keys in *source*, for the life of the session.
 
-    The function takes one key column, or the several columns that form one key, by position. A call whose number of key
-    columns does not fit the source fails its job, because Spark does not tell the number before the query runs.
+    The function takes one key column, or the several columns that form one key, by position. A call with a wrong number
+    of key columns fails only when the query runs, because Spark does not tell enrichkit the number earlier.
 
     A query that names the function twice looks each key up twice. Give the result a name and use that name, as in
-    ``SELECT user_of(user_id) AS user, user.name, user.score``; a ``WHERE`` needs a subquery for that.
+    ``SELECT user_of(user_id) AS user, user.name, user.score``; a ``WHERE`` needs a subquery to use that name.
 
     Args:
         spark: The session whose SQL gets the function; classic or Spark Connect.
@@ -47,7 +47,7 @@ def register_function(
         returns: Type of one value, as for `enrich`.
         options: Flow control; see `Options`. The options are the same for all calls of the function.
             ``deterministic=True`` allows the function in join conditions and aggregates. ``carrier="pandas"`` is
-            refused: SQL passes keys unchanged, and in pandas an integer beside a null is a float.
+            refused: SQL passes keys directly, and pandas would turn integer keys beside a null into floats.
 
     Raises:
         UnknownConnectorError: No source and no plugin has the name *source*. Raised here, on the driver.
@@ -71,7 +71,7 @@ def register_function(
             "digit. For example register_function(spark, 'user_of', 'users')."
         )
     if spark.sql(f"SHOW SYSTEM FUNCTIONS LIKE '{name}'").collect():
-        # Spark 4.3 would go on calling the built-in function, and older versions would lose it; neither says so.
+        # Spark 4.3 would go on calling the built-in function, and older versions would replace it, without an error.
         raise ConfigError(
             f"The name of the SQL function is {name!r}, the name of a built-in function of Spark; it must be another. "
             f"For example register_function(spark, 'my_{name}', 'users')."

@@ -1,4 +1,4 @@
-"""Plans the tiers before a source. Like a fallback, each tier is a source with an engine of its own."""
+"""Plans the tiers: sources that are asked before the main source, each with an engine of its own, like a fallback."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main_source(source: str | ConnectorConfig | Tiers) -> str | ConnectorConfig:
 
 
 def tier_capacities(source: str | ConnectorConfig | Tiers) -> dict[str, int]:
-    """Return the calls in flight per worker process of each tier before the last source, by its name in quotes."""
+    """Return, by quoted name, how many calls a worker process may have in flight to each tier except the last."""
     capacities: dict[str, int] = {}
     for tier in source.sources[:-1] if isinstance(source, Tiers) else ():
         name, connector, config = find_side("tiers()", tier)
@@ -59,7 +59,8 @@ def plan_tiers(
         many: Whether a value is a list of matches.
 
     Raises:
-        ConfigError: A tier does not exist, does not fit the keys, or cannot be written to.
+        ConfigError: A tier does not exist, does not fit the keys, or cannot be written to; or the tiers leave no time
+            for the last source.
     """
     if not isinstance(source, Tiers):
         return ()
@@ -69,7 +70,7 @@ def plan_tiers(
 
 def check_tiers(source: Tiers, options: Options, *, many: bool = False) -> None:
     """
-    Raise a `ConfigError` when the tiers of *source* leave no time for its last source, or would have to store lists.
+    Raise a `ConfigError` when the tiers of *source* leave no time for the last source, or would have to store lists.
     """
     spent = source.timeout * (len(source.sources) - 1)
     if options.timeout is not None and spent >= options.timeout:

@@ -84,11 +84,11 @@ def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> 
     """
     Return the column for the pandas carrier.
 
-    A key travels as an array of one element, a text as its bytes, a timestamp as text, and the value inside a struct.
-    In a plain pandas Series an integer key beside a null would become a float, so that 2^53 + 1 would become the key of
-    another user; a text that is not UTF-8, which Spark allows, would fail the task; a timestamp would lose its instant
-    in the hour that is repeated in autumn in the session's time zone; and a null struct would come back as a struct of
-    nulls.
+    A text key travels as its bytes, a timestamp key as text, and any other key as an array of one element. The value
+    travels inside a struct. In a plain pandas Series, an integer key beside a null would become a float, so that
+    2^53 + 1 would become the key of another user. A text that is not UTF-8, which Spark allows, would fail the task. A
+    timestamp in the hour that the session's time zone repeats in autumn could mean either of two instants. A null
+    struct would come back as a struct of nulls.
     """
     import pandas as pd
     from pyspark.sql import functions as F
@@ -98,9 +98,9 @@ def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> 
     batch: Any = tuple[pd.Series, ...]
     run.__annotations__ = {"batches": Iterator[batch], "return": Iterator[pd.DataFrame]}  # Spark reads the annotations
     envelope = StructType([StructField("value", result_type)])
-    # Only Spark's analyser knows the type of a column; its optimiser then drops the branch that does not apply. Each
-    # branch names the column once, because Spark evaluates a column as often as an expression names it, and the column
-    # may be an enrichment.
+    # Only Spark's analyser knows the type of a column; the optimiser then drops the branches for other types. Each
+    # branch uses the value of the column once, because Spark evaluates a column as often as an expression uses it, and
+    # the column may itself be an enrichment.
     texts = [F.when(_is_text(c), c.cast("string").cast("binary")) for c in columns]
     instants = [F.when(F.typeof(c) == "timestamp", F.transform(F.array(c), _instant)[0]) for c in columns]
     others = (~_is_text(c) & (F.typeof(c) != "timestamp") for c in columns)
@@ -115,7 +115,7 @@ def _is_text(column: Column) -> Column:
 
 
 def _instant(timestamp: Column) -> Column:
-    """Return *timestamp* as text, see `pandas_arrow`."""
+    """Return *timestamp* as text, which `pandas_arrow` parses."""
     from pyspark.sql import functions as F
 
     # Without the condition, Spark 4.3 raises a NullPointerException for a null.
@@ -132,7 +132,7 @@ def _set_determinism(udf: Any, plan: Plan) -> Any:
 
 
 def _closure(entry: str, payload: bytes, source: str, version: str) -> Callable[[Any], Any]:
-    """Return the closure that Spark ships. It is pickled by value, so it uses only its own variables."""
+    """Return the closure that Spark ships. The closure is pickled by value, so it may use only its own variables."""
 
     def run(batches: Any) -> Any:
         try:

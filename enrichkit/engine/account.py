@@ -1,10 +1,10 @@
 """
-The account of a job's budget in this process: it reserves what a call can take, and counts what the call took.
+This process's account of the job's budget: it reserves the most that a call can take, and counts what the call took.
 
-A call is sent when the most that it can take is reserved in the store. The process reserves for a few calls ahead, so
-that calls do not wait for the store, and gives back what no call wants. When the budget has no room for a further call,
-calls wait while it is possible that other processes give something back. After that the budget is spent, and the keys
-of the waiting calls are not asked for.
+A call is sent only when the most that it can take (tokens, cost ...) is reserved in the store, which all processes
+share. The process reserves for a few calls ahead, so that calls do not wait for the store, and gives back what no call
+needs. When the budget has no room for a further call, calls wait as long as a process may still give something back.
+Once no process can give anything back, the budget counts as spent, and the waiting calls are not made.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Account:
             calls that have a reservation are sent.
         total: The budget, by unit.
         calls: What is reserved for each call in flight, by unit.
-        waiting: Whether a call waits for an answer of the store.
-        spent_up: Whether the store's last answer reserved nothing for the first call that was asked for, and no
-            process, this one included, has a reservation that it could give back.
+        waiting: Whether a call waits for an answer from the store.
+        spent_up: Whether the store's last answer granted none of the reservations that were asked for, and no process,
+            this one included, has a reservation that it could give back.
     """
 
     AHEAD = 1.5
-    """The process reserves ahead for this many times the calls that it sent since its last question to the store."""
+    """For how many calls the process reserves ahead, as a multiple of the calls sent since its last question."""
 
     __slots__ = (
         "_average",
@@ -91,7 +91,7 @@ class Account:
         self._wanted_at = float("-inf")
 
     def most_of(self, connector: Connector[Any], group: Group) -> dict[str, float]:
-        """Return the most that a call of *connector* for *group* may take, by unit; its `most()` may raise."""
+        """Return the most that a call for *group* may take, by unit; raise what `connector.most()` raises."""
         keys: tuple[Any, ...] = tuple(
             chain.from_iterable(held.keys if isinstance(held, Bundle) else (held.key,) for held in group)
         )
@@ -118,12 +118,12 @@ class Account:
         return self.spent_up and not self.calls and any(most[unit] > left for unit, left in self._left.items())
 
     def delay(self, now: float) -> float:
-        """Return 0 when a call may try to `take` its reservation, else the seconds after which to ask again."""
+        """Return 0 when a call may try to `take` its reservation, else the seconds until the next check."""
         return HOLD if self.waiting else 0.0
 
     def ended(self, call: InFlight, reported: Mapping[str, float] | None) -> None:
         """
-        Count what *call* took: of each unit the *reported* amount, or the reservation if the report lacks the unit.
+        Count what *call* took: for each unit the *reported* amount, or the reservation if the report lacks the unit.
 
         If *reported* is None, the call was not sent, and nothing is counted.
         """
@@ -137,21 +137,21 @@ class Account:
         parts = [f"{total - self._left[unit]:,.6g} of {total:,.6g} {unit}" for unit, total in self.total.items()]
         return f"the budget of the job is spent, {' and '.join(parts)}; no call was made for the key"
 
-    # the store; see `leases.Share`
+    # the methods that talk to the store; see `leases.Share`
 
     def idle(self, now: float) -> bool:
         """Whether no call is in flight, none has asked for a reservation lately, and the store knows what was spent."""
         return now - self._wanted_at >= IDLE and not self.calls and self._told == self._spent
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Draw:
-        """Return the question to the store; with *last*, it counts the reservations of calls in flight as spent."""
+        """Return the question to the store; *last*: count the reservations of calls in flight as spent."""
         in_flight = {unit: sum(most[unit] for most in self.calls.values()) for unit in self.total}
         spent, calls = dict(self._spent), []
         if last:
             spent = {unit: amount + in_flight[unit] for unit, amount in spent.items()}
             in_flight = dict.fromkeys(self.total, 0.0)
         elif self.waiting:
-            self._ready = dict.fromkeys(self.total, 0.0)  # give them back: they are too small for the call that waits
+            self._ready = dict.fromkeys(self.total, 0.0)  # give all back: it is too little for the waiting call
             further = max(self._free_slots() - 1, 0)
             calls = [self._first, *[dict(self._average)] * further]
         elif now - self._wanted_at < IDLE:
@@ -166,10 +166,10 @@ class Account:
         return self._question
 
     def unanswered(self, ask: Draw) -> None:
-        """Do nothing: the store may have reserved what was asked for, and the next question gives it back."""
+        """Do nothing if *ask* gets no answer: the next question gives back what the store may have reserved for it."""
 
     def granted(self, drawn: Drawn, asked: float, now: float, *, back: bool) -> None:
-        """Take the answer to the last question."""
+        """Take over the reservations in *drawn*, the answer to the last question."""
         ask = self._question
         assert ask is not None
         self._told, self._left = dict(ask.spent), dict(drawn.left)
@@ -185,5 +185,5 @@ class Account:
         return now + AGAIN
 
     def told(self) -> str:
-        """Return the share as messages show it: a budget has no share with which calls could go on."""
+        """Return the share as messages show it: a budget has no share that calls may use while the store is away."""
         return "nothing"

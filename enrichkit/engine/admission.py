@@ -1,5 +1,6 @@
 """
-A slice of rows enters a run: each of its keys takes a known answer, joins a lookup of the same key, or is queued.
+How a slice (some rows of the input) enters a run: each of its keys takes a known answer, joins a lookup of the same
+key, or is queued.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = ["admit", "admit_keys", "ask_source", "attach", "index_all"]
 
 
 def admit(run: Run, outcomes: Outcomes) -> None:
-    """Take the slice *outcomes* into *run*, at once or as soon as the source of the run is loaded."""
+    """Admit the slice *outcomes* to *run*: at once, or after the load, if the source is first loaded as a whole."""
     if run.closed:
         return
     if run.until_loaded is not None:
@@ -37,11 +38,11 @@ def admit(run: Run, outcomes: Outcomes) -> None:
     _enter(run, outcomes)
     run.flush()
     if not run.closed:
-        run.emit_ready()  # null keys are ready at once
+        run.emit_ready()  # rows with a null key are ready at once
 
 
 def _enter(run: Run, outcomes: Outcomes) -> None:
-    """Give the slice *outcomes* a ticket, make its rows without a key ready, and admit its keys."""
+    """Give the slice *outcomes* a place in the queue, mark its rows with a null key as ready, and admit its keys."""
     outcomes.ticket = run.queue.put(outcomes)
     outcomes.admitted = run.engine.now()
     keys = outcomes.keys
@@ -73,15 +74,15 @@ def _enter(run: Run, outcomes: Outcomes) -> None:
 
 
 def _take_known(run: Run, outcomes: Outcomes, stage: Stage, indices: Sequence[int]) -> Sequence[int]:
-    """Settle the keys at *indices* that *stage* knows; return the indices of the other keys."""
+    """Settle the keys at *indices* for which *stage*, e.g. the cache, has answers; return the indices of the others."""
     keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
     asked = keys if len(indices) == len(keys) else [keys[index] for index in indices]
     found = stage.get_many(asked, run.engine.now())
     if run.refresher is not None and stage is run.cache:
         run.refresher.refresh(asked)
     hits, missed, absent = indices, [], []
-    # `all` takes 4 ns for each value and the set 13 ns. The set is needed only if a value is false: the value may be a
-    # mark, but also an empty value, a zero or a null.
+    # `all` takes 4 ns for each value, and the set of types 13 ns. The set is needed only if a value is false: such a
+    # value may be a mark (`ABSENT` or `MISS`), but also an empty value, a zero or a null.
     if not all(found) and MARK in set(map(type, found)):
         absent = [index for index, value in zip(indices, found, strict=True) if value is ABSENT]
         if len(absent) == len(indices):
@@ -103,7 +104,7 @@ def _take_known(run: Run, outcomes: Outcomes, stage: Stage, indices: Sequence[in
 
 
 def _take_stale(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> Sequence[int]:
-    """While the source is away, settle the keys at *indices* that have a stale value; return the other indices."""
+    """Settle keys at *indices* with their expired values, as the source is away; return the indices of the others."""
     keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
     known = run.old_values([keys[index] for index in indices])
     hits = [index for index in indices if keys[index] in known]
@@ -118,7 +119,7 @@ def _take_stale(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> Sequenc
 
 
 def _tell_earlier(run: Run, stage: Stage, keys: Sequence[Any], values: Sequence[Any]) -> None:
-    """Give what *stage* has found to the stages before it, so that *stage* need not be asked again for these keys."""
+    """Let the stages before *stage* store what it has found, so that it need not be asked again for these keys."""
     for earlier in run.stages:
         if earlier is stage:
             return
@@ -127,7 +128,7 @@ def _tell_earlier(run: Run, stage: Stage, keys: Sequence[Any], values: Sequence[
 
 
 def ask_source(run: Run, outcomes: Outcomes, indices: Sequence[int], spent: float) -> None:
-    """Queue the keys of *outcomes* at *indices*, for which the tiers took *spent* seconds and found nothing."""
+    """Queue the keys of *outcomes* at *indices*: the tiers took *spent* seconds and found no answer for them."""
     outcomes.spent = spent
     admit_keys(run, outcomes, indices)
 
@@ -156,7 +157,7 @@ def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
 
 
 def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Sequence[int]) -> None:
-    """Queue *keys* in bundles of one call each, or in one bundle if the run asks for neighbours together."""
+    """Queue *keys* in bundles that fit one call each, or in one bundle if neighbouring keys are asked for together."""
     size = run.engine.batch_size
     if run.pending.neighbours:
         size = max(size, len(keys))
@@ -173,7 +174,7 @@ def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Seq
 
 
 def index_all(run: Run) -> None:
-    """Enter all bundles that are not in the table yet, because the next slice may have some of their keys."""
+    """Enter all bundles that are missing from the run's table of keys, so that later slices find the keys."""
     asked = (bundle for call in run.in_flight() for bundle in call.bundles)
     for bundle in chain(run.pending.bundles(), asked):
         if not bundle.entered:

@@ -1,10 +1,11 @@
 """
 The number of calls that may be in flight at a source that refuses some calls because it has too many of them.
 
-After a round of calls in which more than a few were refused, the allowance shrinks to the share that was answered.
-After a round in which nearly all were answered, the allowance rises by one call or by a tenth, whichever is more,
-unless it fell less than a second ago. A slot whose call was refused rests for a moment, and no other slot takes its
-place until a call that was sent later is answered. So a source that refuses all calls gets one call of each slot.
+After a round (20 calls or more) in which more than 5 % were refused, the allowance is multiplied by the share that was
+answered. After a round in which less than 2 % were refused, the allowance rises by one call or by a tenth, whichever is
+more, unless it fell less than a second ago. A slot whose call was refused rests for a moment. No other slot sends a
+call in its place until the source answers a call that was sent after the refused one. So a source that refuses all
+calls gets one call from each slot, and then one call at a time.
 
 A source may refuse calls for another reason, for example because one of the servers behind a load balancer is full.
 Then a lower allowance does not lower the share of refusals, and the answers per second fall in proportion to the calls
@@ -28,13 +29,13 @@ class Allowance:
     The number of calls that may be in flight, between 1 and *capacity*. Lives on the loop thread.
 
     Args:
-        capacity: Number of slots.
+        capacity: Number of slots, i.e. of coroutines that make one call at a time.
     """
 
     REST = 0.05
-    """Most seconds for which the slot of a refused call rests; it rests no longer than an answered call takes."""
+    """Most seconds for which the slot of a refused call rests; it never rests longer than an answered call takes."""
     ROUND = 20
-    """Fewest calls of a round."""
+    """Fewest calls in a round; the allowance is adjusted at the end of each round."""
     TOLERATED, FEW = 0.05, 0.02
     """Shares of refusals: above the first the allowance falls, below the second it rises."""
     SMOOTHING = 0.2
@@ -43,7 +44,10 @@ class Allowance:
     MOST = 0.5
     """Share of refusals above which the source counts as overloaded, however many calls it answers per second."""
     USELESS, USELESS_MAX = 2.0, 60.0
-    """Seconds for which refusals do not count after a useless fall: the first time, and at most; doubled each time."""
+    """
+    After a fall that did not help, refusals do not count for some seconds: 2 s after the first such fall, then each
+    time twice as long, up to 60 s.
+    """
 
     __slots__ = (
         "_answers",
@@ -70,8 +74,8 @@ class Allowance:
         self._ignores = self.USELESS
         self._ignores_until = 0.0
         self._took = 0.0  # average seconds that an answered call takes
-        self._unanswered = 0  # refusals, counted until a call that was sent later is answered
-        self._refused_since = 0.0  # start of the first call that `_unanswered` counts
+        self._unanswered = 0  # refusals, counted until a call sent no earlier than the first refused one is answered
+        self._refused_since = 0.0  # when the first call that `_unanswered` counts was sent
         # The current round: the calls that started since `_began`.
         self._began = 0.0
         self._answers = 0
@@ -83,7 +87,7 @@ class Allowance:
         return self._calls is not None or bool(self._rests)
 
     def delay(self, now: float, in_flight: int) -> float:
-        """Return 0 when a call may be sent now beside *in_flight* others, else the seconds after which to ask again."""
+        """Return 0 when a call may be sent now beside *in_flight* others, else the seconds until the next check."""
         while self._rests and self._rests[0] <= now:
             self._rests.popleft()
         allowed = self._capacity if self._calls is None else int(self._calls)
@@ -102,7 +106,7 @@ class Allowance:
         self._count(call, now, refused=True)
 
     def away(self, now: float) -> None:
-        """Forget the refusals of this round: a source that answers nobody does not show how many calls it takes."""
+        """Forget the refusals of this round: while a source is away, nothing shows how many calls it can take."""
         self._unanswered = 0
         self._rests.clear()
         self._begin(now)
@@ -130,8 +134,8 @@ class Allowance:
             self._refusals.append(now)
         else:
             self._answers += 1
-        # An answer takes longer than a refusal: the calls sent after `begun` have no answers yet, so the refusals after
-        # `begun` do not count either.
+        # An answer takes longer than a refusal: of the calls sent after `begun`, some may be refused by now, but none
+        # can be answered. So the refusals that came after `begun` do not count, either.
         begun = now - self._took
         ended = self._answers + len(self._refusals)
         if ended < max(self.ROUND, self._calls) or not self._answers or begun - self._began <= self._took:
@@ -156,7 +160,7 @@ class Allowance:
         elif share > self.TOLERATED:
             if self._top is not None and share <= self.MOST:
                 most, best = self._top
-                if per_second < best * (1.0 + calls / most) / 2:  # the answers fell about as far as the calls
+                if per_second < best * (1.0 + calls / most) / 2:  # the answers fell about in proportion to the calls
                     self._calls, self._top = most, None
                     self._ignores_until, self._ignores = now + self._ignores, min(self.USELESS_MAX, 2 * self._ignores)
                     return

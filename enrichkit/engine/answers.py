@@ -1,7 +1,7 @@
 """
-The answers of a call: what becomes of them, and how they may break the contract of a connector.
+The answers of a call: the types of the functions that decode answers, and how answers may break a connector's contract.
 
-`values/` has the functions that turn answers into values; the types of these functions are here.
+`values/` has the functions themselves, which turn answers into values.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class FirstAnswers(Protocol):
 
     Attributes:
         done: Whether the check has ended.
-        see: Inspect the answers of a call, and return the error in the declared fields, or None.
-        verdict: Return the error in the declared fields that the answers of the whole task show, or None.
+        see: Inspect the answers of a call; return an error if they show that a declared field is wrong, else None.
+        verdict: Return an error if the answers of the task show that a declared field is wrong, else None.
     """
 
     done: bool
@@ -35,7 +35,7 @@ class FirstAnswers(Protocol):
 
 
 def breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError | None:
-    """Return how *answers* breaks the contract, or None: only a mapping from keys that were asked for is accepted."""
+    """Return an error if *answers* is not a mapping, or has a key that was not asked for; otherwise None."""
     if not isinstance(answers, Mapping):
         return ContractError(
             f"{source}: fetch_many returned a {type(answers).__name__}; it must return a mapping of the keys it was "
@@ -51,10 +51,10 @@ def breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError | 
 
 
 def in_rows(source: str, answers: Answers) -> tuple[Mapping[Any, Any], ConnectorError | None]:
-    """Return *answers* as a dict, and the error in them, or None if they have none."""
+    """Return *answers*, which came in columns, as a dict by key; also return the error in these columns, or None."""
     try:
         rows = answers.rows()
-    except Exception as error:  # noqa: BLE001  # Arrow raises for text that is no UTF-8, or the year 10000
+    except Exception as error:  # noqa: BLE001  # Arrow raises for text that is not UTF-8, or for the year 10000
         if _can_be_hashed(answers.found):
             name = type(error).__name__
             return {}, PermanentError(f"the connector returned a column with a value that is none: {name}")

@@ -1,9 +1,10 @@
 """
 The bridge between two threads: on one, Spark asks for rows; on the other, an event loop runs the lookups of the task.
 
-On Spark's thread, the bridge admits slices while the window has room. It yields parts (a slice, or some of its rows)
-as they are finished, so finished rows are returned to Spark before more rows are read. It waits in steps of a second,
-so that it notices a loop that is dead or blocked.
+On Spark's thread, the bridge admits slices (some rows of the input each) while the window, the limit on rows under way,
+has room. The bridge yields parts (a slice, or some of its rows) as soon as they are finished, so finished rows are
+returned to Spark before more rows are read. While the bridge waits, it checks every second whether the loop is dead or
+blocked.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ NOTHING = Part(Outcomes([], 0), None, 0, 0)
 
 class Mark(enum.Enum):
     """
-    A mark that the input may hold between slices.
+    A mark that may stand between two slices of the input.
 
     Attributes:
         BARRIER: In an unordered run, all rows before the barrier are returned before the rows after it.
@@ -87,24 +88,25 @@ class Observer(Protocol):
 
 class Bridge:
     """
-    One run, as the thread that Spark calls sees it.
+    One run (the lookups of a task), as seen from the thread that Spark calls.
 
     Attributes:
-        wake_at: `time.monotonic()` at which the next wait ends with `NOTHING`; the caller sets it between two parts.
-            None: the wait lasts until parts are ready, or until the consumer is due an empty batch (`BEAT`).
+        wake_at: The `time.monotonic()` at which the next wait ends, even if only `NOTHING` can be yielded; the caller
+            sets this time between two parts. None: the wait lasts until parts are ready, or until the consumer has to
+            get an empty batch (`BEAT`).
         observed: The observer of the run; None: there is none.
 
     Args:
         loop: The loop thread of this process.
-        window: Most rows admitted and not yet emitted.
-        start: The number of rows that two rounds of calls serve.
+        window: Most rows that may be admitted and not yet returned to Spark.
+        start: Rows that fill two calls of each slot: 2 x capacity x batch size.
         source: Name of the source in messages.
         options: The options of the enrichment; the bridge uses `window_bytes` and `timeout`.
         make_run: Makes the run from the function that takes its parts; called on the loop thread.
         intersects: The argument of `OverlapCheck`; None for unordered runs, whose slices are not compared.
         consumer: The receiver of the rows; None: nothing can be known about it.
         observed: The observer of the run; None: there is none.
-        first: Rows of the window at first; None: *start*.
+        first: Size of the window at first, in rows; None: *start*.
         row_bytes: The bytes that the values of a row take on average, learned from earlier tasks; None: not known.
     """
 
@@ -144,7 +146,7 @@ class Bridge:
 
     @property
     def run(self) -> Run:
-        """The run. The loop thread makes it before the first part arrives."""
+        """The run, which the loop thread makes before the first part arrives."""
         assert self._run is not None, "the loop thread has not made the run"
         return self._run
 
@@ -153,13 +155,14 @@ class Bridge:
         """
         Most rows of the next slice.
 
-        This is an eighth of the window. In a window of full size, it is the number of rows that four rounds of calls
-        serve, if that is more, but not more than half of the window. The rows of a larger slice share more keys and
+        The number is an eighth of the window. Once the window has its full size, the number is at least the rows that
+        fill four calls of each slot, but at most half of the window. The rows of a larger slice share more keys and
         cost less; the rows of a smaller slice are returned earlier. The window grows only when rows are returned, so in
         a small window a slow row in a large first slice would hold up all other rows.
 
-        If the values are as wide as in the last parts, a slice fills at most a sixteenth of `window_bytes`, because the
-        keys of the oldest slice are looked up even when the answers in the run exceed `window_bytes`.
+        The number is also so small that the values of the slice, if they are as large as the last values were, fill at
+        most a sixteenth of `window_bytes`. The reason: the keys of the oldest slice are looked up even when the answers
+        in memory exceed `window_bytes`.
         """
         window = self._window
         few = max(1, window.size // SLICES_PER_WINDOW)
@@ -175,7 +178,7 @@ class Bridge:
                 `slice_rows` rows.
 
         Raises:
-            TaskFailedError: A lookup failed and its policy is ``"fail"``, or a limit was passed.
+            TaskFailedError: A lookup failed and its policy is ``"fail"``, or a limit was exceeded.
             FatalError: The connector cannot work at all.
         """
         ended: BaseException | None = None
@@ -183,7 +186,7 @@ class Bridge:
             for part in self._when_sure(self._parts(slices)):
                 self._clock.enter(Phase.OUTPUT)
                 yield part
-                del part  # its values may be many, and the next part may take long to come
+                del part  # a part may have many values, and the next one may take long to come
                 self._clock.enter(Phase.PARTS)
         except BaseException as error:
             ended = error
@@ -195,11 +198,11 @@ class Bridge:
 
     def _when_sure(self, parts: Iterator[Part]) -> Iterator[Part]:
         """
-        Yield *parts*, but keep them back while a declared field was absent from all answers so far.
+        Yield *parts*, but hold them back as long as a declared field is absent from all answers so far.
 
-        A job that wants a few rows, such as `show(5)`, would otherwise show nulls and end before enough answers have
-        come to tell that the name of the field is wrong. It can be that most rows have no answer that tells anything,
-        so only the first `DOUBTED` rows wait.
+        A job that wants a few rows, such as `show(5)`, would otherwise show nulls, and would end before there are
+        enough answers to tell that the name of the field is wrong. In some jobs most rows have no answer that could
+        show the field, so only the first `DOUBTED` rows are held back.
         """
         kept: deque[Part] = deque()
         rows = 0
@@ -240,7 +243,7 @@ class Bridge:
             self._consumer.took_all()
 
     def _drain(self) -> Iterator[Part]:
-        """Wait until the tiers have got the task's answers; yield meanwhile, so that Spark can cancel the task."""
+        """Wait for the writes to the tiers to end; meanwhile yield `NOTHING`, so that Spark can cancel the task."""
         if self._run is None or not self._run.writers:
             return
         drained = threading.Event()
@@ -250,18 +253,18 @@ class Bridge:
             yield NOTHING
 
     def _look_back(self) -> None:
-        """After the last row, warn if the source held none of the keys; raise if no answer had a declared field."""
+        """After the last row, warn if the source held none of the keys; raise if a declared field was in no answer."""
         run = self._run
         if run is None:
             return
         if run.found_none:
             run.tell_of_misses(FEW)
-        looked_at = run.first_answers  # read once: a late answer may make it None meanwhile
+        looked_at = run.first_answers  # read only once, as a late answer may set it to None
         if looked_at is not None and (error := looked_at.verdict()) is not None:
             raise error
 
     def _make_room(self, rows: int) -> Iterator[Part]:
-        """Yield parts until *rows* may be admitted, and count them as admitted."""
+        """Yield parts until *rows* more rows may be admitted; then count these rows as admitted."""
         if self._first_rows is not None:
             while not self._first_rows.admits(rows):
                 yield from self._take(self._first_rows.until())
@@ -270,7 +273,7 @@ class Bridge:
             yield from self._take()
         self._window.enter(rows)
 
-    # mails: the functions that are posted to the loop thread and run there
+    # mails: functions that Spark's thread posts to the loop thread, where they run
 
     def _start_run(self) -> None:
         try:
@@ -295,7 +298,7 @@ class Bridge:
             admission.admit(self._run, outcomes)
 
     def admit_barrier(self, tag: Any = None) -> None:
-        """Admit a barrier into the run, see `Run.admit_barrier`. A mail: loop thread only."""
+        """Admit a barrier into the run, see `Run.admit_barrier`. Called on the loop thread only."""
         if self._run is not None:
             self._run.admit_barrier(tag)
 
@@ -311,14 +314,14 @@ class Bridge:
             self._run.close()
 
     def broken(self, error: BaseException) -> None:
-        """Fail the task because a mail raised *error*. Loop thread only."""
+        """Fail the task because a function posted to the loop thread raised *error*. Loop thread only."""
         if self._run is not None:
             self._run.broken(error)
 
     # waiting: on Spark's thread
 
     def _take(self, until: float | None = None) -> Iterator[Part]:
-        """Wait for parts, at most until *until*, `wake_at` or a `BEAT`; yield the parts, or raise the run's error."""
+        """Wait for parts, but not beyond *until*, `wake_at` or a `BEAT`; yield the parts, or raise the run's error."""
         beat = None if self._consumer is None else time.monotonic() + BEAT
         parts = self._wait(min((moment for moment in (until, self.wake_at, beat) if moment is not None), default=None))
         if isinstance(parts, BaseException):
@@ -336,8 +339,8 @@ class Bridge:
             yield part
             if self._first_rows is not None and part.rows:
                 self._first_rows.leave()
-            self.run.taken_bytes += part.bytes  # only now: until here, Spark held the column that was made of the part
-            del part  # its values may be many, and the next part may take long to come
+            self.run.taken_bytes += part.bytes  # only now: until here, Spark still used the column made of the part
+            del part  # a part may have many values, and the next one may take long to come
         if self._run is not None and self._run.held_back:  # a wait may end before the loop thread has made the run
             self._loop.post(self._run.resume)
 

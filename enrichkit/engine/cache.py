@@ -1,4 +1,4 @@
-"""The cache of a worker process: it keeps answers for later runs, for a time to live and within a number of bytes."""
+"""The cache of a worker process: it keeps answers for later runs, each for a time to live, within a limit of bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class _Mark:
-    """A mark in a list, in place of a value. It is false, so that `all` finds out quickly that a list has no mark."""
+    """A mark in a list, in place of a value. A mark is false, so that `all` tells quickly that a list has no mark."""
 
     __slots__ = ("_name",)
 
@@ -44,12 +44,12 @@ MISS: Final = _Mark("MISS")
 """The source was asked and does not hold the key."""
 
 REFERENCE = 8
-"""Bytes of the reference that a batch has to a key."""
+"""Bytes that the reference from a batch to one of its keys takes."""
 BATCH_BYTES = 320
-"""Bytes of a batch with its list, and of its entries in the line of batches and in the heap of expiries."""
+"""Bytes of a batch with its list, and of its entries in the eviction queue and in the heap of expiry times."""
 LEAST_COUNTERS, MOST_COUNTERS = 255, 2**24
 BYTES_PER_COUNTER = 128
-"""Bytes of the cache for each counter of its sketch. A small answer takes more: about 200."""
+"""The sketch (see `eviction.py`) has a counter for this many bytes of `max_bytes`; a small answer takes about 200."""
 FEW = 64
 """If fewer keys than this are stored together, they join the batch that is open."""
 JOINED = 500
@@ -60,15 +60,16 @@ JITTER_PARTS = 8
 
 class Stage:
     """
-    A store of answers: a run asks the stage for keys before it asks the source, and gives it the source's answers.
+    A store of answers that a run asks for keys before it asks the source. The run also stores the answers of the
+    source in it.
 
     A subclass inherits the methods that it does not need: except for `get_many`, they do nothing.
 
     Attributes:
-        origin: The origin of the rows that the stage answers, as details show it.
+        origin: The name that `details=True` shows as the origin of answers from this stage.
         active: Whether the stage is asked for keys; if False, it only sees the keys of each slice, see `watch`.
         get_many: Return for each key its value; `MISS`: the source has none; `ABSENT`: the source has to be asked.
-        put_many: Store values, or `MISS`; with *late*, keep values already stored: they may be newer.
+        put_many: Store a value or `MISS` for each key; with *late*, keep what is already stored, as it may be newer.
         watch: See the keys of a slice while the stage is not active.
         flush: Make the stored answers durable, before rows with these answers are returned to Spark.
         close: Note that the run has ended.
@@ -82,16 +83,16 @@ class Stage:
         raise NotImplementedError
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Do nothing: the stage has no use for the answers of the source."""
+        """Store answers of the source; by default do nothing, for a stage that has no use for them."""
 
     def watch(self, keys: Sequence[Any]) -> None:
-        """Do nothing: the stage is always active."""
+        """Take note of *keys* while the stage is not active; by default do nothing, for a stage always active."""
 
     def flush(self) -> None:
-        """Do nothing: the stage is in memory."""
+        """Make the stored answers durable; by default do nothing, for a stage in memory."""
 
     def close(self) -> None:
-        """Do nothing: other runs go on using the stage."""
+        """Note that the run has ended; by default do nothing, for a stage that other runs go on using."""
 
 
 class AnswerCache(Stage):
@@ -103,9 +104,9 @@ class AnswerCache(Stage):
     together, each eighth of them gets a random share of its own.
 
     Early refresh is XFetch (Vattani, Chierichetti and Lowenstein: Optimal Probabilistic Cache Stampede Prevention, VLDB
-    2015): each lookup draws a time, and an answer that expires within this time is asked for again. The time is
-    exponentially distributed with a mean of `refresh_ahead` times the duration of a call. One draw serves all keys of a
-    slice.
+    2015): a random time is drawn, and an answer that expires within this time is asked for again. The time is
+    exponentially distributed with a mean of `refresh_ahead` times the duration of a call. XFetch draws a time for each
+    lookup; here, one draw serves all keys of a slice.
 
     Args:
         ttl: Seconds for which a value may be used.
@@ -113,8 +114,8 @@ class AnswerCache(Stage):
         missing_ttl: Seconds for which a miss may be used; None: as long as a value; 0: not at all.
         jitter: Largest share of its time to live by which an answer expires earlier.
         stale_if_error: Seconds after its expiry for which `stale` still returns a value.
-        refresh_ahead: Mean time before its expiry at which an answer is refreshed, as a multiple of the time of a call;
-            0: no early refresh.
+        refresh_ahead: How long before its expiry an answer is refreshed on average, as a multiple of the time that a
+            call takes; 0: no early refresh.
         seed: Seed of the random draws; only tests give one.
 
     Attributes:
@@ -165,9 +166,9 @@ class AnswerCache(Stage):
         self._content = 0  # bytes of keys and values, the stale ones included
         self._eviction = Eviction(max(LEAST_COUNTERS, min(MOST_COUNTERS, self._max_bytes // BYTES_PER_COUNTER)))
         self._expiries: list[tuple[float, int, Batch]] = []
-        self._soon: list[tuple[float, int, Batch]] = []  # the batches in `_expiries` that no draw of `due` has reached
+        self._soon: list[tuple[float, int, Batch]] = []  # those of `_expiries` that `due` has not handled yet
         self._old: deque[Batch] = deque()  # batches of stale values
-        self._renewed: dict[Any, Batch] = {}  # keys that are in several batches, each with the batch that counts
+        self._renewed: dict[Any, Batch] = {}  # keys that are in several batches, each with its last batch
         self._open: dict[float, tuple[float, Batch]] = {}  # by time to live: the open batch, and until when it is open
         self._due: set[Any] = set()  # keys to refresh when they are looked up
         self._number = 0
@@ -179,7 +180,7 @@ class AnswerCache(Stage):
         found: list[Any] | None = None
         if self._knew_all and len(keys) > 1:
             try:
-                found = list(itemgetter(*keys)(self._answers))  # a sixth quicker than `get` if all are known
+                found = list(itemgetter(*keys)(self._answers))  # a sixth quicker than `get` if all keys are known
             except KeyError:
                 self._knew_all = False
         if found is None:
@@ -222,7 +223,7 @@ class AnswerCache(Stage):
         self._clear_if_empty()
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Store *values*, or `MISS`, under *keys*; with *late*, keep values already stored: they may be newer."""
+        """Store *values*, or `MISS`, under *keys*; with *late*, keep what is already stored, as it may be newer."""
         given = dict(zip(keys, values, strict=True))
         answers = self._answers
         if late:
@@ -259,7 +260,7 @@ class AnswerCache(Stage):
 
     def _joined(self, keys: list[Any], ttl: float, now: float) -> Batch | None:
         """Add the few *keys* to the open batch, and return the batch; return None if no open batch can take them."""
-        # A batch for each key would take as many bytes as the key. Keys that join a batch expire a little early.
+        # A batch of its own for each key would take as many bytes as the key. A key that joins expires a little early.
         until, batch = self._open.get(ttl, (now, None))
         fits = batch is not None and until > now and batch.came < FEW and self._eviction.join(batch, keys)
         return batch if fits else None
@@ -329,7 +330,7 @@ class AnswerCache(Stage):
                         self._renewed.pop(key, None)
             size = self.bytes
         if len(self._expiries) > 2 * len(self._eviction) + FEW:
-            # Otherwise batches without keys would stay in the heaps until they expire.
+            # Remove batches without keys, which would otherwise stay in the heaps until they expire.
             for queue in (self._expiries, self._soon):
                 queue[:] = [entry for entry in queue if entry[2].keys]
                 heapify(queue)
@@ -337,7 +338,7 @@ class AnswerCache(Stage):
 
     def _clear_if_empty(self) -> None:
         if self._number and not self._answers and not self._stale:
-            self.clear()  # makes new dicts, because a dict keeps its size when its keys are removed
+            self.clear()  # to make new dicts: a dict keeps its size when its keys are removed
 
     def _bytes_of(self, keys: Iterable[Any], values: Iterable[Any]) -> int:
         return self._sizes.of(keys) + self._sizes.of(values)

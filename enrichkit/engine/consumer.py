@@ -1,4 +1,4 @@
-"""The consumer of the rows of a task, and the limit on its first rows until it is known to want many."""
+"""The consumer of the rows of a task, and the limit on the first rows until the consumer is known to want many."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Consumer(Protocol):
             gone.
         gone: Return whether the consumer takes no more rows. Called from any thread.
         took_all: Remember that the consumer took all rows.
-        goes_by: Return the `time.monotonic()` by which a consumer that wants only a few rows is gone, if the first rows
-            were returned at *first_left*. This time may grow while the consumer is busy with something else.
+        goes_by: Return the `time.monotonic()` by which the consumer is gone if it wants only a few rows; the first rows
+            were returned to it at *first_left*. The result may rise while the consumer is busy with something else.
     """
 
     steady: bool
@@ -39,11 +39,12 @@ class FirstRows:
     """
     The limit on admitted rows until a consumer that wants only a few rows has had time to go away.
 
-    A job such as `show(5)` closes the socket a few milliseconds after it got its rows, or a tenth of a second later if
-    Spark compiles its plan for the first time; meanwhile a fast source would be asked for thousands of keys.
+    A job such as `show(5)` closes the socket a few milliseconds after it got its rows, or after a tenth of a second if
+    Spark compiles the plan of the job for the first time. Without the limit, a fast source would be asked for thousands
+    of keys in that time.
 
     Args:
-        rows: Rows that may be admitted at once.
+        rows: Rows that may be admitted before the limit ends.
         consumer: The consumer.
     """
 

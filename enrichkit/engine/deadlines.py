@@ -2,8 +2,8 @@
 The deadlines of a run, and the periodic timer that checks all deadlines of an engine.
 
 A timer per lookup would cost more than the lookup. All lookups of a run have the same timeout, so their deadlines come
-in the order in which their clocks started: a deque of (deadline, lookups) and one periodic timer are enough. The price
-is a resolution of at most 50 ms or a twentieth of the shortest timeout.
+in the order in which their clocks started: a deque of (deadline, lookups) and one periodic timer are enough. The price:
+a timeout is noticed up to 50 ms late, or a twentieth of the shortest timeout if that is less.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Deadlines:
 
     def start(self, lookups: Sequence[Lookup | Bundle], now: float, spent: float = 0.0) -> None:
         """
-        Start the clocks of *lookups* as if *spent* seconds had passed already, and keep the list as their record.
+        Start the clocks of *lookups* as if *spent* seconds had passed already, and keep the list with their deadline.
 
-        The caller removes settled lookups from the list with `prune`; otherwise the record would keep them for a whole
+        The caller removes settled lookups from the list with `prune`; otherwise they would stay in memory for a whole
         timeout.
         """
         started = now - spent
@@ -56,7 +56,9 @@ class Deadlines:
                 self._compact()
 
     def _insert(self, deadline: float, lookups: Sequence[Lookup | Bundle]) -> None:
-        """Insert a record by its deadline, which is earlier than others if the tiers took more time for its lookups."""
+        """
+        Insert *lookups* in the order of deadlines: theirs is earlier by the time that tiers (sources asked first) took.
+        """
         place = len(self._records)
         while place and self._records[place - 1][0] > deadline:
             place -= 1
@@ -67,16 +69,16 @@ class Deadlines:
         return math.inf if self.timeout is None or lookup.started is None else lookup.started + self.timeout
 
     def expired(self, now: float) -> Iterator[Lookup]:
-        """Remove the deadlines that have passed, and yield their lookups that have no outcome yet."""
+        """Remove the deadlines that have passed, and yield those of their lookups that have no outcome yet."""
         records = self._records
         while records and (records[0][0] <= now or not records[0][1]):
-            for held in tuple(records.popleft()[1]):  # a copy, because separating a bundle changes the record
+            for held in tuple(records.popleft()[1]):  # a copy, because `singly` changes the record
                 for lookup in held.singly():
                     if not lookup.settled:
                         yield lookup
 
     def stand_still(self, since: float, until: float) -> None:
-        """Move all deadlines as if no clock had run between *since* and *until*, which is now."""
+        """Postpone all deadlines as if no clock had run between *since* and *until*; *until* is the present time."""
         timeout = self.timeout
         if timeout is None:
             return
@@ -110,7 +112,8 @@ def prune(record: list[Any]) -> None:
 
 class Sweeper:
     """
-    A timer that calls *sweep* every `tick` seconds, from `wake` until *sweep* returns False: nothing is left to watch.
+    A timer that, once woken, calls *sweep* every `tick` seconds, until *sweep* returns False because nothing is left to
+    watch.
 
     If a sweep is late by more than `GAP`, nothing has been read from the sockets in that time, for example after
     SIGSTOP or in a virtual machine that was paused. Then *stood_still* is called with the time at which the sweep was
@@ -133,7 +136,7 @@ class Sweeper:
         self._stopped = False
 
     def watch(self, tick: float) -> None:
-        """Sweep every *tick* seconds, if the present tick is longer."""
+        """Shorten the time between two sweeps to *tick* seconds, if it is longer now."""
         self.tick = min(self.tick, tick)
 
     def wake(self) -> None:
@@ -154,19 +157,19 @@ class Sweeper:
         self._fired = self._loop.time()
         if self._was_late(self._due, self._fired):
             return
-        # An answer that has arrived in this turn of the loop is in time, but needs two more turns to reach its slot.
+        # An answer that came in this turn of the event loop is in time, but reaches its slot two turns later.
         self._loop.call_soon(self._loop.call_soon, self._look)
 
     def _look(self) -> None:
         now = self._loop.time()
-        if self._stopped or self._was_late(self._fired, now):  # the process may stand still in the two turns, too
+        if self._stopped or self._was_late(self._fired, now):  # the process may have stood still in the two turns
             return
         self.idle = True
         if self._sweep(now):
             self.wake()
 
     def _was_late(self, due: float, now: float) -> bool:
-        """Return whether there was a gap between *due* and *now*; if so, report it and wait for another tick."""
+        """Return whether *now* is more than `GAP` after *due*; if so, call *stood_still* and wait for another tick."""
         if now - due <= GAP:
             return False
         self._stood_still(due, now)

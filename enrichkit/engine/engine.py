@@ -1,10 +1,10 @@
 """
-Pending keys become calls: one engine per source and worker process, with its connector, slots and limits.
+The engine of a source in a worker process: it turns pending keys into calls, and owns the connector, slots and limits.
 
-`capacity` long-lived slot coroutines take groups of keys from the runs and await `fetch_many` themselves, so that no
-key needs a task, timer or semaphore of its own. A slot is held until its call has really ended, late and cancelled
-calls included, so the number of calls in flight is bounded by construction. Between tasks the engine stays open,
-because Spark reuses its workers.
+`capacity` long-lived slot coroutines take groups of keys from the runs (the lookups of one task each) and await
+`fetch_many` themselves, so that no key needs a task, timer or semaphore of its own. A slot makes no other call until
+its call has really ended, even if the call is late or was cancelled, so there are never more than `capacity` calls in
+flight. Between tasks the engine stays open, because Spark reuses its workers.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
-TURNS_WITHOUT_YIELD = 32  # calls that a slot may make without letting the loop go round, if the calls never suspend
+TURNS_WITHOUT_YIELD = 32  # calls after which a slot lets other tasks run, even if no call has suspended
 
 
 class Engine:
     """
-    One source in one worker process. Lives on the loop thread.
+    The engine of one source in one worker process. Lives on the loop thread.
 
     Args:
         connector: The connector, which is not open yet; the first call opens it.
-        capacity: Number of slots.
+        capacity: Number of slots, i.e. most calls in flight.
         batch_size: Most keys per call.
         rate: Calls per second of this process, or a `Rate`; None: no limit.
         limit: The most calls that the whole job may have in flight; None: no limit.
@@ -64,16 +64,16 @@ class Engine:
         seed: Seed of the random draws of the gate; only tests give one.
 
     Attributes:
-        runs: The runs that are served; they take turns.
+        runs: The runs that the engine serves in turns.
         calls: The calls in flight, late ones included, each with its run.
         gate: The gate, which may hold calls back although a slot is free.
         account: The account of the job's budget; None: there is no budget.
         retry_budget: How many retries the source may get.
         tuner: The tuner, which finds how many calls may be in flight; None: as many as the capacity.
-        hedges: When a call is slow, and how many second calls the source may get; None: no run wants second calls.
-        silent: Whether no call has ended in time since a call last became late.
-        cancelled: Whether a call was cancelled since a call last ended in time.
-        room_at: Loop time from which on a late call may be cancelled to give its slot to a key that waits.
+        hedges: Decides when a call is slow, and how many second calls may be sent; None: no run wants second calls.
+        silent: True from the time when a call becomes late until a call ends in time.
+        cancelled: True from the time when a call is cancelled until a call ends in time.
+        room_at: Earliest loop time at which a late call may be cancelled to give its slot to a waiting key.
         idle_since: Loop time since which no run or tier uses the engine; None: the engine is in use.
     """
 
@@ -124,7 +124,7 @@ class Engine:
         self._sweeper = Sweeper(self._loop, self._sweep, partial(stood_still, self))
         self._slots: set[asyncio.Task[None]] = set()
         self._parked: deque[asyncio.Future[None]] = deque()
-        self._short_of_tokens: deque[tuple[Run, list[Lookup], int]] = deque()  # retries after their back-off, in order
+        self._short_of_tokens: deque[tuple[Run, list[Lookup], int]] = deque()  # retries that lack tokens, in order
         self._resume: asyncio.TimerHandle | None = None
         self.opening = Opening(connector, self.name, lambda: self.gate.no_connection(self.now()))
         self._closing = False
@@ -152,7 +152,7 @@ class Engine:
             self.hedges = Hedges()
 
     def detach(self, run: Run) -> None:
-        """Stop serving *run*, and cancel its calls: all its rows have their outcome, or nobody waits for the rows."""
+        """Stop serving *run*, and cancel its calls, because its rows have their outcome or nobody waits for them."""
         if run in self.runs:
             self.runs.remove(run)
             self._short_of_tokens = deque(entry for entry in self._short_of_tokens if entry[0] is not run)
@@ -168,7 +168,7 @@ class Engine:
         self.idle_since = None
 
     def release(self) -> None:
-        """End one `keep_open`."""
+        """Undo one `keep_open`."""
         self._tiers -= 1
         self._maybe_idle()
 
@@ -177,12 +177,12 @@ class Engine:
             self.idle_since = self.now()
 
     def cancel(self, call: InFlight, now: float) -> None:
-        """Cancel *call*, once; its slot becomes free when the call has ended."""
+        """Cancel *call*, unless it was cancelled before; its slot becomes free when the call has ended."""
         self.cancelled = True
         call.cancel(now)
 
     def wake(self) -> None:
-        """Give slots to the groups that wait: parked slots first, new ones while there are fewer than `capacity`."""
+        """Give slots to the waiting groups of keys: first wake parked slots, then start new slots, up to `capacity`."""
         groups = sum(run.pending.groups(self._most_keys(run)) for run in self.runs)
         while groups > 0 and self._parked:
             future = self._parked.popleft()
@@ -197,7 +197,7 @@ class Engine:
 
     def later(self, run: Run, wait: float, group: list[Lookup], tokens: int = 0, search: Search | None = None) -> None:
         """
-        Put *group* at the head of the pending queue of *run* in *wait* seconds; the group holds no slot meanwhile.
+        After *wait* seconds, put *group* at the head of the pending queue of *run*; meanwhile the group takes no slot.
 
         If the retry budget lacks the *tokens* that the group needs, the group waits until the budget has them again.
         """
@@ -234,7 +234,7 @@ class Engine:
         return bool(waiting)
 
     async def store(self, values: Mapping[Any, Any], ttl: float | None) -> None:
-        """Have the connector write *values*, without a slot, beside the calls in flight; see `Connector.store_many`."""
+        """Have the connector write *values* beside the calls in flight, without a slot; see `Connector.store_many`."""
         if values:
             if not self.opening.done:
                 await self.opening.open()
@@ -278,7 +278,7 @@ class Engine:
                     await self.opening.open()
                 about = run.first_call if call.attempt == 1 and not self._metered else self._about(run, call)
                 answers = await connector.fetch_many(call.keys, about)
-            except BaseException as error:  # the border to a plugin: any error is an error of keys or of the task
+            except BaseException as error:  # a plugin may raise anything; the keys or the task get the error
                 failure = error
                 if self._closing and isinstance(error, asyncio.CancelledError):
                     raise
@@ -291,7 +291,9 @@ class Engine:
                 await asyncio.sleep(0)
 
     def _about(self, run: Run, call: InFlight) -> Call:
-        """Return what the connector is told about *call*; if the engine counts costs, with a meter to report to."""
+        """
+        Return the `Call` object that the connector gets for *call*; if the engine counts costs, the object has a meter.
+        """
         about = run.call(call.attempt)
         if not self._metered:
             return about
@@ -314,7 +316,7 @@ class Engine:
             self.account.ended(call, reported)
 
     def _slot_ended(self, slot: asyncio.Task[None]) -> None:
-        """Replace *slot*, which has ended, for example by a cancellation that a connector left pending in its task."""
+        """Replace *slot*, which has ended, for example because a connector left a cancellation of its task pending."""
         self._slots.discard(slot)
         if not self._closing:
             self.wake()
@@ -361,8 +363,9 @@ class Engine:
         return call
 
     def _has_room_behind(self) -> bool:
-        """Whether a background call may be sent: no row waits for a slot, and few such calls are in flight."""
-        # While the source is away, no row needs a slot, and one call has to ask whether the source is back.
+        """Whether a background call may be sent: no row waits for a slot, and few background calls are in flight."""
+        # A slot that is the only one makes no background call, except while the source is away: then no row needs the
+        # slot, and one call has to ask whether the source is back.
         most = background_slots(self.capacity) or self.gate.outage.since is not None
         if sum(run.background for run in self.calls.values()) >= most:
             return False
@@ -370,7 +373,7 @@ class Engine:
 
     def _reserve(self, account: Account, run: Run, group: Group, search: Search | None) -> Mapping[str, float] | None:
         """
-        Reserve the most that a call for *group* can take of the budget, and return that amount.
+        Reserve in the budget the most that a call for *group* can take, and return that amount.
 
         Returns:
             The reservation, or None when the call cannot be sent now. Then the group is back at the head of the queue,
@@ -378,7 +381,7 @@ class Engine:
         """
         try:
             most = account.most_of(self.connector, group)
-        except Exception as error:  # noqa: BLE001  # the border to a plugin
+        except Exception as error:  # noqa: BLE001  # a plugin may raise anything
             wrong = ContractError(f"{run.source}: the connector's most() raised {raised(error)}.")
             self._loop.call_soon(run.fail, wrong)
             return None
@@ -401,7 +404,9 @@ class Engine:
         return self._answer_bytes.most(self.batch_size, run.options.window_bytes / 2 / self.allowed)
 
     def _held_back(self) -> bool:
-        """Return whether the gate holds calls back now; if so, wake the slots later, when a call can be sent."""
+        """
+        Return whether the gate holds calls back now; if so, set a timer to wake the slots when a call can be sent.
+        """
         wait = self.gate.delay(self.now(), len(self.calls))
         if wait <= 0:
             return False
@@ -443,15 +448,15 @@ class Engine:
             else:
                 run.stats.calls_took.add(self.now() - call.started)
                 ending = conclude(run, call, answers, failure)
-        except Exception as error:  # noqa: BLE001  # a defect of a decoder or of the engine must fail the task, not hang it
+        except Exception as error:  # noqa: BLE001  # a defect of decoder or engine must fail the task, not hang it
             run.broken(error)
         came = run.settled_bytes - settled
         if self.batch_size > 1 and ending is ANSWERED and self._answer_bytes.saw(came, len(call.keys)):
-            self.wake()  # a call has fewer keys now, so the keys that wait need more calls
+            self.wake()  # calls have fewer keys from now on, so more calls are needed
         if self.gate.may_hold or self.tuner is not None or self.hedges is not None:
             self._note(run, call, ending)
         if call.late or ending is None:
-            return  # the gate has counted the call when it became late
+            return  # the gate counted the call when the call became late
         self.silent = self.cancelled = False
         if ending is ANSWERED:
             self.gate.accepted()
@@ -459,14 +464,14 @@ class Engine:
             self._count(ending)
 
     def _count(self, ending: Ending) -> None:
-        """Tell the breaker about a call that ended in time, but without an answer."""
+        """Tell the circuit breaker that a call has ended in time, but with an error."""
         if ending is TROUBLED:
             self.gate.refused()
         elif ending is FAULTY:
             self.gate.breaker.faulted()
 
     def became_late(self, call: InFlight, now: float) -> None:
-        """Count *call*, which has not been answered in time, as a call that the source refused."""
+        """Count *call* as refused by the source, because it has not been answered in time."""
         self.silent = True
         call.late_since = now
         self.gate.refused()
@@ -474,7 +479,7 @@ class Engine:
             self.tuner.refused(call.started, now)
 
     def _note(self, run: Run, call: InFlight, ending: Ending | None) -> None:
-        """Tell the outage, the hedges and the tuner how *call* ended."""
+        """Tell the outage detection, the hedges and the tuner, as far as they are in use, how *call* ended."""
         if self.gate.may_hold:
             self._note_for_outage(call, ending)
         hedges = self.hedges
@@ -482,7 +487,7 @@ class Engine:
         if hedges is not None and answered and hedges.answered(call, self.now(), earns=run.hedged):
             self._sweeper.watch(hedges.tick)
         tuner = self.tuner
-        if tuner is None or call.cancelled_at is not None:  # the call's time says only how long the engine waited
+        if tuner is None or call.cancelled_at is not None:  # a cancelled call only shows how long the engine waited
             return
         if ending is TROUBLED or (ending is AWAY and not self.gate.outage.probes):
             tuner.refused(call.started, self.now())
@@ -490,7 +495,7 @@ class Engine:
             self.wake()
 
     def _note_for_outage(self, call: InFlight, ending: Ending | None) -> None:
-        """Record that *call* ended: an answer ends an outage, and the calls in flight ramp up after the outage."""
+        """Tell the outage detection how *call* ended; an answer may end an outage, and so allow more calls."""
         outage, now = self.gate.outage, self.now()
         if ending not in (ANSWERED, FAULTY) or call.cancelled_at is not None:
             outage.gave_up(call, now)
@@ -508,7 +513,7 @@ class Engine:
             self.wake()
 
     def _translated(self, run: Run, call: InFlight, failure: BaseException | None) -> BaseException | None:
-        """Return the error of a failed or cancelled call, for its keys or for the task; the slot goes on."""
+        """Return the error that the keys or the task get for a failed or cancelled call; the slot itself goes on."""
         # Either the engine cancelled the call, or the connector cancelled its own task.
         while call.task is not None and call.task.cancelling() and not self._closing:
             call.task.uncancel()  # even if the connector swallowed the cancellation and answered
@@ -525,7 +530,7 @@ class Engine:
         """Check all deadlines; return whether there is anything left to watch."""
         try:
             return sweep(self, now)
-        except Exception as error:  # noqa: BLE001  # without the sweeper, no deadline would be kept any more
+        except Exception as error:  # noqa: BLE001  # if the error ended the sweeper, deadlines would be ignored
             for run in list(self.runs):
                 run.broken(error)
             return bool(self.calls)

@@ -1,17 +1,18 @@
 """
-The choice of the answers that leave a full cache: the answers asked for least, as far as a sketch remembers.
+The choice of the answers that leave a full cache: those asked for least often, as a sketch estimates.
 
 This is TinyLFU (Einziger, Friedman and Manes: TinyLFU: A Highly Efficient Cache Admission Policy, ACM Transactions on
 Storage 13, 2017) for whole batches of keys. The keys whose answers came together are one batch. New batches wait in a
-line, which has a twentieth of the cache; the other batches are the main part. When there is no room, the oldest batch
-in the line competes with the next batches of the main part. As many keys are removed as the new batch has: those in
-the competing batches that were asked for least often. The other keys go to the end of the main part. So a scan over
-keys that never come again does not push out keys that are asked for.
+queue that is called the line and may hold a twentieth of the cache; the other batches are the main part. When there is
+no room, the oldest batch in the line competes with the next batches of the main part. Of all keys in the competing
+batches, those that were asked for least often are removed: as many as the batch from the line has. The other keys go to
+the end of the main part. So keys that come only once, as in a scan, do not push out keys that are asked for again and
+again.
 
-A sketch knows how often a key was asked for. The sketch is an array of small counters, and the hash of a key says which
-counter counts the key. Two keys may have the same counter, and then both seem to be asked for more often. Each time
-that `AGE` keys per answer have been counted, all counters are halved, so that old popularity is forgotten. Nothing is
-counted until the cache is half full.
+A sketch estimates how often a key was asked for. The sketch is an array of small counters, and the hash of a key says
+which counter counts the key. Two keys may have the same counter, and then both seem to be asked for more often than
+they are. Each time that `AGE` times as many keys have been counted as there are answers in the cache, all counters are
+halved, so that old popularity is forgotten. Nothing is counted until the cache is half full.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ __all__ = ["Batch", "Eviction"]
 NEW = 0.05
 """Share of the answers that may wait in line."""
 RIVALS = 2
-"""Keys of the main part that compete with each new key."""
+"""How many keys of the main part compete with each key from the line."""
 AGE = 16
-"""Counted keys, per answer in the cache, after which the counters are halved."""
+"""The counters are halved after this many keys have been counted for each answer in the cache."""
 MOST = 255
 _HALF = bytes(count >> 1 for count in range(MOST + 1))
 
@@ -39,7 +40,7 @@ class Batch:
 
     Attributes:
         keys: The keys whose answers are still in the cache.
-        expires: Loop time at which their answers expire.
+        expires: Loop time at which the answers to the keys expire.
         came: How many keys were put into the batch, including those whose answers are gone.
     """
 
@@ -58,7 +59,7 @@ class Batch:
 
 class Eviction:
     """
-    The line of new batches, the round of the main part, and the sketch.
+    The line of new batches, the queue of all other batches (the main part), and the sketch.
 
     Args:
         counters: Number of counters of the sketch, a byte each; more than the answers that the cache can hold.
@@ -112,10 +113,12 @@ class Eviction:
             self._counters = counters.translate(_HALF)
 
     def choose(self, answers: int) -> list[Any] | None:
-        """Return keys to remove from a cache of *answers* answers, or None; some of the keys may be gone already."""
+        """
+        Return keys to remove (some may be gone already) from a cache of *answers* answers; None: there is no batch.
+        """
         batches: list[Batch] = []
         while self._new and self._waiting - self._new[0].came > NEW * answers:
-            self._main.append(self._first_in_line())  # the batch came while there was room
+            self._main.append(self._first_in_line())  # without competition: the batch came while there was room
         if self._waiting > NEW * answers or (self._new and not self._main):
             batches.append(self._first_in_line())
         candidates = max(1, sum(len(batch.keys) for batch in batches))
@@ -138,7 +141,7 @@ class Eviction:
         return list(map(itemgetter(0), leaving))
 
     def tidy(self) -> None:
-        """Forget the batches without keys, whose answers have expired."""
+        """Remove batches without keys, whose answers have expired, from the heads of both queues."""
         while self._new and not self._new[0].keys:
             self._first_in_line()
         while self._main and not self._main[0].keys:

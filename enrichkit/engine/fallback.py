@@ -1,8 +1,8 @@
 """
 Fallbacks that have to be asked: another source, or a function of the key.
 
-A fallback has its own run on the engine of its source, so the engine groups, bounds, times, retries and drains the
-fallback's lookups like all others. When the main run flushes, it passes the lookups without an answer on to their
+A fallback has its own run on the engine of its source, so grouping, limits, timeouts, retries and late calls work for
+the fallback's lookups as for all others. At each flush, the main run passes lookups without an answer on to their
 fallback. The rows wait until the fallback has an outcome. Meanwhile the main run has forgotten the lookup: a later row
 with the same key makes a new lookup.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Fallback"]
 
 AHEAD = 2
-"""The run of a fallback gets this many times the keys that its slots can hold; other keys wait in the fallback."""
+"""The run of a fallback gets at most this many times the keys that fit into its calls; others wait in `Fallback`."""
 
 
 class Fallback:
@@ -63,7 +63,7 @@ class Fallback:
         self._waiting.setdefault(request.lookup.outcomes, []).append(request)
 
     def flush(self) -> None:
-        """Ask for waiting keys, as far as there is room; if `window_bytes` is exceeded, only for the oldest slice."""
+        """Ask for waiting keys, as far as there is room; beyond `window_bytes`, only for keys of the oldest slice."""
         parent = self.parent
         assert parent is not None
         if not self._waiting or self._held >= self._limit or parent.closed:
@@ -71,9 +71,10 @@ class Fallback:
         head = parent.only_slice()
         room = self._limit - self._held
         taken: list[FallbackRequest] = []
-        # At least one key waits for each slice, so *room* slices are enough: there may be thousands of small ones.
+        # Each slice here has at least one waiting key, so look at *room* slices only: there may be thousands of small
+        # ones.
         for outcomes in list(islice(self._waiting, room)) if head is None else [head]:
-            waiting = self._waiting.get(outcomes, [])  # type: ignore[arg-type]  # the head is a slice, or it has no entry
+            waiting = self._waiting.get(outcomes, [])  # type: ignore[arg-type]  # a head that is no slice has no entry
             left = room - len(taken)
             taken += waiting[:left]
             del waiting[:left]
@@ -93,7 +94,7 @@ class Fallback:
         self.run.close()
 
     def _take(self, parts: list[Part] | BaseException) -> None:
-        """Settle in the parent run the requests with outcomes in *parts*; if *parts* is an error, fail that run."""
+        """Settle in the parent run the requests with outcomes in *parts*; if *parts* is an error, fail the parent."""
         parent = self.parent
         assert parent is not None
         if isinstance(parts, BaseException):

@@ -2,8 +2,8 @@
 The fast paths from a call's answers to outcomes. Most calls take a fast path, because none of their keys needs to be
 inspected separately.
 
-Each function returns whether it settled the keys. If not, it has done nothing, and `results.py` inspects each key and
-comes to the same outcomes.
+Each `answered_...` function returns whether it has settled the keys. If the result is False, nothing has changed, and
+`results.py` inspects each key. Both ways lead to the same outcomes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def answered_one(run: Run, call: InFlight, answers: Any) -> bool:
     call.running = False
     call.record.clear()
     call.alone = None  # otherwise the call and the lookup keep each other alive until the garbage collector runs
-    if run.engine.retry_budget.tokens < RetryBudget.SIZE:  # with a full budget, `earn` would only cost 1 % of a lookup
+    if run.engine.retry_budget.tokens < RetryBudget.SIZE:  # skip `earn` (1 % of a lookup) if the budget is full
         earn(run, call)
     return True
 
@@ -54,7 +54,7 @@ def answered_together(run: Run, call: InFlight, answers: Any) -> bool:
     """Settle all keys of *call* at once, as in most bulk calls; return False and do nothing if one needs inspection."""
     if run.closed or type(answers) is not dict:
         return False
-    in_order = [*answers] == [*call.keys]  # most connectors keep the order, which saves a look at each key
+    in_order = [*answers] == [*call.keys]  # most connectors keep the order of keys, which saves a look at each key
     raws = list(answers.values()) if in_order else list(map(answers.get, call.keys, ABSENT_EACH))
     kinds = set(map(type, raws))
     missed: list[int] = []
@@ -103,7 +103,8 @@ def earn(run: Run, call: InFlight) -> None:
     budget = run.engine.retry_budget
     if not call.late and budget.tokens < RetryBudget.SIZE:
         retry = run.options.retry
-        # A call in a search for bad keys has cost no tokens, and a miss that is asked for again is no success.
+        # A call in a search for bad keys earns only 1 token, because it has cost none. So does a retry if
+        # `retry.on_missing` is set, because its answer may be one more miss, which is no success.
         retried = call.attempt > 1 and call.search is None and not (retry and retry.on_missing)
         budget.earn(RetryBudget.RETRY if retried else 1)
 

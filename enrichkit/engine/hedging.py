@@ -1,13 +1,13 @@
 """
-Hedged reads: a second call for the keys of a call that is slow for its source; the first answer counts.
+Hedged reads: a second call for the keys of a call that takes longer than usual; the first answer counts.
 
 `attempt_timeout="p95"` asks for hedged reads. A call is slow once it takes longer than 95 % of the last thousand calls
-that were answered. Second calls are at most 2 % of the first calls. The calls that have taken longest get their second
-call first, so that the slowest of the slow calls have one. The idea and both numbers come from "The Tail at Scale"
-(Dean and Barroso, 2013) and from Finagle's back-up requests.
+that were answered. Second calls are at most 2 % of the first calls. As there are more slow calls than that, those that
+have taken longest get their second call first. The idea and both numbers come from "The Tail at Scale" (Dean and
+Barroso, 2013) and from Finagle's back-up requests.
 
-A second call also needs the tokens of a retry. No second call is sent while the source is away or refuses calls,
-because second calls help with a few slow calls, but harm a source that is overloaded.
+A second call also costs as many tokens as a retry, see `RetryBudget`. No second call is sent while the source is away
+or refuses calls, because second calls help with a few slow calls, but harm a source that is overloaded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Hedges:
     SHARE = 0.02
     """Second calls that may be sent for each first call."""
     SAVED_MAX = 10.0
-    """Second calls that may be sent at once, after a time in which no call was slow."""
+    """Most second calls that may be saved up while no call is slow, and then be sent at once."""
     LAST = 1000
     EVERY = 100
     """Answers after which the delay is computed again: sorting a thousand numbers takes 50 us."""
@@ -80,7 +80,8 @@ class Hedges:
 
     def spend(self, budget: RetryBudget, stats: RunStats) -> bool:
         """
-        Pay for one second call, partly with tokens of *budget*, which are counted in *stats*.
+        Pay for one second call: use up one of the allowed second calls, and take tokens, which *stats* counts,
+        from *budget*.
 
         Returns:
             Whether the second call is paid for; if not, nothing was taken.
@@ -99,7 +100,7 @@ class EngineCalls(Protocol):
         calls: The calls in flight, late ones included, each with its run.
         gate: The gate, which may hold calls back although a slot is free.
         retry_budget: How many retries the source may get.
-        hedges: When a call is slow, and how many second calls the source may get; None: no run wants second calls.
+        hedges: Decides when a call is slow, and how many second calls may be sent; None: no run wants second calls.
     """
 
     calls: dict[InFlight, Run]
@@ -126,14 +127,14 @@ def hedge(engine: EngineCalls, now: float) -> None:
 
 
 def answered_twice(call: InFlight, run: Run, now: float) -> bool:
-    """Whether a faster second call for the keys of *call* is the only reason why nobody waits for *call* of *run*."""
+    """Whether nobody waits for *call* of *run* any more, only because a second call for its keys was faster."""
     return call.overdue and run.hedged and now - call.started < (run.options.timeout or 0.0)
 
 
 def _ask_twice(run: Run, call: InFlight) -> None:
-    """Queue the keys of *call* once more, ahead of all others; the call goes on."""
+    """Queue the keys of *call* once more, ahead of all others; *call* itself goes on."""
     call.separate()
-    call.overdue = True  # its failure does not count for keys that another call asks for
+    call.overdue = True  # a failure of this call does not count for keys that another call asks for
     waiting = [lookup for lookup in call.held() if lookup.waits_for(call) and lookup.routes == 1]
     for lookup in waiting:
         lookup.queued()

@@ -1,4 +1,4 @@
-"""The limits of the whole job: the shares that an engine has, and the errors of the limits' stores that fail runs."""
+"""The limits of the whole job: an engine's shares of them, and the errors of their stores that fail a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Store(NamedTuple):
 
 
 def average_cost(connector: Connector[Any], rate: float | Rate | None) -> AverageCost | None:
-    """Return the average cost of a call in the units of *rate*; None: nothing to learn, a call costs one request."""
+    """Return the average cost of a call in the units of *rate*; None: each call costs one request."""
     if not isinstance(rate, Rate):
         return None
     estimates = type(connector).cost is not Connector.cost
@@ -80,7 +80,7 @@ class JobLimits:
         return share
 
     def limit(self, limit: Limit | None, capacity: int, in_flight: Callable[[], int]) -> LimitShare | None:
-        """Return the share of the option *limit*, which bounds the calls in flight; None: there is no limit."""
+        """Return this process's share of *limit*, which bounds the job's calls in flight; None: there is no limit."""
         if limit is None:
             return None
         share = LimitShare(limit.calls, capacity, in_flight, self._lessee("limit"))
@@ -115,7 +115,7 @@ class JobLimits:
         return None
 
     def stalled(self, now: float, since: float, patience: float) -> SourceStalledError | None:
-        """Return the error of a run that began at *since*, if it waits longer than *patience* for a first share."""
+        """Return an error if a run has waited for a share for over *patience* s, counted from *since* on, else None."""
         for share in self._shares:
             waiting_since = share.lessee.waiting_since
             if waiting_since is not None and now - max(waiting_since, since) > patience:
@@ -130,7 +130,7 @@ class JobLimits:
     async def close(self) -> None:
         """Give all shares back, and release the connections to the stores."""
         for share in self._shares:
-            with contextlib.suppress(Exception):  # an error has no consequence: a lease ends by itself
+            with contextlib.suppress(Exception):  # an error does no harm: a lease that is not renewed ends
                 await share.lessee.close(share)
 
     def __iter__(self) -> Iterator[RateShare | LimitShare | Account]:

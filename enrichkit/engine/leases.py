@@ -1,5 +1,5 @@
 """
-The questions of a worker process to the stores that hold the limits of its job.
+The questions (requests) of a worker process to the stores, such as Redis, that hold the limits of its job.
 
 A process has one connection to a store, however many engines and limits ask the store. While the store is away, calls
 go on with the last share of their limit, and the store is asked again a few times a second.
@@ -28,7 +28,7 @@ __all__ = ["AGAIN", "HOLD", "IDLE", "PERIOD", "Lessee", "Share", "StoreConnectio
 _log = logging.getLogger("enrichkit")
 
 PERIOD = 0.25
-"""Seconds for which a lease should be enough."""
+"""Seconds for which the calls of one lease should last."""
 FIRST_TIMEOUT = 2.5
 """Seconds that the first question may take, the connection to the store included."""
 TIMEOUT = 0.5
@@ -40,7 +40,7 @@ HOLD = 0.05
 IDLE = 2 * PERIOD
 """A share is given back when no call has needed it for this many seconds."""
 AT_CLOSE = 0.2
-"""Seconds for which a closing engine waits until the store has taken the engine's share back."""
+"""Most seconds that a closing engine waits for the store to take back the engine's share."""
 
 _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Any, StoreConnection]] = WeakKeyDictionary()
 
@@ -55,7 +55,7 @@ class StoreConnection:
 
     @classmethod
     def of(cls, connector: type[Connector[Any]], config: ConnectorConfig) -> StoreConnection:
-        """Return the connection to the store of *config*, for one more user. It connects at the first question."""
+        """Return the connection to the store of *config* for one more user; the first question opens the connection."""
         connections = _connections.setdefault(asyncio.get_running_loop(), {})
         key = (connector, config)
         if key not in connections:
@@ -89,7 +89,7 @@ class Share(Protocol):
         """Whether no call has needed the share for a while."""
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Any:
-        """Return the question to the store; *away*: the last one got no answer; *last*: give the share back."""
+        """Return the question to the store; *away*: the last question got no answer; *last*: give the share back."""
 
     def unanswered(self, ask: Any) -> None:
         """Keep the numbers that *ask* reports for the next question, because the store has not answered *ask*."""
@@ -148,7 +148,7 @@ class Lessee:
         self.problem = ""
 
     def wake(self, share: Share) -> None:
-        """Ask for *share* from now on, until no call needs it any more."""
+        """Start to ask for *share* regularly, until no call needs the share any more."""
         if self._task is None and not self._closing:
             self.fatal = None
             self._task = self._loop.create_task(self._ask(share), name=f"enrichkit-lease-{self._source}")
@@ -210,7 +210,7 @@ class Lessee:
             error = TransientError("It has not answered in time.")
         except ConnectorError as failed:
             error = failed
-        except Exception as unexpected:  # noqa: BLE001  # the border to a plugin
+        except Exception as unexpected:  # noqa: BLE001  # a plugin may raise anything
             error = FatalError(f"Its plugin raised {raised(unexpected)}.")
         else:
             share.granted(granted, asked, self._loop.time(), back=self._back(share, asked))

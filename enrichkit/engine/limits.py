@@ -1,8 +1,8 @@
 """
-The limits on the calls of an engine: the gate, which holds calls back although a slot is free, and the retry budget.
+The limits on the calls of an engine: the gate, which may hold calls back even if a slot is free, and the retry budget.
 
 The gate checks in turn: a pause that the source asked for, an outage, the allowance (fewer calls in flight if the
-source refuses some), the limit and the budget of the job, the rate, the quotas that the source reports, and the
+source refuses some), the limit and the budget of the job, the rate, the quotas that the source reports, and the circuit
 breaker.
 """
 
@@ -31,19 +31,21 @@ __all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "RetryBudget", "asked_pause", "
 
 RETRY_AFTER_MAX = 60.0
 """
-Most seconds of pause for a Retry-After that is longer than a run's `stall_timeout`; botocore has a bound of its own.
+A Retry-After that is longer than a run's `stall_timeout` counts as at most this many seconds; botocore has its own
+bound.
 """
 BACKGROUND_SHARE = 4
-"""Background calls may take one in this many slots; if there are fewer slots, one, but never the only one."""
+"""Background calls may take one in this many slots: at least one slot, but never the only one."""
 TOGETHER = 0.01
-"""Refusals within this many seconds count as one, because a second search for idle engines would find none."""
+"""Refused connections within this many seconds count as one, as a second search would find no more idle engines."""
 
 
 def asked_pause(retry_after: float | None, stall_timeout: float = RETRY_AFTER_MAX) -> float | None:
     """
-    Return *retry_after* if it is at most *stall_timeout*, else at most a minute, after which the source is asked again.
+    Return for how many seconds to pause: *retry_after*, but at most a minute if it is longer than *stall_timeout*.
 
-    The result is None if the source asks for no pause, or for a pause of NaN seconds.
+    After the pause, the source is asked again. The result is None if the source asks for no pause, or for a
+    pause of NaN seconds.
     """
     if retry_after is None or retry_after != retry_after:  # a NaN is not equal to itself
         return None
@@ -61,14 +63,15 @@ class Breaker:
     A throttle for calls to a failing source: the client-side throttle of "Site Reliability Engineering", chapter 21.
 
     The breaker holds a call back with the probability max(0, (requests - K x accepts) / (requests + 1)), counted over
-    the last 30 s. The probability is at most 0.9, so that some calls go out as probes. A call that is held back is sent
-    later; its rows never become null because of the breaker: a batch job can wait. A request counts when it has ended
-    or has become late, so that many calls that are still in flight do not look like failures. After three good calls in
-    a row the breaker forgets the history, because the formula alone would take as long to recover as the outage lasted.
+    the last 30 s. The probability is at most 0.9, so that some calls still test whether the source has recovered. A
+    call that is held back is sent later; its rows never become null because of the breaker, since a batch job can wait.
+    A request counts only once it has ended or become late, as otherwise the calls still in flight would look like
+    failures. After three good calls in a row the breaker forgets the history, because the formula alone would take as
+    long to recover as the outage lasted.
 
     Attributes:
-        accepts: All calls that the source answered in time, including those in `faults`.
-        faults: Those of the `accepts` that the source refused with an error that is not transient.
+        accepts: Number of calls that the source answered in time, including those in `faults`.
+        faults: Number of the calls in `accepts` that ended with an error that is not transient.
         held_since: Loop time since which calls have been held back; None: no call is held back.
     """
 
@@ -96,7 +99,7 @@ class Breaker:
         return requests >= self.FLOOR and requests > self.K * accepts
 
     def delay(self, now: float) -> float:
-        """Return 0 if a call can be sent now, else the seconds after which to ask again."""
+        """Return 0 if a call can be sent now, else the seconds until the next check."""
         self.tick(now)
         requests, accepts = self._recent()
         probability = min(self.PROBABILITY_MAX, (requests - self.K * accepts) / (requests + 1))
@@ -116,7 +119,7 @@ class Breaker:
                 self._then = deque([(self._then[-1][0], self._refusals, self.accepts)])
 
     def faulted(self) -> None:
-        """Count a call that failed with an error that is not transient; it counts as answered: the source works."""
+        """Count a call that failed with an error that is not transient; it counts as answered, as the source works."""
         self.faults += 1
         self.accepted()
 
@@ -142,7 +145,7 @@ class Breaker:
 
 class Gate:
     """
-    The gate of an engine. It holds calls back because of an outage, the rate, a pause the source asked for, and so on.
+    The gate of an engine, which holds calls back because of an outage, the rate, a pause the source asked for, etc.
 
     Args:
         name: Name of the source in messages.
@@ -150,7 +153,7 @@ class Gate:
         rate: The object that spaces the calls; None: there is no rate.
         limit: This process's share of the job's limit on calls in flight; None: there is no limit.
         account: The account of the job's budget; None: there is no budget.
-        rng: Draws which calls the breaker holds back, and the waits between probes.
+        rng: The random numbers that decide which calls the breaker holds back, and how long to wait between probes.
 
     Attributes:
         outage: The object that knows whether the source is away.
@@ -195,7 +198,7 @@ class Gate:
         self.breaker = Breaker(rng)
         self.make_room: Callable[[], None] = _no_engines
         self.patience = RETRY_AFTER_MAX
-        self.accepted = self.breaker.accepted  # not a method that calls it, which would cost 1 % of a lookup
+        self.accepted = self.breaker.accepted  # a method that calls it would cost 1 % of a lookup
         self.may_hold = rate is not None or limit is not None or account is not None
         self._rate = rate
         self._limit = limit
@@ -204,10 +207,10 @@ class Gate:
         self._mean: dict[str, float] = {"requests": 1.0}  # how much of each unit a call takes on average
         self._paused_until = 0.0
         self.asked = (0.0, 0.0)
-        self._room_at = 0.0  # loop time from which on a refusal makes idle engines close
+        self._room_at = 0.0  # earliest loop time at which a refused connection makes idle engines close
 
     def delay(self, now: float, in_flight: int) -> float:
-        """Return 0 if a call can be sent now beside *in_flight* others, else the seconds after which to ask again."""
+        """Return 0 if a call can be sent now beside *in_flight* others, else the seconds until the next check."""
         wait = self._paused_until - now
         if wait <= 0:
             wait = self.outage.delay(now, in_flight)
@@ -223,7 +226,7 @@ class Gate:
             wait = max(quota.delay(now) for quota in self._quotas.values())
         if wait <= 0 and self.outage.since is None and self.breaker.troubled():  # the breaker holds no probe back
             wait = self.breaker.delay(now)
-            self._paused_until = now + wait  # for all slots, because each of them would draw again
+            self._paused_until = now + wait  # a pause for all slots: otherwise each slot would draw again
         if wait > 0:
             return wait
         always = self._rate is not None or self._limit is not None or self._account is not None
@@ -267,7 +270,7 @@ class Gate:
                 self._mean[unit] = before + 0.1 * (amount - before)
 
     def told(self, now: float, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """Record that, in the next *seconds*, the source allows *remaining* of a *unit*, out of *limit*."""
+        """Record what the source allows of *unit* in the next *seconds*: *remaining*, out of its *limit*."""
         each = self._mean.get(unit, 0.0)
         if each > 0.0:
             remaining, limit = remaining / each, None if limit is None else limit / each
@@ -280,7 +283,10 @@ class Gate:
         self.may_hold = self.may_hold or quota.holds
 
     def unavailable(self, call: InFlight, error: TransientError, in_flight: int, now: float) -> bool:
-        """Record that *call* as a whole got *error* and *in_flight* others go on; return whether the source is away."""
+        """
+        Record that *call* failed as a whole with *error* while *in_flight* others go on; return whether the source is
+        away.
+        """
         answers = self._answers_others(call, error, in_flight)
         away = self.outage.unavailable(call, error, answers, now, doubt=not _busy(error))
         if away:
@@ -295,7 +301,7 @@ class Gate:
         return call.accepts != self.breaker.accepts or (_busy(error) and in_flight > 0)
 
     def pause(self, now: float, seconds: float) -> None:
-        """Send no call for the *seconds* the source asked for, or at most a minute if they exceed `patience`."""
+        """Hold back all calls for *seconds*, as the source asked; if that exceeds `patience`, for a minute at most."""
         if (pause := asked_pause(seconds, self.patience)) is not None:
             self.asked = now, now + pause
             if pause >= Breaker.PERIOD:
@@ -308,7 +314,7 @@ class Gate:
         return self._paused_until - now
 
     def stood_still(self, gap: float) -> None:
-        """Move the times of the outage and the breaker by the last *gap* seconds, in which the process did not run."""
+        """Move the times of the outage and the breaker on by the *gap* seconds for which the process stood still."""
         self.outage.stood_still(gap)
         if self.breaker.held_since is not None:
             self.breaker.held_since += gap
@@ -331,7 +337,7 @@ class Gate:
             self.pause(now, error.retry_after)
 
     def no_connection(self, now: float) -> None:
-        """Record that a server had no free connection; close idle engines, but once for refusals that come together."""
+        """Record that a server had no free connection; close idle engines, at most once per `TOGETHER` seconds."""
         if now >= self._room_at:  # the same refusal may come for many keys, and in all slots
             self._room_at = now + TOGETHER
             self.make_room()
@@ -348,7 +354,7 @@ def _busy(error: TransientError) -> bool:
 
 
 def _no_engines() -> None:
-    """Do nothing: no loop thread has told the gate of other engines."""
+    """Do nothing: no loop thread has set `Gate.make_room`, so no other engines are known."""
 
 
 class RetryBudget:
@@ -372,7 +378,7 @@ class RetryBudget:
         self.tokens: float = self.SIZE
 
     def trickle(self, seconds: float) -> None:
-        """Add the tokens that trickle in during *seconds* in which a retry waited."""
+        """Add `TRICKLE` tokens for each of the *seconds* for which a retry has waited."""
         self.tokens = min(self.SIZE, self.tokens + seconds * self.TRICKLE)
 
     def spend(self, cost: int, stats: RunStats) -> bool:

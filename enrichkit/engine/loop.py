@@ -1,10 +1,11 @@
 """
-The loop thread of a worker process, which does what the mailbox thread does in Flink.
+The loop thread of a worker process, with the role that the mailbox thread has in Flink.
 
 One daemon thread runs one event loop, and only that thread touches the state of engines and runs. Other threads post
-mails, which the loop drains together, so that a burst of mails wakes it once. The thread and its engines outlive
-Spark's tasks. An idle engine closes its connector before Spark ends the idle worker, because no exit hook runs when
-Spark does so. An idle engine closes its connector earlier if another engine or the load of a table gets no connection.
+mails, i.e. function calls for the loop thread; the loop runs all waiting mails together, so that a burst of mails wakes
+it once. The thread and its engines outlive Spark's tasks. An idle engine closes its connector before Spark ends the
+idle worker, because no exit hook runs when Spark does so. An idle engine closes its connector even earlier if another
+engine or the load of a table gets no connection from the server.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ["IDLE_AFTER", "LoopThread", "loop_thread"]
 _log = logging.getLogger("enrichkit")
 
 IDLE_AFTER = 45.0
-"""Seconds without a run after which an engine closes; Spark ends idle workers after 60."""
+"""Seconds without a run after which an engine closes; Spark ends idle workers after 60 s."""
 BEAT = 0.25
 LAST_STEP = 1.0
 """Most seconds that an ending process waits for the current step of the loop."""
@@ -49,7 +50,7 @@ class LoopThread:
     Attributes:
         engines: The engines, by fingerprint of the source and digest of its secrets. Loop thread only.
         caches: The caches, by fingerprint of the source and of the cached values; each with the time at which a task
-            last asked for it, because an empty cache is dropped a while after that.
+            last asked for it. An empty cache is dropped `IDLE_AFTER` seconds after that time.
         tables: The loaded tables, by fingerprint of the source. Loop thread only.
     """
 
@@ -69,7 +70,7 @@ class LoopThread:
         self._thread.start()
 
     def post(self, mail: Callable[..., Any], *args: Any) -> None:
-        """Have *mail* called on the loop thread, after all mails posted before. From any thread."""
+        """Have *mail* called on the loop thread, after all mails posted before. May be called from any thread."""
         with self._lock:
             self._mails.append((mail, args))
             if self._draining:
@@ -86,7 +87,7 @@ class LoopThread:
         return engine
 
     def cache(self, key: str, build: Callable[[], AnswerCache]) -> AnswerCache:
-        """Return the cache of *key*, made by *build* when there is none. From any thread."""
+        """Return the cache of *key*, made by *build* when there is none. May be called from any thread."""
         with self._lock:
             cache = self.caches[key][0] if key in self.caches else build()
             self.caches[key] = cache, time.monotonic()
@@ -105,7 +106,7 @@ class LoopThread:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """End the loop and its thread, without closing connections or settling lookups. From any other thread."""
+        """End the loop and its thread, without closing connections or settling lookups. Called from another thread."""
         if self.alive():
             self._stopped = True
             self._loop.call_soon_threadsafe(self._halt)
@@ -114,7 +115,7 @@ class LoopThread:
     def _halt(self) -> None:
         for table in self.tables.values():
             table.end()
-        self._loop.call_soon(self._loop.stop)  # after the step that ends a load
+        self._loop.call_soon(self._loop.stop)  # after the steps in which the cancelled loads end
 
     def lag(self) -> float:
         """Return for how many seconds the event loop has been blocked."""
@@ -146,7 +147,8 @@ class LoopThread:
             self._loop.run_forever()
         finally:
             # Unless `stop` was called, an exception has ended the loop, such as a SystemExit in a plugin's own task.
-            # Spark tasks that wait see that the thread is dead. Nothing is closed, because no loop is left to do it.
+            # Spark tasks that wait see that the thread is dead. No connection is closed, because that needs a running
+            # loop.
             if not self._stopped:
                 _log.error("the event loop of enrichkit has ended")
 
@@ -202,7 +204,7 @@ def loop_thread() -> LoopThread:
 
 
 def _forget_after_fork() -> None:
-    # The child has neither the thread nor a usable lock: another thread may have held the lock at the fork.
+    # The child process has neither the thread nor a usable lock: another thread may have held the lock at the fork.
     global _current, _current_lock
     _current = None
     _current_lock = threading.Lock()

@@ -18,8 +18,9 @@ class CallMeter:
     The cost of one call: first the connector's estimate is reserved, then the cost that the answer reports corrects it.
 
     Args:
-        gate: The gate of the engine.
-        average: What a call costs on average, which the gate counted when it sent the call; None: no cost is limited.
+        gate: The gate of the engine, which holds calls back while a limit is reached.
+        average: The average cost of a call, which the gate counted when it sent the call; None: no rate limits the
+            cost.
         cost: The connector's estimate of the cost, by unit.
         now: Returns the loop time.
 
@@ -62,8 +63,8 @@ class CallMeter:
             return
         cost = {unit: self.reported.get(unit, reserved) for unit, reserved in self._reserved.items()}
         if cost.get("tokens") == 0.0 and self.reported.get("requests"):
-            # The request failed, or its answer was lost: the source's limits count the request by its length, so the
-            # reserved tokens stay counted, and the call corrects no estimate.
+            # The request failed, or its answer was lost. The source's limits still count such a request by its length,
+            # so the reserved tokens count as its cost, and the factor that corrects the estimates stays as it is.
             cost["tokens"] = self._reserved["tokens"]
         self._average.learn(self._reserved, cost)
         self._gate.correct(self._now(), {unit: amount - self._reserved[unit] for unit, amount in cost.items()})

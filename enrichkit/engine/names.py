@@ -1,10 +1,10 @@
 """
-How the event loop connects to a host name: it looks each name up on a thread of its own, and tries all addresses.
+An event loop that looks each host name up on a separate thread, and tries all addresses of the name.
 
-The event loop itself does this, so that it works for every client package and for every connector of a user. Otherwise
-uvloop and asyncio would look all names up on a few threads, where one name server that hangs holds up every source and
-the end of the process. Also, uvloop tries the addresses of a name one after the other, so that a silent address uses up
-all the time.
+The event loop itself looks the names up and tries the addresses, so that every client package and every connector of a
+user benefits. By default, uvloop and asyncio look up all names on a few shared threads, so one name server that hangs
+would block every source and the exit of the process. Also, uvloop tries the addresses of a name one after the other, so
+an address that does not respond would use up all the time allowed for connecting.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from typing import Any, TypeAlias
 __all__ = ["new_loop"]
 
 STAGGER = 0.25
-"""Seconds after which the next address of a host is tried as well: "Happy Eyeballs", RFC 8305, section 8."""
+"""
+Seconds after which the next address of a host is tried, too, while attempts at earlier ones go on: "Happy Eyeballs",
+RFC 8305, section 8.
+"""
 
 Infos: TypeAlias = list[tuple[Any, Any, int, str, Any]]
 """What `socket.getaddrinfo` returns."""
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop, uvloop's where it is installed, that reaches hosts as this module describes."""
+    """Return an event loop that reaches hosts as this module describes; it is uvloop's if uvloop is installed."""
     try:
         import uvloop
     except ImportError:
@@ -38,7 +41,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 def _with_names(base: Any) -> Callable[[], asyncio.AbstractEventLoop]:
     class NamesLoop(base):  # type: ignore[misc]
-        """The loop *base*, with other ways to look a name up and to connect."""
+        """A subclass of *base* that replaces the look-up of names and the way to connect."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -50,7 +53,7 @@ def _with_names(base: Any) -> Callable[[], asyncio.AbstractEventLoop]:
             port: Any,
             *,
             family: int = 0,
-            type: int = 0,  # noqa: A002  # its name in asyncio
+            type: int = 0,  # noqa: A002  # the argument's name in asyncio
             proto: int = 0,
             flags: int = 0,
         ) -> Infos:
@@ -90,20 +93,20 @@ def _is_address(host: str) -> bool:
 
 
 def _on_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[], Infos]) -> asyncio.Future[Infos]:
-    """Return a future for the result of *look_up*, which runs on a daemon thread, so that the process can end."""
+    """Run *look_up* on a daemon thread, which cannot block the process's exit; return a future for the result."""
     future = loop.create_future()
 
     def settle(result: Infos | BaseException) -> None:
         if isinstance(result, BaseException):
             future.set_exception(result)
-            future.exception()  # marks the error as seen, because the caller may have been cancelled
+            future.exception()  # marks the error as seen; otherwise asyncio logs it if the caller was cancelled
         else:
             future.set_result(result)
 
     def run() -> None:
         try:
             result: Infos | BaseException = look_up()
-        except Exception as error:  # noqa: BLE001  # it is raised where the name was asked for
+        except Exception as error:  # noqa: BLE001  # the caller that awaits the future gets the error
             result = error
         try:
             loop.call_soon_threadsafe(settle, result)
@@ -115,7 +118,7 @@ def _on_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[], Infos]) ->
 
 
 async def _first(loop: asyncio.AbstractEventLoop, infos: Infos) -> socket.socket:
-    """Return a socket that is connected to the first of *infos* that accepts; if none does, raise the first error."""
+    """Return a socket connected to the address in *infos* that accepts first; if none does, raise the first error."""
     connected: socket.socket | None
     connected, _, errors = await staggered_race([partial(_connected, loop, info) for info in infos], STAGGER)
     if connected is None:

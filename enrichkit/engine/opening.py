@@ -1,4 +1,4 @@
-"""The opening of an engine's connector at the first call: one slot opens it, and a failure counts for all slots."""
+"""The opening of a connector at the first call: one slot (a task making calls) opens it, or fails, for all slots."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Opening:
 
     Attributes:
         done: Whether the connector is open.
-        slot: The slot that opens the connector at present; None: no slot does.
+        slot: The task of the slot that is opening the connector now; None: no slot opens it.
     """
 
     __slots__ = ("_connector", "_failure", "_failures", "_lock", "_name", "_no_connection", "done", "slot")
@@ -57,7 +57,7 @@ class Opening:
             try:
                 await self._connector.open()
             except BaseException as error:
-                await self.close()  # a failed `open` may have left something behind
+                await self.close()  # a failed `open` may have left connections open
                 if isinstance(error, UnavailableError) and error.busy:
                     self._no_connection()
                 if isinstance(error, TransientError):
@@ -76,5 +76,5 @@ class Opening:
         self.done = False
         try:
             await self._connector.close()
-        except Exception as error:  # noqa: BLE001  # no lookup depends on a failed close, but the log must show it
+        except Exception as error:  # noqa: BLE001  # no lookup depends on `close`, but the log must show that it failed
             _log.warning("%s: close() raised %s", self._name, type(error).__name__)

@@ -1,26 +1,28 @@
 """
-Outages: the source answers nobody, so a call that fails says nothing about its keys.
+Outages, in which the source answers no call, so that a failed call says nothing about its keys.
 
-The source is *away* from the first call that finds it unavailable, if no other call has ended well since that call
-started. The outage ends when a call ends well that was sent no earlier than the last failed call. Meanwhile one call at
-a time goes out as a probe, with keys that have not failed if there are any. When a probe hangs, the next one is sent a
-second after it: the probe may have met the one server of several that is still gone. After the outage, the number of
-calls in flight ramps up by doubling, so that a source that has just come back is not called by all slots at once.
+The source counts as *away* once a call finds it unavailable, if no other call has been answered since that call
+started. The outage ends when the source answers a call that was sent no earlier than any failed call. Until then, only
+one call at a time is sent, as a probe, if possible with keys that have not failed. If a probe hangs, the next one is
+sent a second later, because the source may have several servers, and the first probe may have reached one that is still
+down. After the outage, the number of calls in flight is doubled step by step, so that a source that has just come back
+is not called by all slots at once.
 
-In two cases the source was not away, and the failures are put down to the failed keys. In the first case, the call
-that is answered started before the first failure came, but no earlier than the last call that failed. In the second
-case, only the keys of one call have failed, and the probe is answered. In neither case is there a ramp: a source
-that refuses some calls immediately must not lose its throughput.
+In two cases it turns out that the source was not away, and the failed keys are blamed for the failures. In the first
+case, the answered call was sent before the first failure came in, but no earlier than any failed call. In the second
+case, only the keys of one call have failed, and a probe is answered. In both cases all slots may send calls again at
+once: if the number of calls were doubled step by step, a source that refuses some calls immediately would lose
+throughput.
 
-When calls start at different times, the first calls that fail in an outage started before other calls ended well. So
-after each such failure the source is in *doubt*, until a call ends well that started no earlier than the failed one: an
-answer to an older call says nothing about the time after that call. Meanwhile one call is sent every 50 ms. Otherwise a
-slot that an old answer sets free would send its next call into the same outage.
+Calls overlap, so the first call that fails in an outage may have been sent before another call was answered. After each
+such failure the source is in *doubt* until it answers a call that was sent no earlier than the failed one, because an
+answer to an older call does not show that the source still works. While the source is in doubt, one call is sent every
+50 ms. Without this limit, each slot whose older call is answered would send its next call into the same outage.
 
-The log has a line at the beginning of an outage and one at its end. For a minute after the log has reported
-the end of an outage, another outage is logged only when it has lasted five seconds; the next line about a beginning
-gives the number of outages that were not logged. Otherwise a source whose connections break every second would fill
-each worker's log.
+The beginning and the end of an outage are logged. For a minute after the log has reported the end of an outage, another
+outage is logged only once it has lasted five seconds. The next log line about the beginning of an outage gives the
+number of outages that were not logged. Otherwise a source whose connections break every second would fill each worker's
+log.
 """
 
 from __future__ import annotations
@@ -47,29 +49,29 @@ OWN = 4
 
 class Outage:
     """
-    Whether the source is away, and which calls can be sent during an outage and just after it.
+    The state of the source (away or not), and of the calls that may be sent during an outage and just after it.
 
     Args:
         name: Name of the source in messages.
-        capacity: Calls in flight at which the ramp ends.
+        capacity: Number of calls in flight at which the doubling after an outage ends.
         rng: Draws the waits between probes.
 
     Attributes:
-        since: Loop time since which the source is away; None: it is not.
-        alone: The lookups of the call that began this outage, as long as each failed call had at least one of these
-            lookups: their keys may be the reason for the failures. Empty when other calls have failed, too, or a call
-            has failed before it was sent. The dict serves as a set that keeps its order.
+        since: Loop time since which the source has been away; None: the source is not away.
+        alone: The lookups of the call that began this outage, because their keys may be the reason for the failures.
+            Emptied when a call fails that has none of these lookups, or that could not even be sent. The dict serves as
+            an ordered set.
         suspects: The lookups of all calls that have failed in this outage.
         last: The error of the last failed call.
-        probes: Probes of this outage.
-        repeated: Calls of this outage whose keys go out again.
+        probes: Number of probes sent in this outage.
+        repeated: Number of failed calls of this outage whose keys are sent again.
         seconds: Total seconds of the outages that are over.
     """
 
     PROBE_FIRST = 0.05
     PROBE_MAX = 1.0
     HOLD = 0.05
-    """Seconds after which a slot that has to wait for the end of another call looks again."""
+    """Seconds after which a waiting slot checks again, and seconds between two calls while the source is in doubt."""
     QUIET = 60.0
     """For this many seconds after the log has reported the end of an outage, short outages are counted, not logged."""
     SHORT = 5.0
@@ -112,19 +114,19 @@ class Outage:
         self.seconds = 0.0
         self._logged = False
         self._quiet_until = 0.0  # loop time until which short outages are not logged
-        self._untold = 0  # short outages since the last line in the log
+        self._untold = 0  # number of short outages since the last line in the log
         self._clock = ""  # time of day at which the outage began, for the message
         self._probe: InFlight | None = None
         self._wait = self._next_probe = 0.0
         self._doubt: float | None = None  # the latest start of a call that failed while others were answered
         self._next_in_doubt = 0.0
-        self._failing_since = 0.0  # when the first failure of this doubt or outage came
+        self._failing_since = 0.0  # loop time of the first failure in this doubt or outage
         self._last_failed = 0.0  # the latest start of a call that failed in this outage
-        self._allowed: int | None = None  # calls in flight during the ramp; None: there is no ramp
+        self._allowed: int | None = None  # calls allowed in flight after an outage; None: as many as there are slots
 
     @property
     def holds(self) -> bool:
-        """Whether calls may have to wait: the source is away or in doubt, or the calls still ramp up."""
+        """Whether calls may have to wait: the source is away or in doubt, or has just come back."""
         return self.since is not None or self._allowed is not None or self._doubt is not None
 
     def delay(self, now: float, in_flight: int) -> float:
@@ -143,7 +145,8 @@ class Outage:
             self._probe = call
             self._next_probe = call.started + self.PROBE_MAX  # unless the probe fails before that
             self.probes += 1
-            # Log nothing at the first probe if only one group has failed: its keys may be the reason.
+            # Log nothing at the first probe if only the keys of one call have failed, because these keys may be the
+            # reason.
             known = not self.alone or self.probes > 1
             if known and not self._logged and call.started >= min(self._quiet_until, self.since + self.SHORT):
                 self._logged = True
@@ -166,11 +169,12 @@ class Outage:
         Record that *call* as a whole ended with *error*.
 
         Args:
-            call: The call; its keys go out again when the source is away.
+            call: The call; its keys are sent again if the source is away.
             error: An `UnavailableError` of the whole source may begin an outage; any `TransientError` continues one.
-            answered: Whether another call has ended well since *call* started.
+            answered: Whether another call has been answered since *call* started.
             now: Loop time.
-            doubt: Whether the error puts the source in doubt if another call has ended well.
+            doubt: Whether the error puts the source in doubt, which slows calls down; matters only if another call has
+                been answered.
 
         Returns:
             Whether the source is away.
@@ -197,24 +201,24 @@ class Outage:
         return True
 
     def gave_up(self, call: InFlight, now: float) -> None:
-        """Record that *call* ended without an answer; if it was the last probe, another one goes out later."""
+        """Record that *call* ended without an answer; if it was the current probe, schedule the next one."""
         if call is self._probe:
             self._probe = None
             self._schedule(now)
 
     def answered(self, call: InFlight, now: float, in_flight: int) -> list[Lookup] | None:
         """
-        Record that *call* ended well, after which *in_flight* others are in flight.
+        Record that *call* was answered; *in_flight* other calls are still in flight.
 
         Returns:
-            None unless *call* ends an outage. Otherwise the lookups that failed through their own fault; an empty list
-            if the source was indeed away.
+            None if *call* ends no outage. If it ends one: the lookups that failed through their own fault, or an empty
+            list if the source was indeed away.
         """
         if self._doubt is not None and call.started >= self._doubt:
             self._doubt = None
         if self.since is None:
             if self._allowed is not None:
-                self._allowed += 1  # one more for each answer: so each round of calls doubles the number
+                self._allowed += 1  # one more for each answer, so each round of calls doubles the number
                 if self._allowed > self._capacity:
                     self._allowed = None
             return None
@@ -224,7 +228,7 @@ class Outage:
         blamed = [lookup for lookup in suspects if not lookup.settled]
         lasted = now - self.since
         self.since = self._probe = self.last = None
-        self.alone, self.suspects = {}, {}  # to free memory: lookups, like errors, keep many objects alive
+        self.alone, self.suspects = {}, {}  # frees memory: lookups and errors keep many objects alive
         self._last_failed = 0.0
         self.seconds += lasted
         self._allowed = None if blamed else max(2, in_flight + 1)
@@ -238,7 +242,7 @@ class Outage:
                 self.probes - 1,
             )
         else:
-            self._untold += self.probes > 0 and not blamed  # the outages that the statistics count
+            self._untold += self.probes > 0 and not blamed  # only outages that the statistics count
         return blamed
 
     def forget(self, lookups: Iterable[Any]) -> None:
@@ -249,7 +253,11 @@ class Outage:
                 self.alone.pop(lookup, None)
 
     def stood_still(self, gap: float) -> None:
-        """Move all recorded times by *gap* seconds, as the starts of the calls are moved: their order stays."""
+        """
+        Add to all recorded times the *gap* seconds in which the process stood still.
+
+        The starts of the calls are moved, too, so that all times keep their order.
+        """
         if self.since is not None:
             self.since += gap
             self._last_failed += gap
@@ -269,7 +277,7 @@ class Outage:
         )
 
     def _tell_others(self) -> str:
-        """Return a sentence with the number of outages that were not logged, "" if there are none; count from 0."""
+        """Return a sentence with the number of outages that were not logged, or "" for none; reset the number to 0."""
         count, self._untold = self._untold, 0
         return f" Shorter outages since the last one that was logged: {count:,}." if count else ""
 
@@ -287,21 +295,21 @@ class Outage:
         """
         Set the time of the next probe: after twice the last wait, at most `PROBE_MAX`, with jitter.
 
-        The jitter takes at most half of the wait. With the full jitter of a back-off, two probes per second would be
-        sent on average, and often three.
+        The jitter shortens the wait by at most half. If it could shorten the wait to 0, like the full jitter of a
+        back-off, two probes per second would be sent on average, and often three.
         """
         self._wait = min(self.PROBE_MAX, 2 * self._wait)
         self._next_probe = now + self._wait * self._rng.uniform(0.5, 1.0)
 
 
 def _refused_beside_answers(call: InFlight) -> bool:
-    """Whether each key of *call* was refused so often, while others were answered, that the key may be the reason."""
+    """Whether each key of *call* was refused at least `OWN` times beside answered calls, and so may be the reason."""
     waiting = _waiting(call)
     return bool(waiting) and all(getattr(lookup, "refusals", 0) >= OWN for lookup in waiting)
 
 
 def _waiting(call: InFlight) -> dict[Lookup, None]:
-    """Return the lookups that wait for *call* alone, in order."""
+    """Return, in order, the lookups that wait for *call* and for no retry or newer call."""
     return dict.fromkeys(lookup for lookup in call.held() if lookup.waits_for(call))
 
 

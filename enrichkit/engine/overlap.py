@@ -1,9 +1,9 @@
 """
-Whether a slice has keys in common with another slice that is under way.
+The check whether a slice, i.e. rows that enter a run together, has keys in common with another slice under way.
 
-If it has none, no other slice waits for its keys, so the keys are not entered in the table of lookups by key.
-Arrow makes the check, and looks each key up in two hash tables: that takes 30 ns per key and does not hold the GIL. To
-enter the key in the table takes 90 ns and holds the GIL.
+If a slice has no such key, no other slice waits for its keys, so they need not be entered in the run's table of lookups
+by key. Arrow does the check by looking each key up in two hash tables, which takes 30 ns per key and does not hold the
+GIL. Entering a key in the run's table takes 90 ns and holds the GIL.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["OverlapCheck"]
 
-COMPARED_MAX = 4  # a slice of n keys is compared with at most 4 n other keys; for more keys, the table costs less
+COMPARED_MAX = 4  # a slice of n keys is compared with at most 4 n other keys; for more keys, the run's table is cheaper
 
 
 class OverlapCheck:
@@ -57,6 +57,6 @@ class OverlapCheck:
             self._columns.popleft()
 
     def _stop(self) -> None:
-        """Compare no slices any more."""
+        """Stop comparing slices."""
         self._intersects = None
         self._columns.clear()

@@ -1,8 +1,8 @@
 """
-The cost of calls, and a rate for each unit of cost; the rates decide when the next call can be sent.
+The cost of calls, and a rate for each unit of cost, such as tokens; the rates decide when the next call is sent.
 
-The cost of a call is unknown until its keys are chosen. So the gate lets a call go as soon as each rate would let an
-average call go, and counts the call's own cost afterwards. A costly call delays the next calls; no call is refused.
+The cost of a call is unknown until its keys are chosen. So the gate lets a call go as soon as each rate allows a call
+of average cost, and counts the call's own cost afterwards. A costly call delays the next calls; no call is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["AverageCost", "Pace", "Rate", "UnitRates"]
 
 
 class Pace(Protocol):
-    """A rate that spaces calls: the rate of this process, or its share of the rate of the whole job."""
+    """An object that spaces calls out, by a rate of this process alone or by its share of the rate of the job."""
 
     def delay(self, now: float) -> float:
         """Return 0 if a call can be sent now, else the seconds after which to ask again."""
@@ -28,9 +28,9 @@ class Pace(Protocol):
 
 class Rate:
     """
-    Calls per second, by the generic cell rate algorithm (GCRA, ITU-T I.371).
+    A limit on calls per second, by the generic cell rate algorithm (GCRA, ITU-T I.371).
 
-    The calls that are due within 50 ms can be sent in one burst. Timers are accurate to about a millisecond only, so
+    Calls that are due within 50 ms can be sent in one burst. Timers are accurate to about a millisecond only, so
     without the burst far fewer calls would be sent at a limit of 10,000 calls per second.
     """
 
@@ -58,10 +58,10 @@ class Rate:
 
 class AverageCost:
     """
-    What a call of the source costs on average, and by how much the connector's estimates are wrong on average.
+    The average cost of a call of the source, and the average error of the connector's estimates of the cost.
 
-    At first, a call is assumed to cost as much of each unit as the rates allow per request, or 1 if there is no rate of
-    requests.
+    The average begins with the amount of each unit that the rates allow for one request, or with 1 if there is no rate
+    of requests.
 
     Args:
         per_second: The rates, by unit.
@@ -87,11 +87,11 @@ class AverageCost:
         return {unit: max(0.0, float(estimate.get(unit, 0.0))) * real for unit, real in self._real.items()}
 
     def beyond(self, cost: Mapping[str, float]) -> dict[str, float]:
-        """Return by how much *cost* is more than the average; negative where it is less."""
+        """Return by how much *cost* exceeds the average; negative for a unit where it is less."""
         return {unit: cost[unit] - average for unit, average in self.units.items()}
 
     def learn(self, reserved: Mapping[str, float], cost: Mapping[str, float]) -> None:
-        """Record that a call for which *reserved* was reserved had the *cost*."""
+        """Record that a call for which *reserved* was reserved has really cost *cost*."""
         for unit, average in self.units.items():
             self.units[unit] = average + self.WEIGHT * (cost[unit] - average)
             if reserved[unit] > 0.0:

@@ -20,16 +20,16 @@ class LimitShare:
     The share of this process in the calls in flight of the job.
 
     Args:
-        calls: Most calls in flight of the job.
-        capacity: Most calls in flight that this process can have.
+        calls: The most calls that the whole job may have in flight.
+        capacity: The most calls that this process can have in flight.
         in_flight: Returns how many calls this process has in flight.
-        lessee: Asks the store for the share.
+        lessee: The client that requests the share from the store of the limit.
 
     Attributes:
-        lessee: Asks the store for the share.
-        away: Whether the store is away.
+        lessee: The client that requests the share from the store of the limit.
+        away: Whether the store cannot be reached.
         held: How many calls this process may have in flight.
-        waiting: Whether a call has had to wait since the last question.
+        waiting: Whether a call has had to wait since the store was last asked.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class LimitShare:
         self.held = 0.0
         self.away = False
         self.waiting = False
-        self._most = 0  # most calls in flight since the last question
+        self._most = 0  # most calls in flight since the store was last asked
         self._ends = 0.0  # loop time at which the lease ends, unless the store is away
         self._wanted_at = float("-inf")
 
@@ -72,7 +72,7 @@ class LimitShare:
         return now - self._wanted_at >= IDLE and not self._in_flight()
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:
-        """Return the question to the store; *away*: the last one got no answer; *last*: give the share back."""
+        """Return the question for the store; *away*: the last one got no answer; *last*: it gives the share back."""
         in_flight = self._in_flight()
         wanted = 0.0 if last or self.idle(now) else float(max(self._most, in_flight, 1) + 1)
         if self.waiting and not last:
@@ -89,7 +89,7 @@ class LimitShare:
         )
 
     def unanswered(self, ask: Ask) -> None:
-        """Do nothing: asking the store has not changed this share."""
+        """Do nothing when the store gives no answer, because `ask` has changed no number that must be restored."""
 
     def granted(self, grant: Grant, asked: float, now: float, *, back: bool) -> None:
         """Take over the share in *grant*, the answer to a question that was sent at *asked*."""

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FallbackRequest", "NamedFallback", "Policies"]
 
-RATIO_FLOOR = 100  # with fewer keys, the share of failures says nothing; resilience4j's default window is 100, too
+# With fewer keys, `max_fallback_ratio` is not checked, because the share of failures means little. The default window
+# of resilience4j is 100, too.
+RATIO_FLOOR = 100
 OPTION = {
     TIMEOUT: "on_timeout",
     ERROR: "on_error",
@@ -29,12 +31,12 @@ SLOW = "Where the source answers other keys, a lower capacity or a longer timeou
 
 class NamedFallback(Protocol):
     """
-    A fallback, as far as the policies know it.
+    The part of a fallback that the policies use.
 
     Attributes:
         name: Name of the fallback in messages.
         options: The options among `on_timeout`, `on_error` and `on_missing` that name the fallback.
-        put: Take a request over; the next flush of the run asks the fallback for its key.
+        put: Take a request over; the next flush of the run asks the fallback for the key of the request.
     """
 
     name: str
@@ -45,12 +47,13 @@ class NamedFallback(Protocol):
 
 class FallbackRequest:
     """
-    A lookup without an answer, on its way through its fallbacks.
+    A lookup without an answer, which is handed to its fallbacks one after the other.
 
     Attributes:
         status: The status of the lookup's rows.
         text: The error text of these rows; None for a miss.
-        origin: The origin that these rows get, unless another fallback changes it.
+        origin: The origin (the kind of place where the outcome comes from) that these rows get, unless a fallback
+            changes it.
         asked: The fallbacks that have got the request.
     """
 
@@ -73,7 +76,7 @@ class Policies:
         options: The options: policies, `max_fallback_ratio`, `retry`, `timeout`, `details` and `show_keys` are used.
         default_values: Decoded `default(...)` values by option name.
         fallbacks: The fallbacks of the run; each knows the options that name it.
-        salt: For the hash of keys in messages.
+        salt: Salt of the hashes that stand for keys in messages.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class Policies:
         return self._fallbacks[status]
 
     def misses_alike(self) -> bool:
-        """Whether all misses have the same outcome: no fallback is asked, and the task does not fail."""
+        """Whether all misses have the same outcome, because they are handed to no fallback and fail no task."""
         return self._fallbacks[MISSING] is None and self._policies[MISSING] != "fail"
 
     def next_policy(self, request: FallbackRequest, fallback: NamedFallback, status: int, text: str | None) -> int:
@@ -146,7 +149,7 @@ class Policies:
         return None, None
 
     def failure(self, lookup: Lookup, status: int, text: str | None, waited: float) -> TaskFailedError | None:
-        """Return the error of the task when *lookup* ends with *status* after *waited* seconds; None: no error."""
+        """Return the error that fails the task if *lookup* ends with *status* after *waited* seconds, or None."""
         last = self._fallbacks[status] is not None  # a fallback has been asked, and had no answer either
         if last and (self._options.details or status == MISSING):
             return None
@@ -173,7 +176,7 @@ class Policies:
         )
 
     def too_many(self, done: int) -> TooManyFallbacksError | None:
-        """Return the error of the task when too many of its *done* keys have failed; None: no error."""
+        """Return the error that fails the task if too many of its *done* keys have failed, or None."""
         if done < RATIO_FLOOR or self._failed <= self._options.max_fallback_ratio * done:
             return None
         last = str(self._last).rstrip(".")
@@ -200,7 +203,7 @@ def _tries(lookup: Lookup, retry: Retry | None) -> str:
 
 
 def _joined_text(request: FallbackRequest, fallback: NamedFallback, text: str | None) -> str | None:
-    """Return the error text of a lookup whose *fallback* also failed, with *text*, or has no value (*text* is None)."""
+    """Return a lookup's error text after *fallback* has failed with *text*, or had no value if *text* is None."""
     name = fallback.name
     if text is None:
         return request.text and f"{request.text}; {name} has nothing for the key"

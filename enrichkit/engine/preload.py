@@ -1,9 +1,9 @@
 """
-Sources that are loaded as a whole, once in a worker process, before the first lookup: Flink's full cache.
+Sources that each worker process loads as a whole before its first lookup, like Flink's full cache.
 
-The connector lists its keys, and each page of them is looked up by `fetch_many`, so that an answer is the same as
-without the load, however the connector treats duplicates, collations and values that cannot be read. A load has a
-connector of its own with one connection; the connector is closed when the load has ended.
+The connector lists the keys of the source page by page, and `fetch_many` looks up the keys of each page. So an answer
+is the same as without the load, however the connector treats duplicates, collations and values that cannot be read.
+Each load has its own connector with one connection; the connector is closed when the load has ended.
 """
 
 from __future__ import annotations
@@ -56,27 +56,28 @@ class WaitingRun(Protocol):
 
 class Table(Stage):
     """
-    The answers of a whole source, as a stage of each run that uses it. Lives on the loop thread.
+    The answers of a whole source: a stage, i.e. a store of answers that a run asks before it asks the source. Lives on
+    the loop thread.
 
     Args:
         source: Name of the source in messages.
-        connector: Makes the connector of a load.
+        connector: Returns a new connector, for one load.
         kinds: Python type of each part of a key.
-        size: Most keys of a page.
+        size: Most keys per page.
         decode: Turns the raw answers of one call into values of the declared type.
         preload: The user's option `preload`.
         patience: Seconds for which the source may be away before a load fails.
         limit: Seconds that one step of a load may take.
         many: Whether an answer is a list, with one element for each match of its key.
-        first_answers: Makes the check of the first answers of a load; None: they are not checked.
+        first_answers: Makes the object that checks the first answers of a load; None: they are not checked.
         today: Returns the date and the time of day, in any time zone; tests pass a function of their own.
 
     Attributes:
         answers: For each key its value, `MISS`, or `ABSENT` if the source has to be asked for the key. Each load makes
             a new dict.
         bytes: About how many bytes keys and values take.
-        loads: Loads that have ended well.
-        failures: Loads that have failed.
+        loads: Number of loads that have succeeded.
+        failures: Number of loads that have failed.
         ended: Whether the table can no longer be used.
         make_room: Close idle engines with connectors of a given class; called when the server had no free connection.
         idle_since: Loop time since which no run uses the table; None: a run uses it.
@@ -191,11 +192,12 @@ class Table(Stage):
                     run.broken(error)
 
     def _fail(self, error: Exception) -> None:
-        """Fail all runs because of *error*; the next task begins with a new table."""
+        """End the table, and fail all its runs because of *error*; the next task makes a new table."""
         self.ended = True
         self.answers = {}
         for run in list(self._runs):
-            # A `ConfigError`, as for a misspelt field, is handed on unchanged: its message tells what to change.
+            # A `ConfigError`, as for a misspelt field, is handed on unchanged, because its message tells what to
+            # change.
             is_whole = isinstance(error, ConfigError)
             run.fail(error if is_whole else TaskFailedError(f"{self._source}: it could not be loaded: {error}"))
 
@@ -216,8 +218,8 @@ class Table(Stage):
                 now = self._now()
                 if isinstance(error, UnavailableError) and error.busy and load.kind is not None:
                     self.make_room(load.kind)
-                # The time away counts from the last answer before the first failure, not from the last answer at all.
-                # So a load also ends in an error if each attempt gets some answers and then fails.
+                # The time away counts from the last answer before the first failure, not from the latest answer. So a
+                # load also ends in an error if each attempt gets some answers and then fails.
                 away = max(began, load.heard) if away is None else away
                 pause = max(wait, asked_pause(error.retry_after, self._patience) or 0.0)
                 if now - away + pause > self._patience:
@@ -230,7 +232,7 @@ class Table(Stage):
 
 
 def _no_engines(kind: type[Connector[Any]]) -> None:
-    """Do nothing: the table belongs to no loop thread, so there are no engines to close."""
+    """Do nothing: no loop thread has set `Table.make_room`, so no engines are known that could be closed."""
 
 
 class _Load:
@@ -264,7 +266,7 @@ class _Load:
             return self._answers, MISS if connector.lists_all(table._kinds) else ABSENT, self._size()
         except EnrichkitError:
             raise
-        except Exception as error:  # noqa: BLE001  # the border to a plugin
+        except Exception as error:  # noqa: BLE001  # a plugin may raise anything
             # The text of the error may hold secrets, and a traceback would show them.
             raise FatalError(f"its connector raised {raised(error)}.") from None
         finally:
@@ -337,7 +339,7 @@ class _Load:
             )
 
     def _fits(self, key: Any) -> bool:
-        """Whether the parts of *key* have the types of the rows' keys: 1 equals True, but is another key."""
+        """Whether the parts of *key* have the types of the rows' keys; `==` is not enough, as 1 == True in Python."""
         parts = key if isinstance(key, tuple) else (key,)
         return tuple(map(type, parts)) == self._table._kinds
 

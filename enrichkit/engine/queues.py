@@ -1,5 +1,6 @@
 """
-The window of rows, and the two queues that decide which finished entry is returned to Spark next, as in Flink.
+The window (the limit on rows held at a time), and the two queues that decide which finished entry is returned to Spark
+next, as in Flink.
 
 `OrderedQueue` follows Flink's `OrderedStreamElementQueue`: an entry is returned when it is done and all earlier entries
 have been returned. `UnorderedQueue` follows `UnorderedStreamElementQueue`: entries are returned as they become ready,
@@ -60,7 +61,7 @@ class OrderedQueue(Generic[T]):
         while self._tickets and self._tickets[0].done:
             ticket = self._tickets.popleft()
             leaving += ticket.parts
-            del ticket.parts, ticket.entry  # they refer to the ticket: without the cycle all are freed at once
+            del ticket.parts, ticket.entry  # they refer to the ticket; breaking this cycle frees them all immediately
         return leaving
 
     def head(self) -> T | None:
@@ -86,7 +87,7 @@ class _Segment(Generic[T]):
 
 
 class UnorderedQueue(Generic[T]):
-    """A queue that returns parts as they become ready, but those before a barrier ahead of those after it."""
+    """A queue that returns parts as they become ready, except that no part crosses a barrier."""
 
     def __init__(self) -> None:
         self._segments: deque[_Segment[T]] = deque([_Segment()])
@@ -132,7 +133,7 @@ class UnorderedQueue(Generic[T]):
                 leaving.append(part)
                 if last:
                     self._size -= 1
-                    del ticket.entry  # it refers to the ticket: without the cycle both are freed at once
+                    del ticket.entry  # it refers to the ticket; breaking this cycle frees both immediately
             if segment.pending or len(self._segments) == 1:
                 return leaving
             self._segments.popleft()
@@ -150,15 +151,15 @@ class UnorderedQueue(Generic[T]):
 
 class Window:
     """
-    How many rows may be admitted and not yet emitted.
+    The limit on the rows that are admitted (taken from Spark) and not yet emitted (returned to Spark).
 
     The window starts small, if *start* is given, and doubles with each emission, so that a job that wants a few rows
     (`show`, `limit`) does not look up a whole window.
 
     Attributes:
         held: Rows admitted and not yet emitted.
-        size: Rows that may be held now.
-        limit: Rows that may ever be held.
+        size: Most rows that may be held now.
+        limit: Most rows that may ever be held: the upper bound of `size`.
     """
 
     __slots__ = ("held", "limit", "size")
@@ -171,7 +172,7 @@ class Window:
         self.held = 0
 
     def admits(self, rows: int) -> bool:
-        """Whether *rows* more fit; an empty window takes any slice, since a large one would otherwise wait for ever."""
+        """Whether another *rows* rows fit; an empty window takes any slice, or a large one would wait for ever."""
         return self.held == 0 or self.held + rows <= self.size
 
     def enter(self, rows: int) -> None:

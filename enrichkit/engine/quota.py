@@ -33,7 +33,7 @@ class Quota:
         """
         Record that *remaining* calls of *limit* may be sent within *seconds*.
 
-        If *limit* is None, the limit of before stays, or rises to *remaining* if that is more.
+        If *limit* is None, the previous limit stays, or rises to *remaining* if that is more.
         """
         self._limit = limit if limit is not None else max(self._limit, remaining)
         self._until = now + seconds

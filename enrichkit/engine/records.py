@@ -1,19 +1,22 @@
 """
-The records of a run: lookups, bundles of keys, calls, and parts, the rows of a slice that are returned together.
+The records of a run: lookups (one key each), bundles (several keys handled as one), calls, and parts.
 
-The life of a lookup. Only the methods of `Lookup` and `settlement.py` change its state:
+A slice is a group of rows that enters the run together; a part is the rows of a slice that are returned together.
+
+The table shows the states of a lookup, which only the methods of `Lookup` and `settlement.py` change:
 
 | state     | the key                                                     | event: next state                     |
 |-----------|-------------------------------------------------------------|---------------------------------------|
 | PENDING   | waits for its first slot                                    | `sent`: IN_FLIGHT; `joined`: DRAINING |
-| IN_FLIGHT | is held by a call that was made for it                      | `queued`, `returned`: WAITING         |
-| WAITING   | waits for a retry; a late call of it may still answer       | `sent`, `blamed`: IN_FLIGHT           |
-| DRAINING  | waits for a late call that an earlier lookup of it began    | `queued`: WAITING                     |
+| IN_FLIGHT | is in a call that was made for it                           | `queued`, `returned`: WAITING         |
+| WAITING   | waits for a retry; an earlier call may still answer         | `sent`, `blamed`: IN_FLIGHT           |
+| DRAINING  | waits for a late call that an earlier lookup began          | `queued`: WAITING                     |
 | SETTLED   | has its outcome, which is final; a late call may still run  |                                       |
 
-Each state but SETTLED also ends when the key gets its outcome: the next state is SETTLED. After `attempt_timeout`
-several calls may hold a key, and a call may outlive the lookups that it was made for. So the first answer settles the
-key, and the key fails only when its `routes` are used up: when no call holds it and no retry of it is queued.
+A key in any other state becomes SETTLED when it gets its outcome. After `attempt_timeout` a key may be in several calls
+at once, and a call may outlive the lookups that it was made for. So the first answer settles the key. When a call ends
+with a transient error, the key fails only if it has no other `routes` to an answer: no other call with the key is in
+flight, and no retry of the key is queued.
 """
 
 from __future__ import annotations
@@ -32,11 +35,11 @@ from ..outcome import Outcomes
 __all__ = ["NO_SLICE", "Bundle", "Group", "InFlight", "Lookup", "Part", "Search", "State"]
 
 NO_SLICE = Outcomes([], 0)
-"""A slice without keys: as the only slice whose pending keys may be asked for, it means that no key may be."""
+"""An empty slice; as the result of `Run.only_slice`, it means that no pending key may be asked for now."""
 
 
 class State(enum.Enum):
-    """Where a lookup is in its life; see the table at the top of this module."""
+    """The state of a lookup; see the table at the top of this module."""
 
     PENDING = enum.auto()
     IN_FLIGHT = enum.auto()
@@ -45,31 +48,33 @@ class State(enum.Enum):
     SETTLED = enum.auto()
 
 
-# Globals, because each key and each call uses them: to look a member up in its class takes three times as long.
+# Globals, because every key and every call uses them: looking a member up in its class takes three times as long.
 PENDING, IN_FLIGHT, WAITING, DRAINING, SETTLED = State
 
 
 class Lookup:
     """
-    One distinct key from admission to its outcome.
+    The lookup of one distinct key, from the arrival of its rows to its outcome.
 
     Attributes:
         state: See the table at the top of this module.
-        routes: Number of ways in which an answer may still come: one for each call that holds the key, and one for
-            a place in a queue.
-        started: Loop time at which the clock of the key started; None before, and while the key waits through no
-            fault of its own.
+        routes: Number of ways in which an answer may still come: one for each call in flight with the key, and one if
+            the key is queued.
+        started: Loop time at which the key's clock (for its timeout) started; None before, and while the key waits
+            through no fault of its own.
         attempts: Calls made with the key.
         failures: Attempts that count against `Retry.attempts`: transient errors, overdue calls, and misses with
             `on_missing`.
         error: The last transient error.
-        node_away_since: Loop time since which all calls of the key have met a node that is away; None: the last call
-            has met none.
-        call: The last call that holds the key.
+        node_away_since: Loop time since which every call of the key has failed because a node of the source is away;
+            None: the last call met no such node.
+        call: The last call that was made with the key, or that the key joined; None before the first.
         more: Further slices that wait for the key, with the key's index in each.
-        spent: Seconds that tiers took for the key; not set if the run has no tiers, which saves 1 % of a lookup.
+        spent: Seconds that tiers (sources asked before the run's own) took for the key; not set if the run has no
+            tiers, which saves 1 % of the time of a lookup.
         paid: The key's share in the cost of its calls so far, by unit; not set unless the run shows costs.
-        refusals: How many calls of the key the source has refused while it answered others; not set before the first.
+        refusals: How many calls of the key the source has refused while it answered other calls; not set before the
+            first refusal.
     """
 
     __slots__ = (
@@ -115,11 +120,11 @@ class Lookup:
 
     @property
     def attached(self) -> bool:
-        """Whether the key waits for a call that was not made for it, so that a failed call is no failure of the key."""
+        """Whether the lookup waits for an earlier lookup's call, whose failure does not count against this lookup."""
         return self.state is DRAINING
 
     def waits_for(self, call: InFlight) -> bool:
-        """Whether the key waits for *call*, made for it, and the key has not been queued or sent again since."""
+        """Whether *call* was made for this lookup, and the key has neither been queued nor sent again since."""
         return self.state is IN_FLIGHT and self.call is call
 
     def sent(self, call: InFlight) -> None:
@@ -140,7 +145,11 @@ class Lookup:
         self.routes += 1
 
     def returned(self, error: BaseException, node_away_since: float | None = None) -> None:
-        """Wait for a further call that counts as the same attempt: the last call met a source or node that is away."""
+        """
+        Wait for another call, which counts as the same attempt.
+
+        This is for a key whose last call found the source or one of its nodes away, or was refused by the source.
+        """
         self.state = WAITING
         self.routes += 1
         self.attempts -= 1
@@ -158,7 +167,7 @@ class Lookup:
         """Record that the key was put back after a call that had failed because of the key."""
         self.routes -= 1
         if self.routes:
-            self.state = IN_FLIGHT  # a late call holds the key, and perhaps no retry follows
+            self.state = IN_FLIGHT  # a late call still holds the key, and perhaps no retry follows
         self.attempts += 1
         self.failures += 1
 
@@ -173,7 +182,7 @@ class Lookup:
         self.failures += counted
 
     def pay(self, share: Mapping[str, float]) -> None:
-        """Add the *share* that the key has in the cost of a call."""
+        """Add *share*, the key's share in the cost of a call, to `paid`."""
         paid = getattr(self, "paid", {})
         self.paid = paid | {unit: paid.get(unit, 0.0) + amount for unit, amount in share.items()}
 
@@ -188,7 +197,7 @@ class Lookup:
         return self.outcomes is outcomes or any(other is outcomes for other, _ in self.more or ())
 
     def singly(self) -> Sequence[Lookup]:
-        """Return a sequence of this lookup alone: the counterpart of `Bundle.singly`."""
+        """Return a sequence of this lookup alone, so that callers can treat lookups and bundles alike."""
         return (self,)
 
 
@@ -197,16 +206,17 @@ class Bundle:
     Several keys of one slice, handled as one lookup until a deadline, failure or retry separates them.
 
     The keys of a bundle wait for a slot together, and a call of several keys sends and settles them together. Before
-    anything is done to one of the keys alone, each key becomes a `Lookup`, so that code for one key sees lookups only.
+    one of the keys is handled alone, every key of the bundle becomes a `Lookup`, so that code for single keys has to
+    deal with lookups only.
 
     Attributes:
-        keys: Keys of the slice `outcomes`; `indices` are their indices in it.
-        entered: Whether the run's table maps the keys to this bundle, or to the bundle from which this one was cut.
-        started: Loop time at which the clock of its keys started; None before.
-        call: The call that holds the bundle.
+        keys: Keys of the slice `outcomes`; `indices` are their indices in that slice.
+        entered: Whether `Run.table` maps the keys to this bundle, or to the bundle from which this one was cut.
+        started: Loop time at which the clock (for the timeout) of the keys started; None before.
+        call: The call that was made with the bundle; None before.
         more: For each key, the further slices that wait for it, with the key's index in each. Bundles that were cut
             from this one share the dict.
-        spent: Seconds that tiers took for its keys.
+        spent: Seconds that tiers, i.e. sources asked before the run's own, took for the keys.
     """
 
     __slots__ = ("_lookups", "_table", "call", "entered", "indices", "keys", "more", "outcomes", "spent", "started")
@@ -230,8 +240,8 @@ class Bundle:
         """
         Enter the bundle in the table under its keys.
 
-        A key that the table has already is removed from this bundle; its rows wait for the lookup or bundle that the
-        table has for the key.
+        A key that is already in the table is removed from this bundle, and its rows wait for the lookup or bundle that
+        the table maps the key to.
 
         Returns:
             How many keys were removed from the bundle.
@@ -254,7 +264,7 @@ class Bundle:
         self.more.setdefault(key, []).append((outcomes, index))
 
     def concerns(self, outcomes: Any) -> bool:
-        """Whether the slice *outcomes* waits for a key of this bundle, or of one cut from the same bundle."""
+        """Whether the slice *outcomes* waits for a key of this bundle, or of one that was cut from the same bundle."""
         return self.outcomes is outcomes or any(other is outcomes for rows in self.more.values() for other, _ in rows)
 
     def cut(self, size: int) -> Bundle:
@@ -266,7 +276,7 @@ class Bundle:
         return first
 
     def singly(self) -> list[Lookup]:
-        """Return a lookup for each key, in order. Lookups replace this bundle and the other bundles of its call."""
+        """Replace this bundle and the others of its call by a lookup per key; return those of this bundle in order."""
         if self._lookups is None:
             self._lookups = [
                 Lookup(key, self.outcomes, index) for key, index in zip(self.keys, self.indices, strict=True)
@@ -284,22 +294,22 @@ class Bundle:
 
 
 Group: TypeAlias = "list[Any]"
-"""The keys that a call is made with: a new list of lookups only, or of bundles only."""
+"""The keys of one call: a new list, either of lookups only or of bundles only."""
 
 
 class Search:
     """
     The search for the bad keys of a failed call: it asks for the keys in four groups, and divides the groups that fail.
 
-    The search takes at most 2 x bad x ceil(log2(keys)) calls, as bisection would, in half as many rounds. As soon as so
-    many groups have failed that one call per key would take no more calls, each key of a failed group is asked for
-    alone. So there are at most one and a half calls per key. One call per key cannot be promised, because a group that
-    fails settles no key.
+    To find *bad* keys among *keys*, the search takes at most 2 x bad x ceil(log2(keys)) calls, like bisection, but in
+    half as many successive steps. Once so many groups have failed that dividing them further would hardly save calls,
+    each key of a failed group is asked for alone. So there are at most one and a half calls per key. A bound of one
+    call per key is impossible, because the call for a group that fails settles no key.
 
     Args:
         keys: Keys of the call with which the search began.
-        failed: Number of groups that failed, by depth. Groups of one depth have no key in common, so there are at least
-            as many bad keys as failed groups of one depth.
+        failed: Number of groups that failed, by depth. Groups of the same depth have no key in common, so at every
+            depth there are at least as many bad keys as failed groups.
         depth: How often the keys have been divided.
     """
 
@@ -308,7 +318,8 @@ class Search:
     """
     If the search may take this many calls per key, or more, each key of a failed group is asked for alone.
 
-    Found by trial of all sizes up to 130 and some up to 5,000: with a lower share, few bad keys cost too many calls.
+    Found by trying all numbers of keys up to 130 and some up to 5,000: with a lower share, a few bad keys cost too many
+    calls.
     """
 
     __slots__ = ("depth", "failed", "keys")
@@ -335,26 +346,28 @@ class InFlight:
     One call of `fetch_many` that has not ended.
 
     Args:
-        group: The lookups or bundles that the call is made with; the call changes the list.
+        group: The lookups or bundles that the call is made with; this object keeps the list and changes it.
         search: The search that *group* is a part of, or None.
         now: Loop time.
-        task: The slot that makes the call; cancelled at the hard limit.
+        task: The task of the slot that makes the call; the engine cancels it at the hard limit.
         key_columns: Whether the connector takes `Keys`.
 
     Attributes:
         keys: The keys of *group*.
         bundles: The bundles of *group* until one of their keys has to be handled separately; then empty.
-        alone: The lookup of a call that is made with one lookup, until `lookups` is read or the call ends; else None.
-        attempt: How often the first key has been asked for, this call included.
+        alone: If the call is made with only one lookup: that lookup, until `lookups` is read or the call ends;
+            otherwise None.
+        attempt: How often the first key of *group* has been asked for, this call included.
         running: Whether the call has not ended yet.
-        accepts: The number of calls that the source had answered in time when this call was sent, as the breaker
-            counts them; not set before.
+        accepts: The circuit breaker's count of calls answered in time, as it was when this call was sent; not set
+            before.
         late: Whether no lookup has to wait for the call: all its lookups have their outcome, or `attempt_timeout` has
             passed.
-        late_since: Loop time since which the call is late; not set before.
+        late_since: Loop time at which the call became late; not set before.
         overdue: Whether `attempt_timeout` has passed; if so, the keys were queued again where `Retry` allows it.
         cancelled_at: Loop time at which the engine cancelled the call; None: the call was not cancelled.
-        record: The lookups or bundles whose clock started with this call; `deadlines.py` keeps the same list.
+        record: The lookups or bundles whose clock started with this call; the run's `Deadlines` keep a reference to
+            this list.
         paid: What the call has cost, by unit; not set unless the source has reported the cost.
     """
 
@@ -417,7 +430,7 @@ class InFlight:
             self.keys = tuple(self._lookups)
         again = False
         for lookup in self.record:
-            # The lines of `Lookup.sent`, inline: to call the method takes 2 % of a whole lookup.
+            # The lines of `Lookup.sent`, inline: calling the method takes 2 % of the time of a lookup.
             lookup.state = IN_FLIGHT
             lookup.attempts += 1
             lookup.call = self
@@ -429,11 +442,11 @@ class InFlight:
     @property
     def lookups(self) -> dict[Any, Lookup]:
         """
-        If there are no bundles, the lookup that waits for the answer, by key.
+        By key, the lookup that waits for the answer; empty while the call has bundles.
 
-        A later lookup of the key may replace a lookup that timed out.
+        If a lookup has timed out, a later lookup of the same key may replace it here.
         """
-        if self._lookups is None:  # made here, because a dict for each call with one key takes 4 % of a whole lookup
+        if self._lookups is None:  # made only here: a dict for each one-key call takes 4 % of a lookup
             self._lookups = {lookup.key: lookup for lookup in self.held()}
             self.alone = None
         return self._lookups
@@ -445,7 +458,7 @@ class InFlight:
         return () if self.alone is None else (self.alone,)
 
     def separate(self) -> None:
-        """Replace the bundles by a lookup for each key, because something concerns one key alone."""
+        """Replace the bundles by a lookup for each key, so that a single key can be handled alone."""
         if not self.bundles:
             return
         bundles, self.bundles = self.bundles, ()
@@ -461,7 +474,7 @@ class InFlight:
         return {unit: amount / len(self.keys) for unit, amount in getattr(self, "paid", {}).items()}
 
     def pay(self) -> None:
-        """Add to each lookup for which the call was made its share of the cost."""
+        """Charge an equal share of the cost to each lookup that the call was made for."""
         share = self.share()
         for lookup in self.held() if share else ():
             if not lookup.attached:
@@ -477,7 +490,7 @@ class InFlight:
         return not self.bundles and all(each.settled or each.attached or each.routes > 1 for each in lookups)
 
     def cancel(self, now: float) -> None:
-        """Cancel the call, unless it has been cancelled before; its connection is lost."""
+        """Cancel the call, unless it has been cancelled before; the connection that it uses is lost."""
         if self.cancelled_at is None and self.task is not None:
             self.cancelled_at = now
             self.task.cancel()

@@ -1,9 +1,9 @@
 """
-Asks for keys of the cache in the background: keys whose answers expire soon, and keys that got a stale value.
+Background lookups for the cache: of keys whose answers expire soon, and of keys that got a stale value.
 
-The keys have a run of their own on the engine of their source, as the keys of a fallback have. A call of this run
-is sent only while no row waits for a slot, and such calls take at most a quarter of the slots, so no row waits for
-more than one such call. Keys for which there is no room are not asked for. While the source is away, probes are made
+These keys have their own run on the engine of their source, like the keys of a fallback. A call of this run is sent
+only while no row waits for a slot, and such calls take at most a quarter of the slots, so a row waits for at most one
+of them. When too many keys wait in the background, further keys are dropped. While the source is away, probes are made
 with the keys that got a stale value.
 """
 
@@ -31,7 +31,7 @@ AHEAD = 2
 
 
 class BackgroundRun(Run):
-    """A run whose keys are asked for while no other run has keys that wait."""
+    """A run whose keys are only asked for while no other run has keys that wait."""
 
     background = True
 
@@ -49,8 +49,9 @@ class Refresher:
     The background lookups of one run. Lives on the loop thread.
 
     Args:
-        cache: The cache that gets the answers; runs that share the cache ask for a key only once.
-        make_run: Makes the unordered `BackgroundRun` from the function that takes its parts.
+        cache: The cache that gets the answers; if several runs share it, only one at a time asks for a key.
+        make_run: Makes the unordered `BackgroundRun`; the argument is the function that the run calls with its finished
+            parts.
         capacity: Slots of the engine.
 
     Attributes:
@@ -76,11 +77,11 @@ class Refresher:
         self._cache.call_time = known + (seconds - known) / 8 if known else seconds
 
     def old_values(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Return the stale values of *keys*, by key, which replace the outcomes of lookups that fail."""
+        """Return, by key, the stale values of *keys*; they replace the outcomes of lookups that fail."""
         return self._cache.stale(keys, self.run.engine.now())
 
     def refresh(self, keys: Sequence[Any]) -> None:
-        """Ask for those of *keys* whose answers expire soon; rows have just asked for *keys*."""
+        """Ask for those of *keys* whose answers expire soon; all *keys* have just been looked up for rows."""
         due = self._cache.due(keys, self.run.engine.now())
         if due:
             self.ask(due)

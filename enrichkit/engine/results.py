@@ -1,7 +1,7 @@
 """
 The end of a call, and what it means for each key of the call.
 
-If no key needs a treatment of its own, all keys are settled together (`fast_paths.py`). Otherwise each key is handled
+If no key needs to be treated separately, all keys are settled together (`fast_paths.py`). Otherwise each key is handled
 separately: the key has a value, is a miss, is asked for again (`retries.py`), or has failed.
 """
 
@@ -46,8 +46,8 @@ class Ending(enum.Enum):
     What the result of a call tells about the state of its source.
 
     Attributes:
-        ANSWERED: The source did its work.
-        TROUBLED: The call brought transient errors and nothing else.
+        ANSWERED: The source answered; some keys may still have failed.
+        TROUBLED: The call ended with transient errors only.
         AWAY: The source is away, and the keys of the call wait for it.
         FAULTY: The call as a whole failed with an error that is not transient.
     """
@@ -58,7 +58,7 @@ class Ending(enum.Enum):
     FAULTY = enum.auto()
 
 
-# Globals, because each call uses them: to look a member up in its class takes three times as long.
+# Globals, because each call uses them: looking a member up in its class takes three times as long.
 ANSWERED, TROUBLED, AWAY, FAULTY = Ending
 
 
@@ -115,7 +115,7 @@ def _conclude_each(run: Run, call: InFlight, answers: Any, error: BaseException 
 
 
 def _trouble(answers: Mapping[Any, Any], keys: int) -> TransientError | None:
-    """Return one of the errors in *answers* if all keys, *keys* in number, have a transient failure; else None."""
+    """Return one of the errors in *answers* if all keys (*keys* of them) have a transient failure, else None."""
     found: TransientError | None = None
     if len(answers) < keys:
         return None  # a miss is an answer
@@ -128,7 +128,7 @@ def _trouble(answers: Mapping[Any, Any], keys: int) -> TransientError | None:
 
 
 def _answered(run: Run, call: InFlight, answers: Mapping[Any, Any]) -> None:
-    """Settle the keys of *call*, or queue them again, as *answers*, a mapping by keys of the call, says."""
+    """Settle the keys of *call*, or queue them again, according to *answers*, which maps keys to their answers."""
     lookups = list(call.held())
     raws = list(map(answers.get, call.lookups, ABSENT_EACH))
     plain = set(map(type, raws)).isdisjoint(MARKED)
@@ -141,7 +141,7 @@ def _answered(run: Run, call: InFlight, answers: Mapping[Any, Any]) -> None:
 
 
 def _settle_values(run: Run, call: InFlight, lookups: Sequence[Lookup], raws: Sequence[Any]) -> None:
-    """Settle *lookups* with their decoded *raws*; a lookup whose answer cannot be decoded fails."""
+    """Decode *raws*, the answers to *lookups*, and settle the lookups; one whose answer cannot be decoded fails."""
     values, bad = run.decode(raws)
     good = [index for index in range(len(lookups)) if index not in bad]
     for index, decode_error in bad.items():

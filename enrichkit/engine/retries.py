@@ -43,15 +43,18 @@ _log = logging.getLogger("enrichkit")
 
 HERE = os.path.dirname(__file__)
 PLACES_MAX = 20
-"""Most places that a run logs: a connector whose code is compiled again for each call must not fill the log."""
+"""Most places of exceptions that a run logs, so that connector code compiled anew for each call cannot fill the log."""
 REFUSALS_MAX = 8
-"""Calls of a key that a source may refuse, while it answers other keys, before a refusal counts as an attempt."""
+"""Calls of a key that a source may refuse, while it answers other keys, before a refusal counts as a failure."""
 BUSY_MAX = 60
-"""Like `REFUSALS_MAX`, for refusals by which the source says that it is busy, which tells nothing about the key."""
+"""The limit instead of `REFUSALS_MAX` if the source says that it is busy, which tells nothing about the key."""
 REFUSED = Retry(wait=0.05, factor=2.0, wait_max=1.0)
 """How long the keys of a refused call wait before they are asked for again."""
 SEARCHES_AT_ONCE, SEARCH_WAIT, SEARCH_WAIT_MAX = 20, 0.05, 1.0
-"""Calls of several keys that may fail in a row before a search waits; its seconds per further call; most seconds."""
+"""
+The search for bad keys waits once more than `SEARCHES_AT_ONCE` calls of several keys have failed in a row. The wait is
+random. Each further failure adds `SEARCH_WAIT` seconds to its upper bound, which is at most `SEARCH_WAIT_MAX` seconds.
+"""
 
 
 def retry_late(run: Run, call: InFlight) -> None:
@@ -65,7 +68,7 @@ def retry_late(run: Run, call: InFlight) -> None:
 
 
 def failed(run: Run, call: InFlight, error: BaseException) -> None:
-    """Queue the keys of *call*, which ended with *error*, again where allowed; settle the rest, or fail the task."""
+    """Queue again, where allowed, the keys of *call*, which ended with *error*; settle the rest, or fail the task."""
     if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
         error = FatalError(f"{run.source}: its connector raised {type(error).__name__}, which ends the task.")
     if isinstance(error, FatalError):
@@ -86,7 +89,7 @@ def failed(run: Run, call: InFlight, error: BaseException) -> None:
 
 
 def failed_for_now(run: Run, call: InFlight, failures: Sequence[tuple[Lookup, TransientError]]) -> None:
-    """Queue the keys of *failures* again, as their errors may pass; settle the keys that may not be asked for again."""
+    """Queue again the keys of *failures*, which are transient; settle the keys that may not be asked for again."""
     waiting: dict[float | None, list[Lookup]] = {}
     for lookup, error in failures:
         lookup.failed(error, counted=not (lookup.settled or call.overdue))
@@ -98,12 +101,13 @@ def failed_for_now(run: Run, call: InFlight, failures: Sequence[tuple[Lookup, Tr
 
 def refused(run: Run, refusals: Sequence[tuple[Lookup, UnavailableError]]) -> list[tuple[Lookup, UnavailableError]]:
     """
-    Queue again the keys that the source refused while it answers other keys; return refusals that count as failures.
+    Queue again the keys of *refusals*, which the source refused although it answers other keys; return the refusals
+    that count as failures.
 
-    A refusal tells something about the load or a server of the source, and nothing about the key: it counts as no
-    attempt and costs no token. But a key that is refused again and again may itself be the reason, so after
-    `REFUSALS_MAX` or `BUSY_MAX` refusals the key has failed. A key whose deadline comes before the end of its wait
-    has failed, too.
+    A refusal tells something about the load or a server of the source, and nothing about the key, so it counts as no
+    attempt and costs no token of the retry budget. But a key that is refused again and again may itself be the reason,
+    so after `REFUSALS_MAX` or `BUSY_MAX` refusals the key has failed. A key whose deadline comes before the end of its
+    wait has failed, too.
 
     Args:
         run: The run of the keys.
@@ -123,8 +127,8 @@ def put_off(
     """
     Queue the keys of *refusals* again after a wait; return the lookups that have to fail, in order.
 
-    Where a timeout would fail the task, and the source asks for a wait that ends after the deadline, the clocks stop
-    during the wait, unless the wait is longer than `stall_timeout`.
+    If the source asks for a wait that ends after the deadline, and a timeout would fail the task, the clocks of the
+    keys stop during the wait. A wait longer than `stall_timeout` stops no clock.
     """
     if run.closed or run.options.retry is None:
         return dict.fromkeys(lookup for lookup, _ in refusals)
@@ -152,7 +156,7 @@ def put_off(
 
 
 def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: BaseException) -> None:
-    """If *call* had one key, settle the key with *error*; otherwise ask for parts of *waiting* to find the bad keys."""
+    """If *call* had one key, settle it with *error*; otherwise split *waiting* into smaller calls to find bad keys."""
     if not isinstance(error, ConnectorError):
         _log_place(run, error)
         # The text of an unknown exception may hold a key or a secret.
@@ -160,14 +164,14 @@ def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: Bas
     if len(call.lookups) > 1:
         _search(run, call, [lookup for lookup in waiting if not asked_elsewhere(call, lookup)])
         return
-    # The error of a key that was alone in its call is final, as a `Failure` is: another call would do no better.
+    # The error of a key that was alone in its call is final, like a `Failure`: another call would fail as well.
     for lookup in waiting:
         if not run.closed:
             settlement.settle(run, lookup, ERROR, error=error)
 
 
 def _log_place(run: Run, error: BaseException) -> None:
-    """Log where the connector raised *error*, once for each place: its file, line and function, and no value."""
+    """Log the place (file, line, function; no values) at which the connector raised *error*, each place once."""
     frames = traceback.extract_tb(error.__traceback__)
     places = ", ".join(place(frame) for frame in frames if not frame.filename.startswith(HERE))
     if places not in run.raised_at and len(run.raised_at) < PLACES_MAX:
@@ -176,12 +180,16 @@ def _log_place(run: Run, error: BaseException) -> None:
 
 
 def asked_elsewhere(call: InFlight, lookup: Lookup) -> bool:
-    """Whether *lookup* was queued again when *call* became overdue: then the end of *call* does not queue it again."""
+    """Whether *lookup* was queued again when *call* became overdue; if so, the end of *call* does not queue it."""
     return call.overdue and lookup.routes > 0
 
 
 def ask_afresh(run: Run, attached: list[Lookup]) -> None:
-    """Queue *attached* lookups, which had joined a late call that failed: they are not to blame. Their clocks go on."""
+    """
+    Queue *attached* lookups, which had joined a late call that failed.
+
+    The failure does not count against these lookups, and their clocks run on.
+    """
     for lookup in attached:
         lookup.queued()
     run.put_first(attached)
@@ -193,9 +201,9 @@ def ask_again(
     """
     Queue again, after their back-off, those of *lookups* that may be asked for once more; return the other lookups.
 
-    When the retry budget is empty, the keys wait until it holds the *cost* of their retry again. But if `on_error`
-    gives rows another value, an empty budget means that no key is queued, and that all lookups without an outcome are
-    returned. With *only_delayed*, the keys always wait.
+    When the retry budget has too few tokens, the keys wait until it has the *cost* of their retry again. But if
+    `on_error` gives rows another value, the keys do not wait: none is queued, and all lookups without an outcome are
+    returned. With *only_delayed*, which is for misses, the keys always wait.
     """
     retry = run.options.retry
     if run.closed or retry is None:
@@ -219,14 +227,14 @@ def ask_again(
 
 
 def _reason(lookup: Lookup, *, only_delayed: bool) -> str:
-    """Return why *lookup* is asked again: the class of its error, `missing` or `attempt_timeout`."""
+    """Return why *lookup* is asked for again: the class of its error, `missing` or `attempt_timeout`."""
     if only_delayed:
         return "missing"
     return "attempt_timeout" if lookup.error is None else type(lookup.error).__name__
 
 
 def ask_again_or_fail(run: Run, lookups: list[Lookup], retry_after: float | None) -> None:
-    """Queue again those of *lookups* that may be asked for once more; fail the others that no call holds."""
+    """Queue again those of *lookups* that may be asked for once more; fail the others unless a call still has them."""
     for lookup in ask_again(run, lookups, retry_after, RetryBudget.RETRY):
         if not run.closed and not lookup.settled and lookup.routes == 0:
             settlement.settle(run, lookup, ERROR, error=lookup.error)
@@ -236,9 +244,9 @@ def _due(
     run: Run, retry: Retry, lookups: Iterable[Lookup], retry_after: float | None
 ) -> tuple[list[tuple[float, list[Lookup]]], list[Lookup]]:
     """
-    Draw the back-off of *lookups*, once for all lookups that failed equally often.
+    Draw the random back-off of *lookups*, once for all lookups that have failed equally often.
 
-    If each key of a call had a wait of its own, the keys would be sent again one by one.
+    If each key of a call had a back-off of its own, the keys would be sent again one by one.
 
     Returns:
         Groups of lookups with the seconds that each group waits, and the lookups whose deadline comes before the end
@@ -267,7 +275,7 @@ def _not_repeated(
 ) -> BaseException | None:
     """Return *error* with the reason why its key is not asked for again: the *wait* ends after the deadline."""
     if not isinstance(error, TransientError):
-        return error  # a miss, or a call that is overdue
+        return error  # None after a miss or an overdue call
     asked = wait >= (asked_pause(retry_after) or math.inf)
     who = "the source asks for" if asked else "the back-off is"
     why = f"{who} {wait:.3g} s, which ends after the timeout of {timeout:g} s"
@@ -278,9 +286,9 @@ def _search(run: Run, call: InFlight, waiting: list[Lookup]) -> None:
     """
     Ask for parts of the *waiting* keys of *call*, because at least one key of the call made it fail.
 
-    The search takes nothing from the retry budget: a bad key is no sign of overload. But if the source fails
-    each call, the calls of the search are sent a moment later, so that a broken database view is not asked as fast as
-    it fails.
+    The search takes nothing from the retry budget, because a bad key is no sign of overload. But if many calls in a row
+    fail, the calls of the search are sent only after a short wait, so that a broken database view is not queried in a
+    tight loop.
     """
     if not waiting or run.closed:
         return
@@ -310,9 +318,9 @@ def backoff(
     """
     Return the seconds to wait after the *failures*-th failure of a key; *failures* is 1 or more.
 
-    Full jitter after "Exponential Backoff And Jitter" (AWS Architecture Blog). A Retry-After of the source is a lower
-    bound. If it is longer than *stall_timeout*, it counts as at most a minute; if it is not a number, it is ignored.
-    `explain` uses this function, too.
+    The jitter is the full jitter of "Exponential Backoff And Jitter" (AWS Architecture Blog). A Retry-After of the
+    source is a lower bound of the wait. A Retry-After that is longer than *stall_timeout* counts as at most a minute;
+    one that is not a number is ignored. `explain` uses this function, too.
     """
     wait = min(retry.wait_max, retry.wait * retry.factor ** (failures - 1))
     if retry.jitter == "full":

@@ -1,8 +1,8 @@
 """
 Keys whose calls found the source, or one of its nodes, away: how they wait, and what ends their waiting.
 
-The keys of such a call go back to the queue as if the call had never been sent: it counts as no attempt and costs no
-token.
+The keys of such a call go back to the queue as if the call had never been sent: the call counts as no attempt and costs
+no token of the retry budget.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def put_back(run: Run, call: InFlight, error: TransientError) -> None:
             lookup.queued()
         else:
             lookup.returned(error)
-    # 0.9 and not 1, because a part of the pause has passed.
+    # 0.9 and not 1, because a part of the pause has already passed.
     if run.options.timeout is not None and run.engine.gate.pause_left(run.engine.now()) > 0.9 * run.options.timeout:
         run.stop_clocks(waiting)
     run.stats.returned += len(waiting)
@@ -50,7 +50,7 @@ def put_back(run: Run, call: InFlight, error: TransientError) -> None:
 
 def wait_for_node(run: Run, lacking: Sequence[tuple[Lookup, UnavailableError]]) -> None:
     """
-    Ask again for *lacking* keys, whose node is away while other nodes answer; no attempt and no token is counted.
+    Ask again for *lacking* keys, whose node is away while other nodes answer; their call costs no attempt and no token.
 
     Fail the run when a node has been away for longer than `stall_timeout`.
     """
@@ -81,14 +81,14 @@ def wait_for_node(run: Run, lacking: Sequence[tuple[Lookup, UnavailableError]]) 
 
 def came_back(run: Run, since: float, now: float, blamed: Sequence[Lookup], *, counted: bool) -> None:
     """
-    End the wait of *run* for its source, which began at *since* and ends *now*.
+    Let *run* go on after it has waited for its source from *since* until *now*.
 
     Args:
         run: A run that the engine served during that time.
         since: Loop time at which the outage began.
         now: Loop time.
-        blamed: The lookups that failed through their own fault, so that the source was not away; empty if it was away.
-        counted: Whether the time counts as an outage.
+        blamed: The lookups that failed through their own fault; there are none if the source was really away.
+        counted: Whether the statistics count the time as an outage.
     """
     run.pending.fresh_first = False
     if blamed:
@@ -104,8 +104,8 @@ def _blame(run: Run, suspects: set[Lookup]) -> None:
     """
     Take *suspects* out of the queue: they were put back although the source was not away.
 
-    Keys that the source has refused are put off. The failure of the other keys counts, and these keys are asked for
-    again after a back-off where that is allowed.
+    Keys that the source has refused are asked for again after a wait, if `put_off` allows it. For all other keys the
+    failure counts, and they are asked for again after a back-off where that is allowed.
     """
     for group, search in run.pending.take_urgent():
         run.put_first([lookup for lookup in group if lookup not in suspects], search)
@@ -121,13 +121,13 @@ def _blame(run: Run, suspects: set[Lookup]) -> None:
 
 def give_up(run: Run, since: float, now: float) -> bool:
     """
-    Settle with an error the keys that failed while the source is away, and let the run wait for the source once more.
+    Settle with an error the keys that have failed in the outage, and let the run wait for the source once more.
 
     The source has been away since the loop time *since*; the run may wait for another `stall_timeout` from *now* on.
 
     Returns:
-        Whether the run waits once more. If an error fails the task, or if the run has given up keys of this outage
-        before, nothing is done, and the result is False.
+        Whether the run waits once more. If `on_error` is `fail`, or if the run has given up keys of this outage before,
+        nothing is done, and the result is False.
     """
     if run.options.policy("on_error") == "fail" or run.gave_up == since:
         return False

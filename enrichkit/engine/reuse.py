@@ -1,14 +1,16 @@
 """
 Reuse: the answers that a task has got serve its later rows, too, so that a task asks for a key once.
 
-Answers and misses are kept for the life of the task, within a number of bytes. Two generations approximate LRU without
-work for each hit. An entry that is found in the old generation moves to the young one. When the young generation is
-full, it becomes the old one, and the entries of the former old generation are dropped: the least recently used ones.
+Answers and misses are kept for the life of the task, within a number of bytes. Two generations of entries approximate
+LRU without any work per hit. An entry that is found in the old generation moves to the young one. When the young
+generation is full, it becomes the old one, and the entries of the former old generation are dropped: the least recently
+used ones.
 
-Remembering costs 0.3 us for each key, a tenth of a bulk lookup, and needs an object for each answer in a column. If
-keys do not repeat, nothing is remembered after the first `TRIAL` keys. Then the keys of some slices are kept without
-their answers, like the ghost entries of a cache; when later slices have these keys again, the task remembers answers
-again. All this takes 2 % more CPU in a task whose keys do not repeat, measured with Redis and 500,000 keys.
+Remembering an answer takes 0.3 us, a tenth of the time that a bulk lookup takes per key. It also makes a Python object
+of each answer in an Arrow column. If keys do not repeat, nothing is remembered after the first `TRIAL` keys. Then the
+keys of some slices are kept without their answers, like the ghost entries of a cache; when later slices have these keys
+again, the task remembers answers again. All this takes 2 % more CPU in a task whose keys do not repeat, measured with
+Redis and 500,000 keys.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ __all__ = ["Reuse"]
 TRIAL = 10_000
 """Distinct keys between two decisions whether keys repeat."""
 WORTH = 0.005
-"""Share of the keys that must be repeated keys: with fewer, remembering answers is not worth the work."""
+"""Smallest share of repeated keys for which remembering answers is worth the work."""
 SAMPLE = 64
-"""Keys of each slice that are looked up among the ghosts."""
+"""Keys of each slice that are looked up among the ghosts, i.e. the keys that are kept without answers."""
 GHOSTS = 4_096
 """Most keys of a slice that become ghosts: of a source with 800,000 keys, these are one key in 200."""
 ENTRY = 40
@@ -39,7 +41,7 @@ WATCHED = 32
 ONE_BY_ONE = 32
 """Answers that `put_one` collects before they are remembered together."""
 SMALL_BYTES = 4_096
-"""Most bytes of an answer that `put_one` only collects: after a larger one, all are remembered at once."""
+"""Most bytes of an answer that `put_one` only collects; after a larger one, it remembers all collected answers."""
 PRIME = 7_919
 """A prime: its multiples, modulo the size of a slice, reach all positions in the slice."""
 
@@ -63,9 +65,9 @@ class Reuse(Stage):
         self._young: dict[Any, Any] = {}
         self._old: dict[Any, Any] = {}
         self._young_bytes = self._old_bytes = 0
-        self._collected: dict[Any, Any] = {}  # what `put_one` was given since `_take_in`
-        self._keys = self._hits = 0  # since the last decision
-        self._seen: set[Any] | None = set()  # the keys before the first decision
+        self._collected: dict[Any, Any] = {}  # what `put_one` was given since the last `_take_in`
+        self._keys = self._hits = 0  # keys looked up, and keys found, since the last decision
+        self._seen: set[Any] | None = set()  # the keys before the first decision; then None
         self._ghosts: set[Any] = set()
         self._slices = 0
         self._knew_all = False  # whether all keys of the last slice were known
@@ -105,21 +107,21 @@ class Reuse(Stage):
         if self._keys >= TRIAL:
             if self._hits < WORTH * self._keys:
                 self.active = False
-                # Watch whether the keys of the task so far come again.
+                # From now on, watch whether keys that the task has already had come again.
                 self._ghosts = {*islice(self._young if self._seen is None else self._seen, GHOSTS)}
                 self.close()
             self._seen = None
             self._keys = self._hits = 0
 
     def _whole(self, keys: Sequence[Any]) -> list[Any] | None:
-        """Return the values of two or more *keys*, a sixth quicker, if the young generation has all; otherwise None."""
+        """Return the values of two or more *keys*, a sixth quicker than `get`; None if one is not in `_young`."""
         try:
             return list(itemgetter(*keys)(self._young))
         except KeyError:
             return None
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Remember *values*, some of which may be `MISS`, under *keys*; *late* values replace no young value."""
+        """Remember *values*, or `MISS`, under *keys*; *late* values replace no value of the young generation."""
         self._take_in()
         given = dict(zip(keys, values, strict=True))
         if late:
@@ -128,7 +130,7 @@ class Reuse(Stage):
 
     def put_one(self, key: Any, value: Any, size: int) -> None:
         """
-        Remember *value*, of about *size* bytes, under *key*, for a sixth of the time that `put_many` takes for one key.
+        Remember *value*, of about *size* bytes, under *key*, in a sixth of the time that `put_many` takes for one key.
 
         A job that looks up 8,000 keys over HTTP takes 7 % less CPU than with `put_many` for each answer.
         """
@@ -155,7 +157,7 @@ class Reuse(Stage):
 
     def watch(self, keys: Sequence[Any]) -> None:
         """Check whether *keys*, whose answers are not remembered, came before; if many did, remember answers again."""
-        # Take adjacent keys, which is quicker than to pick scattered ones, and start at another position each time.
+        # Take adjacent keys, which is quicker than picking scattered ones, and start at another position each time.
         sample = _some(keys, SAMPLE, self._slices)
         self._keys += len(sample)
         self._hits += len(self._ghosts.intersection(sample))
@@ -178,7 +180,7 @@ class Reuse(Stage):
         self._young_bytes = self._old_bytes = 0
 
     def _promote(self, keys: Sequence[Any], found: list[Any]) -> int:
-        """Move *keys* without a value in *found* from the old generation to the young one; return how many moved."""
+        """Move *keys* that lack a value in *found* from the old generation to the young one; return how many moved."""
         places = [index for index, value in enumerate(found) if value is ABSENT]
         wanted = [keys[index] for index in places]
         if self._old.keys().isdisjoint(wanted):

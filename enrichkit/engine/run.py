@@ -1,11 +1,12 @@
 """
-One task's lookups on the loop thread: Flink's AsyncWaitOperator.
+The lookups of one task on the loop thread: the counterpart of Flink's AsyncWaitOperator.
 
-A slice of rows is admitted as `Outcomes` (`admission.py`), the engine turns its pending keys into calls, the keys get
-their outcomes (`settlement.py`), and the rows of settled keys are returned through the queue. Of the methods of a run,
-only `drain` waits: each other method is one step of a state machine, run by the mailbox, a slot or the sweeper. The
-functions of `admission.py`, `settlement.py` and similar modules take the run as their first argument; this module
-imports none of these modules.
+A slice (a group of rows) is admitted as `Outcomes` (`admission.py`), the engine turns its pending keys into calls, the
+keys get their outcomes (`settlement.py`), and the rows of settled keys are returned through the queue. Of the methods
+of a run, only `drain` waits. Each other method is one step of a state machine, called by the mailbox (which takes work
+from the Spark thread), by a slot (a task that makes calls) or by the sweeper (a periodic timer). The functions of
+`admission.py`, `settlement.py` and similar modules take the run as their first argument; this module imports none of
+these modules.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ DAY = 86_400.0
 MANY = 1000
 """Number of keys after which a warning is logged if the source holds none of them."""
 QUEUED_EVERY = 8
-"""The wait of the keys is measured for one call in this many: a measurement takes 2 % of a whole lookup."""
+"""The wait of keys for their call is measured for one call in this many, because measuring takes 2 % of a lookup."""
 FEW = 10
-"""Like `MANY`, for a task that has ended."""
+"""Like `MANY`, for a task that has ended: with fewer keys, no warning is logged."""
 
 _log = logging.getLogger("enrichkit")
 _told: WeakSet[EnginePort] = WeakSet()
@@ -89,7 +90,7 @@ class EnginePort(Protocol):
 
 class FallbackPort(NamedFallback, Protocol):
     """
-    A fallback, as far as its run knows it; see `fallback.py`.
+    The part of a fallback that its run uses; see `fallback.py`.
 
     Attributes:
         parent: The run whose fallback this is.
@@ -108,7 +109,7 @@ class FallbackPort(NamedFallback, Protocol):
 
 class TierPort(Protocol):
     """
-    A tier, as far as the run that asks it knows it; see `tiers.py`.
+    The part of a tier (a source that is asked before the run's own) that the run uses; see `tiers.py`.
 
     Attributes:
         parent: The run that asks the tier before its source.
@@ -133,7 +134,7 @@ class TierPort(Protocol):
 
 class RefresherPort(Protocol):
     """
-    The background lookups of a run, as far as the run knows them; see `refresh.py`.
+    The part of a run's background lookups that the run uses; see `refresh.py`.
 
     Attributes:
         serves_stale: Whether stale values replace the outcomes of lookups that fail.
@@ -174,10 +175,10 @@ class Run:
             crosses a barrier.
         default_values: Decoded `default(...)` values by option name.
         fallbacks: The fallbacks of the run.
-        reuse: The answers that this run has got; None: the run remembers no answers, for
-            example because it has a cache.
+        reuse: The answers that this run has got; None: the run itself remembers no answers, for example because it has
+            a cache.
         preload: The table of the whole source, loaded before the first lookup; None: there is none.
-        journal: Answers on durable storage, before the cache; None: there is no journal.
+        journal: Answers on durable storage, which are looked at before the cache; None: there is no journal.
         cache: The cache, which other runs of the same source share; None: there is no cache.
         refresher: Asks for keys of the cache in the background; None: no keys are asked for in the background.
         tiers: The sources that are asked before the source of this run, in order.
@@ -186,14 +187,14 @@ class Run:
         salt: For the hash of keys in messages.
         seed: Seed of the random jitter; tests give one.
         many: Whether an answer is a list, with one element for each match of its key.
-        neighbours: Whether the keys of each slice come in order, and neighbours are asked for together.
+        neighbours: Whether the keys of each slice come sorted, and neighbouring keys are asked for together.
         first_answers: Checks the first answers; None: they are not checked.
         looks_up: How the source is asked for a key, as a warning shows it: the config of the source, without secrets.
         shows_costs: Whether the details of the rows show what their calls have cost.
 
     Attributes:
-        stages: The stages that are asked before the source, in order.
-        remembers: Whether a stage wants the answers of the source.
+        stages: The stages, i.e. stores of known answers such as the cache, that are asked before the source, in order.
+        remembers: Whether a stage or a tier wants the answers of the source.
         only_reuse: *reuse*, if no other stage and no tier wants the answers of the source; otherwise None.
         table: By key, the lookup or bundle that asks for the key.
         draining: By key, the call that goes on although the key's lookup has timed out.
@@ -203,10 +204,10 @@ class Run:
             tier or refresher: bytes of values that the run it serves has taken; written by the loop thread only.
         held_back: Whether `window_bytes` holds calls back; see `only_slice`.
         patient: Whether the clocks stand still while the source is away, because a timeout would fail the task.
-        found_none: Whether the check for a source that holds none of the keys is still due; see `tell_of_misses`.
-        failed_in_a_row: Calls of several keys that failed while the source answered no call.
-        healthy: How many calls the source had answered with more than an error at the time of the last failure that
-            `failed_in_a_row` counts.
+        found_none: Whether `tell_of_misses` still has to check whether the source holds any of the keys.
+        failed_in_a_row: Number of calls of several keys that have failed in a row, while the source answered no call.
+        healthy: Number of calls that the source had answered, not counting errors, when `failed_in_a_row` last counted
+            a failure.
         raised_at: Places at which the connector raised an exception that is no `ConnectorError`, as the log shows them.
         began: Loop time since which the engine serves the run.
         patient_since: Loop time since which the run may wait for a source that is away: `began`, or the last time at
@@ -219,7 +220,8 @@ class Run:
         stale_since: Start, in loop time, of the last outage in which the waiting bundles were separated, to look for
             stale values of their keys.
         gave_up: Start, in loop time, of the last outage in which the run settled keys in error and waited once more.
-        until_loaded: What the run does once its source is loaded; None: the run does not wait for its source to load.
+        until_loaded: The steps that wait until the source is loaded; None: the run does not wait for its source to
+            load.
     """
 
     behind_tiers = False
@@ -259,8 +261,8 @@ class Run:
         self.source = source
         self.options = options
         self.decode = decode
-        # Columns only for ordered runs without a cache: the cache, and rows returned one by one, need single values.
-        # And a list of matches is no column.
+        # Answers stay in columns only in ordered runs without a cache: the cache, and rows that are returned one by
+        # one, need single values. Nor can lists of matches be read as a column.
         self.columns = columns if ordered and not many and cache is None else None
         stages: tuple[Stage | None, ...] = (preload, reuse, journal, cache)
         self.stages: tuple[Stage, ...] = tuple(stage for stage in stages if stage is not None)
@@ -355,7 +357,7 @@ class Run:
         before: TierPort | None = None,
     ) -> None:
         """
-        Give the answers of a call sent at *asked* to the stages and tiers before the source; answers may be `MISS`.
+        Let the stages and tiers remember the answers of a call that was sent at *asked*; an answer may be `MISS`.
 
         If *before* is given, the answers come from that tier, and of all tiers only those before it get them.
         """
@@ -380,17 +382,17 @@ class Run:
             self.refresher.ask(keys)
 
     def old_values(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Return the stale values of *keys*, by key, which replace the outcomes of lookups that fail."""
+        """Return, by key, the stale values of *keys*; they replace the outcomes of lookups that fail."""
         return {} if self.refresher is None else self.refresher.old_values(keys)
 
     def _flush_stages(self) -> None:
-        """Make answers durable: once for all answers of one event loop turn, and before their rows are returned."""
+        """Make the journal durable, once for all answers of one event loop turn, and before their rows are returned."""
         self._flushes = False
         if self._journal is not None:
             self._journal.flush()
 
     def admit_barrier(self, tag: Any = None) -> None:
-        """Add a barrier: earlier rows are returned before it, later rows after it. A part without rows has *tag*."""
+        """Add a barrier, a part with *tag* and no rows: earlier rows are returned before it, later rows after it."""
         if self.until_loaded is not None:
             self.until_loaded.append(partial(self.admit_barrier, tag))
         elif not self.closed:
@@ -406,7 +408,7 @@ class Run:
     # pending keys
 
     def take(self, limit: int) -> tuple[Group, Search | None]:
-        """Remove and return pending keys for a call, *limit* at most, as `Pending.take`; none if none may be sent."""
+        """Remove and return pending keys for a call, *limit* at most, like `Pending.take`; the group may be empty."""
         only = None
         if self.held_back or self.settled_bytes - self.taken_bytes > self.options.window_bytes:
             only = self.only_slice()
@@ -442,12 +444,12 @@ class Run:
         all emitted rows, the result is `NO_SLICE`: Spark is slower than the source, and each slice would add bytes.
         """
         was = self.held_back
-        self.held_back = True  # before the check: the Spark thread counts bytes first, and then reads this to resume
+        self.held_back = True  # before the check, because the Spark thread first counts bytes and then reads this
         if self.settled_bytes - self.taken_bytes > self.options.window_bytes:
             return self.queue.head() if self.taken_bytes >= self.emitted_bytes else NO_SLICE
         self.held_back = False
         if was:
-            self.resume()  # wakes the other slots: the Spark thread may read `held_back` only after this
+            self.resume()  # in case the Spark thread reads `held_back` only now, and wakes no slot
         return None
 
     def resume(self) -> None:
@@ -472,7 +474,8 @@ class Run:
 
     def put_back(self, group: Group, search: Search | None) -> None:
         """Put *group*, for which no call may be made now, back at the head of the pending queue."""
-        self.stop_clocks(held for held in group if not isinstance(held, Bundle))  # first: the queue counts clocks
+        # Stop the clocks first, because `Pending.put_back` counts the lookups whose clocks run.
+        self.stop_clocks(held for held in group if not isinstance(held, Bundle))
         self.pending.put_back(group, search)
 
     def start_clocks(self, count: int, now: float) -> None:
@@ -481,9 +484,9 @@ class Run:
             self.deadlines.start(record, now, _spent(record[0]))
 
     def _start_call(self, call: InFlight) -> None:
-        """Start the clocks of *call* as if they had run while the tiers were asked."""
+        """Start the clocks of the keys of *call* as if the clocks had already run while the tiers were asked."""
         records = _by_spent(call.record)
-        if len(records) > 1 and call.bundles:  # the end of the call empties only its first record
+        if len(records) > 1 and call.bundles:  # the end of a call empties only one record
             call.separate()
             records = _by_spent(call.record)
         for record in records:
@@ -491,7 +494,7 @@ class Run:
         call.record = records[0] if records else []
 
     def restart_clock(self, lookup: Lookup, now: float) -> None:
-        """Restart the clock of *lookup*: its deadline has passed while the source was away."""
+        """Restart the clock of *lookup*, whose deadline has passed while the source was away."""
         self.deadlines.start([lookup], now)
 
     def stop_clocks(self, lookups: Iterable[Lookup]) -> None:
@@ -501,7 +504,11 @@ class Run:
                 lookup.started = None
 
     def stood_still(self, since: float, until: float) -> None:
-        """Let the time from *since* to *until*, which is now, count for no lookup and no outage."""
+        """
+        Do not count the time from *since* to *until*, which is now, for any lookup or outage.
+
+        The process stood still in that time, for example because its virtual machine was paused.
+        """
         gap = until - since
         self.began = min(until, self.began + gap)
         self.patient_since = min(until, self.patient_since + gap)
@@ -537,7 +544,8 @@ class Run:
         """Hand the slices that became ready to the queue, and emit the parts whose turn has come."""
         if self.closed or not (self.touched or self.fallback_due):
             return
-        failure = self.policies.too_many(self.stats.done)  # here, because the 100th key may have succeeded
+        # Check here and not at each failure: the 100th key, at which the check begins to apply, may have succeeded.
+        failure = self.policies.too_many(self.stats.done)
         if failure is not None:
             self.fail(failure)
             return
@@ -561,7 +569,7 @@ class Run:
         self.emit_ready()
 
     def tell_of_misses(self, least: int) -> None:
-        """Log a warning if the source holds none of the keys so far, *least* or more: they may be wrong keys."""
+        """Log a warning if the source holds none of the keys so far (*least* or more): the keys may be wrong."""
         self.found_none = False
         if self.stats.missing == self.stats.done >= least and self.engine not in _told:
             _told.add(self.engine)
@@ -626,7 +634,11 @@ class Run:
 
 
 def _by_spent(starting: Sequence[Lookup | Bundle]) -> list[list[Lookup | Bundle]]:
-    """Return *starting* in groups for which the tiers took about as long; the first of a group sets its deadline."""
+    """
+    Group *starting* by the time that tiers took.
+
+    Times in a group differ by at most `TICK_MAX`, and the first of a group sets its deadline.
+    """
     records: list[list[Lookup | Bundle]] = []
     for held in sorted(starting, key=_spent):
         if not records or _spent(held) > _spent(records[-1][0]) + TICK_MAX:

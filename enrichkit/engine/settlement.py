@@ -103,11 +103,11 @@ def _latency(run: Run, lookup: Lookup, started: float) -> float:
 
 def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int) -> bool:
     """
-    Give *lookup*, alone in a call sent at *started*, its *raw* answer of about *size* bytes: the fastest path.
+    Settle *lookup*, alone in a call sent at *started*, with its *raw* answer of about *size* bytes: the fastest path.
 
     Returns:
-        Whether *lookup* is settled. When more is needed (another slice waits for the key, the user asked for details,
-        the value cannot be decoded ...), nothing is done, and the result is False.
+        Whether *lookup* is settled. When more is needed (for example, another slice waits for the key, the user asked
+        for details, or the value cannot be decoded), nothing is done, and the result is False.
     """
     outcomes = lookup.outcomes
     if (
@@ -118,7 +118,7 @@ def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int)
         or run.closed
         or run.draining
     ):
-        return False  # before decoding: no value is decoded twice
+        return False  # checked before decoding, so that no value is decoded twice
     values, bad = run.decode((raw,))
     if bad:
         return False
@@ -135,7 +135,7 @@ def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int)
     stats.alone.note(latency)
     if latency > stats.slow_from:
         stats.took_long(latency, lookup.key)
-    # The lines of `record` for one key without details, inline: to call `record` takes 12 % of the whole lookup.
+    # The lines of `record` for one key without details, inline: calling `record` takes 12 % of the time of a lookup.
     index = lookup.index
     outcomes.values[index] = values[0]
     outcomes.statuses[index] = OK
@@ -177,7 +177,7 @@ def settle_bundles(run: Run, call: InFlight, values: Any, missed: Sequence[int],
         if latency > stats.slow_from:
             stats.took_long(latency, bundle.keys[0])  # one entry for all keys of the bundle
         if bundle.entered:
-            deque(map(run.table.pop, bundle.keys), maxlen=0)  # the fastest way to remove them all
+            deque(map(run.table.pop, bundle.keys), maxlen=0)  # the fastest way to remove all these keys
         own, theirs = values[start:end], statuses[start:end]
         record(run, bundle.outcomes, bundle.indices, own, theirs, each, 1, latency, origins, paid=paid)
         # Call `record` once for each slice that waits: one call per key would take as long as all other work.
@@ -243,7 +243,7 @@ def fallback_settled(
 def _ask_fallback(run: Run, request: FallbackRequest, fallback: NamedFallback) -> None:
     """Hand *request* to *fallback*, which is asked when the run flushes."""
     if request.lookup.started is None:
-        request.lookup.started = run.engine.now()  # a cached miss had no clock: its latency is the fallback's time
+        request.lookup.started = run.engine.now()  # a cached miss has no clock: count from here
     fallback.put(request)
     run.fallback_due = True
 
@@ -259,7 +259,7 @@ def _record_lookup(
         shared = {status: "shared" if origin == "call" else origin}
         for outcomes, index in lookup.more:
             record(run, outcomes, (index,), values, code, size, attempts, latency, shared, text)
-    run.touched.setdefault(lookup.outcomes, [])  # so the flush checks max_fallback_ratio even while the slice waits
+    run.touched.setdefault(lookup.outcomes, [])  # so the flush checks max_fallback_ratio before the slice is done
 
 
 def record(
@@ -289,7 +289,7 @@ def record(
         latency: Seconds from the first slot of each key to its outcome.
         origins: The origin for each status code; needed if the slice has details.
         text: The error text that the rows of the keys get; None: there is none.
-        paid: What the calls of each key have cost.
+        paid: The share of each key in the cost of its calls, by unit; None: costs are not shown.
     """
     outcomes.put(indices, values, statuses)
     total = size * len(indices)

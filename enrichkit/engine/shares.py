@@ -42,20 +42,20 @@ class _Lease:
 
 class RateShare:
     """
-    This process's share of the job's rate. It has the same interface as a rate of one process, `pacing.Pace`.
+    This process's share of the job's rate; the interface (`pacing.Pace`) is that of a rate of this process alone.
 
-    The calls of a lease are sent evenly spaced over a quarter of a second. They may be 3 % closer together, to catch up
-    when a busy process has sent calls late. Calls of a lease that were not used expire with the lease, except for the
-    few that the next lease takes over (`CARRIED`).
+    The calls of a lease, i.e. a permission that the store grants, are sent evenly spaced over a quarter of a second.
+    They may be 3 % closer together, to catch up when a busy process has sent calls late. Calls that were not sent
+    expire with their lease, except for the few that the next lease takes over (`CARRIED`).
 
     Args:
         per_second: The rates of the job, by unit.
         average: What a call costs on average.
-        lessee: Asks the store for the share.
+        lessee: The client that requests the share from the store of the limit.
 
     Attributes:
-        lessee: Asks the store for the share.
-        away: Whether the store is away.
+        lessee: The client that requests the share from the store of the limit.
+        away: Whether the store cannot be reached.
         held: The share, as a fraction of the rate.
     """
 
@@ -64,10 +64,10 @@ class RateShare:
     BURST = 0.03
     """Calls that are due within this many seconds may be sent together, as timers are coarse; see `pacing.Rate`."""
     KEPT = 0.985
-    """Fraction of the rate that is used: two calls arrive together if the first takes longer to reach the source."""
+    """Fraction of the rate that is used; the rest allows for calls that bunch up on their way to the source."""
     CLOSER = 0.97
     CARRIED = 0.05
-    """The next lease takes over the late calls of at most this many seconds."""
+    """A lease passes at most this many seconds' worth of unsent calls on to the next, or one call if that is more."""
 
     __slots__ = (
         "_ask_at",
@@ -98,16 +98,16 @@ class RateShare:
         self._leases: deque[_Lease] = deque()
         self._next = 0.0  # the earliest time at which the next call may be sent
         self._rest = 0.0  # calls that the last lease passes on to the next one
-        self._settle = dict.fromkeys(per_second, 0.0)  # used seconds of the limit, not yet reported to the store
+        self._settle = dict.fromkeys(per_second, 0.0)  # used seconds of the rate that the next `ask` has to report
         self._wanted_at = self._wanted_before = float("-inf")
-        self._waited = False  # whether a call has had to wait since the last question
+        self._waited = False  # whether a call has had to wait since the store was last asked
         self._asked = self._ask_at = 0.0
-        self._sent = 0.0  # calls since the last question
+        self._sent = 0.0  # calls since the store was last asked
         self._used = 0.0  # moving average of the share that has been used
-        self._unused = False  # whether a lease has ended with calls left since the last question
+        self._unused = False  # whether a lease has ended with calls left since the store was last asked
 
     def _cost(self) -> dict[str, float]:
-        """Return how many seconds of the limit an average call uses up, by unit."""
+        """Return, by unit, for how many seconds a call of average cost uses up the whole rate."""
         amounts = self._per_second.items()
         return {unit: max(self._average.units[unit], 1e-9) / (self.KEPT * amount) for unit, amount in amounts}
 
@@ -134,7 +134,7 @@ class RateShare:
             self._next = max(now, self._next) + self.CLOSER * lease.interval
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* in addition; negative amounts take back unneeded units. The next question reports them."""
+        """Count *units* in addition; negative amounts take back unneeded units. The next `ask` reports them."""
         for unit, amount in units.items():
             if unit in self._settle and amount:
                 self._settle[unit] += amount / (self.KEPT * self._per_second[unit])
@@ -161,10 +161,11 @@ class RateShare:
 
     def _expire(self, lease: _Lease, now: float) -> None:
         """
-        Remove from *lease* the calls whose time is over, if no earlier call has asked to be sent since the lease began.
+        Remove from *lease* the calls whose time is over, if the present call is the first to ask since the lease began.
 
-        While a source is away, thousands of processes have leases that they do not use. If the calls were kept, the
-        calls of a third of a second would be sent late when the source is back, together with the calls due then.
+        While a source is away, thousands of processes have leases that they do not use. If the unused calls were kept,
+        each process would send the calls of the last third of a second when the source is back, in addition to the
+        calls due then.
         """
         if self._wanted_before < lease.start:
             in_time = (lease.ends + GRACE - now) / lease.interval
@@ -178,7 +179,7 @@ class RateShare:
         one = max(self._cost().values())
         calls = max(1.0, self.held * PERIOD / one)
         seconds = calls * one / self.held
-        owed = max(0.0, *self._settle.values()) / self.held  # seconds, for calls that cost more than was reserved
+        owed = max(0.0, *self._settle.values()) / self.held  # seconds of delay for calls that cost more than reserved
         self._settle = {unit: min(0.0, amount) for unit, amount in self._settle.items()}
         start = max(after, now - GRACE) + owed
         if calls == 1.0:
@@ -193,7 +194,7 @@ class RateShare:
         return now - self._wanted_at >= IDLE and not any(self._settle.values())
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:
-        """Return the question to the store; *away*: the store did not answer before; *last*: give the share back."""
+        """Return the question for the store; *away*: the last one got no answer; *last*: it gives the share back."""
         cost = self._cost()
         one = max(cost.values())
         wanted = 0.0
@@ -223,7 +224,7 @@ class RateShare:
         return 1.15 * self._used + 0.5 * one / PERIOD
 
     def unanswered(self, ask: Ask) -> None:
-        """Keep the amounts that *ask* was to report for the next question, because the store has not received *ask*."""
+        """Keep for the next question the amounts in *ask*, because the store has not received them."""
         for unit, seconds in ask.settle.items():
             self._settle[unit] += seconds
 

@@ -21,17 +21,17 @@ TEXT_BYTES = 50
 _PLAIN_TEXT = frozenset((bytes, str))
 
 FLAT = frozenset((bytes, str, float))
-"""Types whose values are one object each, which no other value shares."""
+"""Types of values that consist of a single object, which no other value shares."""
 SHARED_INTS = range(-5, 257)
 """The whole numbers of which CPython keeps one object each, so that they take no bytes of their own."""
 NAMES = 1_000
 """Most names of fields that are remembered; a struct has fewer."""
 DECAY = 0.9
-"""With each call or part, an estimate can fall to this share of its value: one wide value has no lasting effect."""
+"""An estimate falls by this factor at most with each call or part; one large value still has no lasting effect."""
 FIRST_KEYS = 10
 """Most keys of a call while no answer has come, if the batch size is more than `FEW_KEYS`."""
 FEW_KEYS = 100
-"""Batch size up to which the first calls are full: a source with so small a batch size may bill by the call."""
+"""Batch size up to which the first calls are full, because a source with small batches may charge for each call."""
 
 
 def sizes_of(values: Iterable[Any]) -> int:

@@ -13,15 +13,15 @@ from ..observe.stats import LARGEST, Distribution
 
 __all__ = ["Histogram", "RunStats"]
 
-EXACT_MAX = 1000  # most different values that are kept exactly; only a clock finer than uvloop's gives more
+EXACT_MAX = 1000  # most different values that are kept exactly; more occur only if the clock is finer than uvloop's
 
 
 class Histogram:
     """
     Durations, or other numbers, in the buckets of a `Distribution`.
 
-    `add` counts the exact value. The clock of uvloop ticks in milliseconds, so there are few different durations, and
-    the logarithm is taken once for each of them, when the counts are read.
+    `add` counts the exact value. The clock of uvloop ticks in milliseconds, so there are few different durations. The
+    logarithm that gives the bucket of a duration is taken once for each different duration, when the counts are read.
 
     Args:
         unit: See `Distribution`.
@@ -91,13 +91,13 @@ class RunStats:
     Counters of one run; written on the loop thread only. Most are fields of `Stats`.
 
     Attributes:
-        alone: Durations of calls with one key that took the fastest path; the lookup of the key takes as long.
+        alone: Durations of calls with one key that took the fastest path; they count as durations of lookups as well.
         latency: Durations of all other lookups.
         calls_took: Durations of all other calls.
         further: Keys that were sent beyond the first key of each call.
         fill: Number of keys per call, for calls with several keys.
         slow: A heap of the slowest keys, with the duration of each; the quickest of them first.
-        slow_from: Seconds from which on a key is among the slowest.
+        slow_from: A key that takes more than this many seconds is among the slowest.
         noted: How many keys have been put on `slow`, including those that slower keys have displaced.
         metered: Calls whose cost is known.
     """

@@ -1,9 +1,10 @@
 """
 Tiers: sources that are asked before the source of a run, such as a store that is nearer or cheaper.
 
-A tier has a run of its own on the engine of its source, as a fallback has. If no stage has an answer for a key, the key
-goes to the first tier. Keys that the tier finds are settled, and all other keys go on at once: to the next tier, and
-at last to the source of the run. A tier fails no row: a key that it cannot answer within its time, or at all, goes on.
+A tier has a run of its own on the engine of its source, as a fallback has. If no stage (such as the cache) has an
+answer for a key, the key goes to the first tier. Keys that the tier finds are settled, and all other keys go on at
+once: to the next tier, and at last to the source of the run. A tier never makes a row fail: a key that the tier does
+not answer in time, or at all, goes on.
 
 A tier that does not answer is *down*: its keys go on without it, and once a second it is also sent some of them, to see
 whether it is back. All runs on an engine share the knowledge whether the tier is down. Values that a later tier or the
@@ -43,7 +44,7 @@ SILENT = (TransientError.__name__, UnavailableError.__name__)
 
 
 class _Health:
-    """Whether a tier is down, once per engine; `down` is the loop time of the next probe, None: the tier answers."""
+    """The state of the tier on one engine; `down` is the loop time of the next probe; None: the tier answers."""
 
     __slots__ = ("down",)
 
@@ -69,7 +70,7 @@ class TierRun(Run):
     behind_tiers = True  # an earlier tier may pass on keys of a slice after keys of later slices
 
     def take(self, limit: int) -> tuple[Group, Search | None]:
-        """Remove pending keys for a call, as `Run.take`."""
+        """Remove and return pending keys for a call, like `Run.take`, but within the parent run's `window_bytes`."""
         parent = self.tier.parent
         assert parent is not None
         waiting = parent.settled_bytes - parent.taken_bytes
@@ -77,14 +78,14 @@ class TierRun(Run):
         return super().take(limit)
 
     def only_slice(self) -> Part | Outcomes | None:
-        """Return the only slice whose keys may be asked for: it has keys of the parent run's only slice; None: all."""
+        """Return the slice made from the parent run's only slice; None: the keys of any slice may be asked for."""
         parent = self.tier.parent
         assert parent is not None
         only = parent.only_slice()
         return None if only is None else self.tier.slice_of(only)
 
     def stood_still(self, since: float, until: float) -> None:
-        """Let the time from *since* to *until* count for no key, as `Run.stood_still`."""
+        """Leave the time from *since* to *until* out of the timeout of every key, here and in the tier."""
         super().stood_still(since, until)
         self.tier.stood_still(since, until)
 
@@ -96,11 +97,12 @@ class Tier:
     Args:
         name: Name of the source.
         engine: The engine of the source.
-        make_run: Makes the unordered run of the tier from the function that takes its parts.
+        make_run: Makes the unordered run of the tier; the argument is the function that the run calls with its finished
+            parts.
         writer: Writes back the values that later tiers and the source have found; None: nothing is written.
 
     Attributes:
-        origin: Origin of the rows that the tier answers.
+        origin: The origin that rows get when the tier has answered their key.
         parent: The run that asks this tier before its source; the run sets the attribute.
         next: The tier that is asked next; None: the source is asked next.
     """
@@ -121,7 +123,7 @@ class Tier:
         engine.keep_open()
         self._make_run = make_run
         self._health = _healths.setdefault(engine, _Health())
-        self._asked: dict[Outcomes, _Request | None] = {}  # None: a probe
+        self._asked: dict[Outcomes, _Request | None] = {}  # by slice of the tier's run; None: a probe
         self._run: TierRun | None = None
         self.runs: list[TierRun] = []
 
@@ -147,7 +149,7 @@ class Tier:
         return NO_SLICE
 
     def stood_still(self, since: float, until: float) -> None:
-        """Let the time from *since* to *until*, which is now, not count as time that the tier takes for its keys."""
+        """Do not count the time from *since* to *until*, which is now, as time that the tier takes for its keys."""
         for asked in self._asked:
             asked.admitted += until - max(since, asked.admitted)
 
@@ -210,7 +212,7 @@ class Tier:
 
     def _settle(self, parent: Run, part: Part, request: _Request) -> None:
         """Give the rows of *request* the values that the tier has found, as *part* says, and pass the other keys on."""
-        # Sorted, because a list of as many indices as the slice has keys is taken to mean all its keys, in order.
+        # Sorted, because `ask` and `admit_keys` assume that a list with an index for each key of the slice is in order.
         asked, places = part.outcomes, sorted(part.indices or ())
         assert asked.details is not None
         took = max((asked.details.latencies[place] for place in places), default=0.0)

@@ -1,13 +1,13 @@
 """
 `capacity="auto"`: how many calls may be in flight, found from the latency of the calls that end.
 
-The algorithm is the gradient of Netflix's concurrency-limits (Gradient2) with additive room to grow, and a decrease by
-a factor for each refusal. Gradient2 compares the latency with its own long average, which a job that always has work
-drags upwards; here the latency is compared with that of an idle source, which is measured from time to time with few
-calls in flight, as TCP BBR does.
+The algorithm is based on Gradient2 of concurrency-limits, a library of Netflix. In addition, the number grows by an
+additive term, and falls by a factor for each refusal. Gradient2 compares the latency with its long-term average, which
+keeps rising in a job that always has work. Here the latency is compared with that of an idle source, which is measured
+from time to time with few calls in flight, as in TCP BBR.
 
-After a time in which all calls failed, the allowed number doubles, as in the slow start of TCP (RFC 5681), up to half
-of what it was before that time.
+After a time in which all calls failed, the allowed number doubles again and again, as in the slow start of TCP (RFC
+5681), up to half of the number before that time.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Tuner:
     SMOOTHING = 0.2
     GRADIENT_MIN = 0.5
     DECREASE = 0.9
-    WINDOW = 0.1  # seconds, and at least as long as a call takes
+    WINDOW = 0.1  # seconds over which latencies are collected, but at least as long as a call takes
     WINDOW_CALLS = 5
     MEMORY = 4.0  # seconds for which a number of calls that was refused is not tried again
     IDLE_PERIOD = 10.0  # seconds between two measurements of an idle source
     IDLE_SHARE = 0.05  # the measurements take at most this share of the time
-    STEEP = 5  # windows at the smallest gradient, after which the idle source is measured at once
+    STEEP = 5  # windows in a row at the smallest gradient, after which the idle source is measured at once
     IDLE_CALLS = 3
 
     __slots__ = (

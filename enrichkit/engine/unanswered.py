@@ -18,7 +18,7 @@ __all__ = ["answer_stale", "expire", "refuse"]
 
 
 def expire(run: Run, now: float) -> bool:
-    """Give the lookups of *run* whose deadline has passed their timeout outcome; return whether there was one."""
+    """Settle the lookups of *run* whose deadline has passed, normally as timeouts; return whether any was settled."""
     found = False
     outage = run.engine.gate.outage
     for lookup in run.deadlines.expired(now):
@@ -61,7 +61,7 @@ def answer_stale(run: Run) -> None:
     outage = run.engine.gate.outage
     if run.stale_since != outage.since:
         run.stale_since = outage.since
-        run.pending.separate()  # keys that come later are looked up when they are admitted
+        run.pending.separate()  # keys that come later get their stale values on admission
     waiting = run.pending.lookups()
     known = run.old_values([lookup.key for lookup in waiting])
     for lookup in waiting:
@@ -75,7 +75,7 @@ def answer_stale(run: Run) -> None:
 
 
 def refuse(run: Run, group: Group, error: OverBudgetError) -> None:
-    """Give the keys of *group* their outcome: the budget is spent, as *error* says."""
+    """Settle the keys of *group* with `OVER_BUDGET`, because the budget is spent, as *error* says."""
     for held in group:
         for lookup in held.singly():
             if run.closed:

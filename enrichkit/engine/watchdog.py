@@ -1,7 +1,7 @@
 """
-What the sweeper does on each tick: expire lookups, ask again for keys of slow calls, cancel calls, fail stuck runs.
+The work of the sweeper, a periodic timer: expire lookups, retry keys of slow calls, cancel calls, fail stuck runs.
 
-Each step is a function of its own; `sweep` calls them in the order of a tick.
+Each step is a function of its own; `sweep` calls the steps in order, once per tick.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["stood_still", "sweep"]
 
 GRACE = 0.1
-"""Share of the timeout for which a call may be late before it gives its slot to a key that waits."""
+"""Share of the timeout for which a call may be late before it is cancelled to free its slot for a key that waits."""
 ANSWER_MAX = 10.0
-"""Most seconds that a task whose `stall_timeout` is over waits for the first call after a pause of the source."""
+"""Most seconds that a task, even beyond its `stall_timeout`, waits for an answer after a pause the source asked for."""
 ROOM_EVERY = 0.05
 """Fewest seconds between two cancellations of late calls to free their slots; each cancellation loses a connection."""
 
@@ -45,8 +45,8 @@ class WatchedEngine(EngineCalls, Protocol):
         runs: The runs that are served.
         job: The engine's shares of the limits of the job.
         opening: The opening of the connector.
-        silent: Whether no call has ended in time since a call last became late.
-        cancelled: Whether a call was cancelled since a call last ended in time.
+        silent: True from the time when a call becomes late until a call ends in time.
+        cancelled: True from the time when a call is cancelled until a call ends in time.
         room_at: Loop time from which on a late call may be cancelled to give its slot to a key that waits.
         cancel: Cancel a call, once.
         became_late: Count a call that was not answered in time.
@@ -95,7 +95,7 @@ def sweep(engine: WatchedEngine, now: float) -> bool:
 
 
 def stood_still(engine: WatchedEngine, since: float, until: float) -> None:
-    """Let the time from *since* to *until*, which is now, count for no run, call or outage: the process stood still."""
+    """Do not count the time from *since* to *until* (now) for runs, calls and outages: the process stood still."""
     gap = until - since
     for run in list(engine.runs):
         run.stood_still(since, until)
@@ -107,7 +107,7 @@ def stood_still(engine: WatchedEngine, since: float, until: float) -> None:
 
 
 def _expire_lookups(engine: WatchedEngine, now: float) -> None:
-    """Give lookups whose deadline has passed their timeout outcome, and note calls that nobody waits for any more."""
+    """Settle the lookups whose deadline has passed, and mark as late the calls that nobody waits for any more."""
     outage = engine.gate.outage
     stands_still = outage.since is not None and not outage.alone
     for run in list(engine.runs):
@@ -178,7 +178,7 @@ def _fail_on_zombies(engine: WatchedEngine, now: float) -> None:
 
 
 def _is_zombie(call: InFlight, run: Run, now: float) -> bool:
-    """Whether *call* still runs long after it was cancelled, and long after its hard limit or the end of its run."""
+    """Whether *call* still runs long after it was cancelled and, unless its run has ended, after its hard limit."""
     if call.cancelled_at is None:
         return False
     patience = run.options.longest_wait or now - call.started
@@ -190,9 +190,9 @@ def _start_clocks(engine: WatchedEngine, now: float) -> None:
     """
     Start the clocks of the next keys in the queue if no call can end in time to give these keys a slot.
 
-    While a source at least refuses calls in time, waiting keys have no clock, since they can wait. But a source that
-    answers nothing, even after a late call has given its slot to another key, would freeze the task if no
-    clock ran.
+    As long as a source at least refuses calls in time, the clocks of waiting keys do not run, because slots become
+    free. But if the source answers nothing, even after a late call was cancelled for another key, the clocks of waiting
+    keys have to run. Otherwise the task would hang for ever.
     """
     full = len(engine.calls) >= engine.allowed and all(call.late for call in engine.calls)
     full = full and (engine.cancelled or not any(_may_give_room(engine, call) for call in engine.calls))
@@ -209,8 +209,8 @@ def _patience(engine: WatchedEngine, run: Run, since: float) -> float:
     """
     Return the loop time until which *run* waits for a source that has been away since the loop time *since*.
 
-    A source that has asked for a pause of up to `stall_timeout` is asked once more when the pause is over, because a
-    pause of a minute is as long as the `stall_timeout` of a default run.
+    A source that has asked for a pause of up to `stall_timeout` is asked once more when the pause is over. Otherwise a
+    pause of a minute would fail each run with the default `stall_timeout`, which is a minute, too.
     """
     until, (asked, resumes) = since + run.options.stall_timeout, engine.gate.asked
     if since <= asked <= until and resumes - asked <= run.options.stall_timeout:
@@ -222,9 +222,9 @@ def _fail_on_outage(engine: WatchedEngine, now: float) -> None:
     """
     End the patience of the runs that have waited longer than their `stall_timeout` for a source that is away.
 
-    A run whose rows get another value after a timeout goes on; `max_fallback_ratio` bounds such rows. A run whose rows
-    get another value for an error settles the failed keys with an error, once per outage, because these keys may be
-    the reason for the outage. All other runs fail.
+    A run whose rows get another value after a timeout goes on; `max_fallback_ratio` bounds the share of its keys that
+    fail. A run whose rows get another value for an error settles the failed keys with an error, once per outage,
+    because these keys may be the reason for the outage. All other runs fail.
     """
     outage = engine.gate.outage
     if outage.since is None:
@@ -243,7 +243,7 @@ def _fail_on_outage(engine: WatchedEngine, now: float) -> None:
 
 
 def _fail_on_stall(engine: WatchedEngine, now: float) -> None:
-    """Fail the runs that wait for a breaker which has held calls back for longer than their `stall_timeout`."""
+    """Fail the runs that wait, if the circuit breaker has held calls back for longer than their `stall_timeout`."""
     held_since = engine.gate.breaker.held_since
     if held_since is None:
         return

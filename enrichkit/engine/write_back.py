@@ -1,4 +1,4 @@
-"""Writes to a tier what a later tier or the source has found: in the background, in groups, within a bound."""
+"""Background writes to a tier: what a later tier or the source has found is written in groups, in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _log = logging.getLogger("enrichkit")
 WRITERS = 2
 """Groups that are written at the same time."""
 BYTES_MAX = 32 * 2**20
-"""Most bytes that may wait: further values are not written, because no row depends on them."""
+"""Most bytes that may wait; further values are dropped, because no row depends on writing them."""
 TIMEOUT = 5.0
 """Most seconds that writing one group may take."""
 DRAIN = 10.0
-"""Seconds that the end of a task waits for values that have not been written yet."""
+"""Most seconds that a task, at its end, waits for values that have not been written yet."""
 
 
 class Store(Protocol):
-    """The engine of a tier, as far as this module needs it."""
+    """The part of a tier's engine that this module uses."""
 
     batch_size: int
 
@@ -64,7 +64,7 @@ class WriteBack:
         self._closed = False
 
     def put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
-        """Have *values* written under *keys*, except misses and nulls; do nothing after `close`."""
+        """Queue *values* to be written under *keys*, except misses and nulls; do nothing after `close`."""
         if self._closed:
             return
         found = {key: value for key, value in zip(keys, values, strict=True) if value is not MISS and value is not None}

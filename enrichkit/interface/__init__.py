@@ -1,12 +1,12 @@
 """
 What a plugin extends: a config that travels to the workers, and a connector that stays on its worker.
 
-    call.py         a call, and the answers that are no values
+    call.py         a call, and the answers that are not values
     config.py       the config of a source
     connector.py    the connector
     batch_form.py   the batch form of a connector, for a service that answers files of requests later
     descriptors.py  why no more files can be opened
-    time_limit.py   a time limit for what takes several round trips
+    time_limit.py   a time limit for an operation of several round trips
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """
 The batch form of a connector, for a service that answers files of requests later.
 
-At run time this module imports only the standard library, because `enrichkit.plugin` exports its classes.
+At run time this module imports only the standard library, because `enrichkit.plugin` exports its classes and must load
+neither pyarrow nor pyspark.
 """
 
 from __future__ import annotations
@@ -62,9 +63,11 @@ class BatchForm(Protocol):
 
     def request(self, name: str, key: Key) -> bytes:
         """
-        Return the request for *key* as it stands in the file, with the *name* of 32 hexadecimal digits.
+        Return the request for *key*, as bytes for the file of requests; *name*, 32 hexadecimal digits, is the name of
+        the request.
 
-        The request is the same at each call. Raises `PermanentError` for a key that must not be sent.
+        Each call with the same arguments returns the same bytes. Raises `PermanentError` for a key that must not be
+        sent.
         """
         ...
 
@@ -93,7 +96,8 @@ class BatchForm(Protocol):
         Return the answers of a batch that has ended, each as the name of its request and a value in the connector's
         encoding.
 
-        None is a miss. A request that was not answered has a `Failure`, or is absent. The costs go to `Call.spent`.
+        The value None means a miss. A request that was not answered has a `Failure`, or is absent. An
+        implementation reports the costs of the batch with ``call.spent(...)``.
 
         Raises:
             ConnectorError: The answers cannot be fetched.

@@ -18,10 +18,10 @@ __all__ = ["Absent", "Call", "Failure", "Meter", "TaskInfo"]
 @dataclass(frozen=True, slots=True)
 class Failure:
     """
-    The answer for one key that failed in a call whose other keys did not fail.
+    The answer for one key that failed, in a call that can still answer its other keys.
 
     Attributes:
-        error: A `TransientError`, after which the key is asked again, or a `PermanentError`.
+        error: A `TransientError`, after which the engine looks the key up again, or a `PermanentError`.
         rejected: True when the key was never sent because it is invalid for the source.
     """
 
@@ -32,16 +32,17 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Absent:
     """
-    The answer for one key when the source's answer has no value at the path that the config names: a miss.
+    A miss: the source has sent an answer for the key, but the answer has no value at the path that the config names.
 
-    A connector may also return no answer for such a key. If it returns `Absent`, the task fails when none of the task's
-    first answers has a value there, because the path is then probably wrong; see the option `absent_fields`.
+    A connector may also return no answer for such a key. If it returns `Absent`, however, the task fails when none of
+    the task's first answers has a value at the path, because the path is then probably wrong; see the option
+    `absent_fields`.
 
     Attributes:
         path: The path, for example `data.profile`.
-        names: Function that returns the names of the fields that the answer has where the path ends. It returns None if
-            the answer has a null there, because a null does not tell whether the path is wrong. The function is called
-            for a few answers only.
+        names: Function that follows the path until a name of it is absent, and returns the names of the fields that the
+            answer has at this place. It returns None if the answer has a null there, because a null does not tell
+            whether the path is wrong. The function is called for a few answers only.
     """
 
     path: str
@@ -69,7 +70,9 @@ class TaskInfo:
 
 
 class Meter(Protocol):
-    """The receiver of a call's reports. A call has one if the connector's `reports` is True, or a limit needs it."""
+    """
+    The receiver of a call's reports. A call has one if `Connector.reports` is True, or if a limit needs the reports.
+    """
 
     def spent(self, units: Mapping[str, float]) -> None:
         """Record the total cost of the call."""
@@ -84,8 +87,8 @@ class Call:
     The facts about one call that a connector may use, and the methods by which it reports on the call.
 
     Attributes:
-        timeout: Seconds until the engine cancels the call, at most a day; the last resort when the timeouts of the
-            client package have not ended it.
+        timeout: Seconds until the engine cancels the call; at most a day. This is the last resort, in case the timeouts
+            of the client package have not ended the call earlier.
         attempt: 1 for the first call of these keys.
         many: True when a value is a list with one element per match.
         task: The Spark task.
@@ -106,8 +109,8 @@ class Call:
 
         The digits of *key* are the same in each attempt of its lookup, in each attempt of the task, and in each replay.
         A replay repeats the micro-batch of a streaming query, or a batch job with the same `run_id` of its journal. A
-        batch job without a `run_id` has other digits for each call of `enrich`. The digits differ for other keys,
-        configs and declared types.
+        batch job without a `run_id` has other digits for each call of `enrich`. Another key, config or declared type
+        has other digits.
 
         Raises:
             ContractError: The connector's `idempotency_keys` is False, so that the driver has made no fingerprint.
@@ -124,8 +127,8 @@ class Call:
         Report what the call has cost, as the source says, for example ``call.spent(tokens=1_250)``.
 
         The report replaces the estimate of `Connector.cost` for these units; a later report replaces an earlier one.
-        Report `math.nan` for a unit whose amount is not known, for example because an answer was lost: an earlier
-        report of the unit stays, and the statistics count the call among those of unknown cost.
+        Report `math.nan` for a unit whose amount is not known, for example because an answer was lost: then an earlier
+        report of the unit stays valid, and the statistics count the call as one of unknown cost.
         """
         if self.meter is not None:
             self.meter.spent(units)
@@ -137,7 +140,7 @@ class Call:
 
         When few calls remain, the engine spreads them evenly over the *seconds*; when none remain, it waits. With
         another *unit*, such as `"tokens"`, *remaining* and *limit* are amounts of this unit; the engine converts them
-        into calls by the average amount that calls have reported by `spent`.
+        into calls, with the average amount per call that `spent` has reported.
         """
         if self.meter is not None:
             self.meter.allows(remaining, seconds, limit, unit)

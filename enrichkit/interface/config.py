@@ -23,8 +23,10 @@ Returns: TypeAlias = Union[str, "DataType", "pa.Schema", "pa.DataType", type[Any
 T = TypeVar("T")
 
 
-class _ConfigType(ABCMeta):  # not a plain metaclass: a config may have abstract bases
-    """The metaclass of configs: when a config is refused, it clears the fields from the frames of the traceback."""
+class _ConfigType(ABCMeta):  # not just `type`, because a config may have abstract bases
+    """
+    The metaclass of configs. When a config is refused, it clears the frames of the traceback, which hold the fields.
+    """
 
     @property
     def __signature__(cls) -> inspect.Signature:  # without it, `help` shows the signature of `__call__`
@@ -36,8 +38,8 @@ class _ConfigType(ABCMeta):  # not a plain metaclass: a config may have abstract
             _check_names(cls, len(args), list(fields))
             config: T = type.__call__(cls, *args, **fields)
         except Exception as error:
-            # A dataclass takes its fields as arguments, and a traceback that shows the variables of its frames would
-            # show the fields; so the frames are cleared.
+            # A dataclass takes its fields as arguments, and a field may hold a secret. A traceback that shows the
+            # variables of its frames would show the fields, so the frames are cleared.
             found: list[BaseException] = [error]
             for each in found:
                 traceback.clear_frames(each.__traceback__)
@@ -50,9 +52,10 @@ class _ConfigType(ABCMeta):  # not a plain metaclass: a config may have abstract
 
 def _check_names(cls: type, unnamed: int, names: Sequence[str]) -> None:
     """
-    Raise a `ConfigError` when one of *names* is no field of the config class *cls*, or a field that it needs is absent.
+    Raise a `ConfigError` when one of *names* is no field of the config class *cls*, or when *names* lack a required
+    field.
 
-    Raise one also when *unnamed*, the number of positional arguments, is not 0 although the class takes none.
+    Raise the same error when *unnamed*, the number of positional arguments, is not 0 although the class takes none.
     """
     parameters = inspect.signature(cls).parameters
     kinds = {each.kind for each in parameters.values()}
@@ -99,7 +102,7 @@ class ConnectorConfig(metaclass=_ConfigType):
         """
         Return the config for key columns of these *names*; the driver calls this after it has checked `key_parts`.
 
-        A config that refers to key columns by name returns here a config that refers to them by position.
+        A config that refers to key columns by name returns a config that refers to the same columns by position.
 
         Args:
             names: Name of each key column, in order; None: an expression without a name.

@@ -3,7 +3,7 @@ The connector of a source; unlike the config, a connector stays on its worker.
 
 A connector returns a mapping from the keys of the call to values; an absent key is a miss. The engine retries, times
 out, caches, batches and limits calls; a connector does none of this. A connector translates the exceptions of its
-client package into the three classes of `enrichkit.errors`.
+client package into `TransientError`, `PermanentError` and `FatalError` of `enrichkit.errors`.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Connector(Generic[ConfigT]):
         max_batch_size: The most keys that one call may hold.
         larger_batches: A sentence that says how the source takes more keys per call than `max_batch_size`, for the
             message about a `batch_size` that is too large; empty: it never takes more.
-        neighbours: True when keys that are neighbours in key order cost the source less in one call, as with a B-tree.
-            The engine then calls in elevator order: a call holds the lowest waiting keys, and the next call the keys
-            above them.
+        neighbours: True when a call costs the source less if its keys are neighbours in key order, as with a B-tree.
+            The engine then calls in elevator order: a call takes the lowest waiting keys, and the next call takes the
+            keys above them.
         encoding: Encoding of the values of `fetch_many`: `"python"` (objects), `"json"` (bytes of one JSON document
             per key) or `"text"` (bytes or str of the value's text; for a struct a mapping of such texts). May be a
             property.
@@ -58,11 +58,12 @@ class Connector(Generic[ConfigT]):
         pip: Command that installs the absent modules of `requires`, such as `pip install aiomcache`.
         key_types: Python types that the source takes as one part of a key; empty: all types. The connector rejects
             keys of other types.
-        reports: True when `fetch_many` reports by `Call.spent` or `Call.allows`; otherwise the engine may ignore its
+        reports: True when `fetch_many` reports by `Call.spent` or `Call.allows`; otherwise the engine may ignore the
             reports.
         units: Units that `fetch_many` reports by `Call.spent`; ``details=True`` then shows them. May depend on the
             config. Each is a name of letters, digits and underscores, for example `tokens` or `cost`.
-        key_columns: True when `fetch_many` reads the columns of `Keys`; the engine may then pass `Keys`, not a tuple.
+        key_columns: True when `fetch_many` reads the columns of `Keys`; the engine may then pass `Keys` instead of a
+            tuple.
         idempotency_keys: True when `fetch_many` calls `Call.idempotency_key`. May depend on the config.
         store_encoding: Encoding of the values that `store_many` takes; None: the same as `encoding`.
         stores_ttl: True when the source forgets a value by itself after the `ttl` that `store_many` is given. May be a
@@ -110,13 +111,15 @@ class Connector(Generic[ConfigT]):
         Look up *keys*: 1 to `batch_size` distinct keys, none of them null; a tuple, or `Keys` if `key_columns` is True.
 
         Returns:
-            A mapping from the very objects in *keys* to values. An absent key means that the source does not hold the
-            key, the value None that the source holds a null, and a `Failure` that this key alone failed. With
-            ``call.many`` each value is a list. A connector whose source returns columns may return `Answers`.
+            A mapping from the very objects in *keys* to values. If a key is absent, the source does not hold it. The
+            value None means that the source holds a null for the key. A `Failure` means that the key failed, but not
+            the whole call. If ``call.many`` is True, each value is a list of matches. A connector whose source delivers
+            whole columns may return them as `Answers`.
 
         Raises:
             TransientError: The whole call may be tried again.
-            PermanentError: One of the keys cannot be looked up; the engine bisects the group to find that key.
+            PermanentError: One of the keys cannot be looked up; the engine splits the keys into smaller calls to find
+                it.
             FatalError: No call can succeed; the task fails.
         """
         raise NotImplementedError
@@ -133,7 +136,8 @@ class Connector(Generic[ConfigT]):
 
     async def max_connections(self) -> int | None:
         """
-        Return how many connections the source takes from all its clients, or None when it does not tell. Optional.
+        Return how many connections the source accepts from all its clients together, or None when it does not tell.
+        Optional.
 
         Called on the driver only, after `open`, for a warning about jobs that would open more connections. The engine
         makes up to `capacity` calls at a time in each worker process, and the warning counts a connection for each of
@@ -176,9 +180,10 @@ class Connector(Generic[ConfigT]):
         """
         Write 1 to `max_batch_size` *values*, none of them null, to the source, so that `fetch_many` finds them.
 
-        Optional: with it the source can be a tier that is written to, see `enrichkit.tiers`. A value replaces the value
-        that the source has for the key. Several writes go on at a time, beside calls of `fetch_many`. No row waits for
-        a write, or fails because a write fails. `cannot_store` is checked on the driver.
+        Optional: with this method, the source can be a tier to which the engine writes, see `enrichkit.tiers`. A value
+        replaces the value that the source has for the key. The engine makes several writes at a time, also while calls
+        of `fetch_many` are in flight. No row waits for a write, or fails because a write fails. The driver checks
+        `cannot_store` beforehand.
 
         Args:
             values: Values by key, in `store_encoding`: Python objects, JSON documents or texts.
@@ -192,7 +197,7 @@ class Connector(Generic[ConfigT]):
 
     def batches(self) -> BatchForm | None:
         """
-        Return the batch form of the source, for `enrichkit.submit_batches`; None if it has none.
+        Return the batch form of the source, for `enrichkit.submit_batches`; None if the source has none.
 
         Called on the driver, even before `open`.
         """
@@ -203,7 +208,7 @@ class Connector(Generic[ConfigT]):
         Iterate over the keys that the source holds, in pages, for the option `preload`.
 
         The engine looks up the keys of each page by `fetch_many`, so that an answer is the same as without `preload`.
-        Between two pages, nothing may stay open that costs the source something, such as a transaction.
+        Between two pages, nothing may stay open that takes resources of the source, such as a transaction.
 
         Args:
             kinds: The Python type of each part of a key. Yield a key in the form in which `fetch_many` gets it from
@@ -220,9 +225,9 @@ class Connector(Generic[ConfigT]):
         """
         Return whether `scan` yields each key that `fetch_many` would find, for keys with parts of *kinds*.
 
-        True: a key that was not yielded counts as a miss, even if `fetch_many` would refuse the key, and the source is
-        not asked for it. False, the default: the engine asks the source for such a key. Return False where the source
-        finds a row by several different keys, for example by a text in another case.
+        True: a key that was not yielded counts as a miss without a call, even if `fetch_many` would refuse the key.
+        False, the default: the engine asks the source for such a key. Return False where the source finds a row by
+        several different keys, for example by a text in another case.
         """
         return False
 

@@ -1,4 +1,4 @@
-"""The meaning of the errors by which the kernel refuses one more open file, such as a connection."""
+"""The meaning of the errors by which the kernel refuses to open one more file; a connection is a file, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def files_exhausted(error: BaseException) -> str | None:
     None if *error* reports something else.
 
     Each connection is an open file. The text of the system, "Too many open files", names neither the limit nor its
-    value, and an error of a connection seems to be the fault of the server.
+    value, and when a connection fails with it, the server seems to be at fault.
 
     >>> files_exhausted(OSError(errno.ENFILE, "Too many open files in system"))
     'the machine of this worker may open no more files (sysctl fs.file-max). Raise that limit, or lower capacity'

@@ -1,5 +1,5 @@
 """
-The journal: answers on durable storage, for replays and for other jobs.
+The journal: answers on durable storage, for reruns of the same job and for other jobs.
 
 ::
 
@@ -13,7 +13,7 @@ The journal: answers on durable storage, for replays and for other jobs.
     opening.py   the writer and the index that the engine gets
     admin.py     `list`, `show` and `expire` of the command line
 
-Importing this package loads no pyarrow; `opening` and `admin` do.
+Importing this package does not load pyarrow; importing `opening` or `admin` does.
 """
 
 from ..errors import JournalError

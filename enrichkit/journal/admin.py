@@ -1,4 +1,4 @@
-"""`enrichkit journal list | show | expire`: what a journal holds, without knowing the sources that it belongs to."""
+"""`enrichkit journal list | show | expire`: lists, shows and deletes answers without knowing their sources."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Part", "expire_files", "find_entries", "list_parts"]
 
-_NAME = re.compile(r"[0-9a-f]{20}-")  # the mark of a scope, with which the name of each file begins
+_NAME = re.compile(r"[0-9a-f]{20}-")  # each file's name begins with the mark of its scope, a hash
 
 
 @dataclass(frozen=True)
 class Part:
     """
-    The files of one table that one scope has written.
+    The files that one scope has written for one table, i.e. for one source with its types.
 
     Attributes:
         source: Name of the source.
         table: Digest of the table.
         scope: Name of the scope, for example `run=nightly`.
-        shared: Whether other jobs find the answers.
+        shared: Whether other jobs also find these answers.
         key_types: Types of the parts of a key.
         value_type: The declared type.
         files: Number of files.
@@ -69,8 +69,8 @@ class Entry:
         scope: Name of the scope that wrote the answer.
         value: The value as a Python object; None for a miss.
         found: Whether the source held the key; False for a miss.
-        written_at: Seconds since 1970 of the write.
-        file: Path of the file below the journal.
+        written_at: Time of the write, in seconds since 1970.
+        file: Path of the file, relative to the root of the journal.
     """
 
     source: str
@@ -184,7 +184,7 @@ def expire_files(
     """
     Delete the files into which nothing was written for *older_than* seconds.
 
-    A process that has mapped a deleted file still finds the file's answers until the next refresh. A task that is
+    A process that has read a deleted file still finds the file's answers until it refreshes its index. A task that is
     still writing to a deleted file continues in a new file.
 
     Args:
@@ -205,8 +205,8 @@ def expire_files(
     files = size = 0
     with storage_errors(store.root, "cleared"):
         for _, file in _files(store):
-            # A file is chosen by its name and not by its header: the header may be torn, and on an object store it
-            # would cost a download.
+            # A file is chosen by its name and not by its header, because the header may be torn, and on an object store
+            # reading it would cost a download.
             if file.modified <= limit and _NAME.match(file.name) and file.name.startswith(mark):
                 store.delete(file)
                 files, size = files + 1, size + file.size

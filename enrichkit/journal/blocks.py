@@ -8,10 +8,10 @@ block      magic (4), rows (4), length of the payload (8), seconds since 1970 (8
 payload    one encapsulated Arrow IPC message: a record batch
 =========  ========================================================================================
 
-All numbers are little-endian; header and payload are multiples of 8 bytes, so that Arrow can read them in place. A
+All numbers are little-endian; header and payload have sizes divisible by 8, so that Arrow can read them in place. A
 CRC-32 detects every error burst of up to 32 bits, and thus every single wrong byte. The checksums of all blocks of a
-file start from a random number that is in its header, so bytes inside a value that look like a block are not mistaken
-for a block.
+file start from a random number in the header of the file, so if bytes inside a value look like a block, they are not
+mistaken for one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = ["MAGIC", "VERSION", "Block", "Header", "RefusedFileError", "Scan", "e
 
 MAGIC = b"\x89EKJ\r\n\x1a\n"
 """
-The first bytes of a file. As in PNG, they cannot be mistaken for text, and a program that converts line ends changes
-them.
+The first bytes of a file. As with PNG files, these bytes cannot be mistaken for text, and show whether a program has
+converted line ends in the file.
 """
 VERSION = 1
 _MOST_HEADER = 16 << 20
@@ -101,7 +101,7 @@ class Header:
 
 def read_header(data: memoryview) -> tuple[Header, int] | None:
     """
-    Return the header of a file and its length in bytes; None when the header is not whole yet.
+    Return the header of a file and its length in bytes; None when the header has not been written completely.
 
     Raises:
         RefusedFileError: The file is no file of a journal, has another version, or has a damaged header.
@@ -165,7 +165,7 @@ def scan(data: memoryview, state: Scan, salt: int, *, check: bool = True) -> Ite
     """
     Yield the whole blocks of a file from `state.end` on, and move `state.end` past them.
 
-    Bytes that do not form a whole block are skipped if a block follows, and counted once in `state.damaged`. If no
+    Bytes that do not form a whole block are skipped if a block follows; each skip adds 1 to `state.damaged`. If no
     block follows, the next scan begins with these bytes.
 
     Args:

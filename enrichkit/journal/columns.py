@@ -88,7 +88,7 @@ def _cast(column: Any, data_type: DataType) -> Any:
 
 def _column(part: Sequence[Any], data_type: DataType) -> Any:
     kind = next(kind for is_of, kind in _KINDS if is_of(data_type))
-    # The Python types are checked, because pyarrow would turn 1, 1.0 and True into the same number.
+    # The Python types are checked, because pyarrow would turn the different keys 1, 1.0 and True into one number.
     if not {*map(type, part)} <= {kind}:
         raise TypeError
     if kind is not str:
@@ -119,7 +119,7 @@ def hashes_of(columns: Sequence[Any]) -> Hashes:
 
 
 def _words(column: Any) -> list[Hashes]:
-    """Return the values of *column* as one or more words of 64 bits."""
+    """Return one or more arrays of 64-bit words; each array holds one word for each value of *column*."""
     size, data_type = len(column), column.type
     if pa.types.is_string(data_type) or pa.types.is_binary(data_type):
         raw = column.view(pa.binary()).to_pylist()

@@ -1,7 +1,7 @@
 """
-The options of a journal, and the part of a journal that a run sees.
+The options of a journal, and the scope, i.e. the part of a journal that a run writes.
 
-This module loads nothing heavy: the driver pickles its objects.
+This module imports nothing heavy, because the driver imports it, too, to create and pickle its objects.
 """
 
 from __future__ import annotations
@@ -50,21 +50,22 @@ class Scope:
 @dataclass(frozen=True, slots=True)
 class Journal:
     """
-    An append-only store of answers in front of a source.
+    An append-only store of answers, in which a job looks before it asks a source.
 
-    A replay finds the answers that were written before, and asks the source only for keys without an answer. Keys
-    and values are stored as they are, neither encrypted nor hashed.
+    A replay, i.e. a job that is started again, finds the answers that were written before, and asks the source only for
+    keys without an answer. Keys and values are stored as they are, neither encrypted nor hashed.
 
     Attributes:
         path: A folder that the driver and all workers see, or a URI of an object store: `s3://`, `gs://`, `abfss://`,
             `hdfs://`. A relative path counts from the working directory of the driver.
         run_id: Name of this run. A job that is started again with the same name finds the answers of its first start. A
-            batch job needs one, unless *shared*; a streaming query uses its own id and the number of the micro-batch
-            instead.
-        shared: Whether answers are found by all jobs that ask the same source for the same type with this journal.
-        max_age: Seconds after which an answer is not used any more; None: it is used until its file is deleted.
-        on_error: What happens when the journal cannot be used: `"warn"` goes on without it and says so once, `"fail"`
-            fails the task.
+            batch job needs a name, unless *shared* is true; a streaming query uses its own id and the number of the
+            micro-batch instead.
+        shared: Whether all jobs that use this journal and ask the same source for the same type find each other's
+            answers.
+        max_age: Seconds after which an answer is not used any more; None: no limit while the answer's file exists.
+        on_error: What happens when the journal cannot be used: `"warn"` goes on without the journal and logs one
+            warning, `"fail"` fails the task.
         sync: Whether each write waits until the data are on the disk. If False, a written answer survives the death of
             any process; if True, also a crash of the machine.
 

@@ -1,8 +1,9 @@
 """
-The entries that an index knows: their hashes in sorted runs, and their rows in Arrow batches.
+The entries of an index (an entry is a key with its answer): hashes in sorted arrays, and rows in Arrow batches.
 
 Entries are numbered in the order in which they were read. Each entry takes 12 bytes of memory, for its hash and its
-number. The keys and values stay in the chunks, which are parts of memory-mapped files unless they are small.
+number. The keys and values stay in the batches, which are parts of memory-mapped files, or copies in memory if they are
+small.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MOST = 2**32 - 1
 
 class Entries:
     """
-    Batches of entries, and the sorted hashes by which entries are found.
+    Batches of entries, and the sorted hashes by which the entries of a key are found.
 
     Args:
         key_parts: Number of key columns, which are the first columns of each batch.
@@ -73,13 +74,13 @@ class Entries:
 
     def candidates(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
         """
-        Return the entries that have one of *hashes*; nearly always, they are the entries of the keys that were hashed.
+        Return the entries whose hash is one of *hashes*; because of collisions, a few may be entries of other keys.
 
         Returns:
             Two arrays of the same length: indices into *hashes*, ascending, and for each index the number of an entry
             with this hash.
         """
-        order = np.argsort(hashes)  # hashes that are looked up in sorted order are found at a third of the cost
+        order = np.argsort(hashes)  # sorted, because looking hashes up in sorted order takes a third of the time
         needles = hashes[order]
         places, numbers = [], []
         for run, run_numbers in self._runs:

@@ -1,4 +1,6 @@
-"""The reader of a journal file, which turns its whole blocks into batches of entries, and joins small blocks."""
+"""
+Reads a journal file: turns its complete blocks into batches of entries (keys with answers), and joins small blocks.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,11 @@ class Chunk:
 
 class FileReader:
     """
-    The reader of one file of a journal, which remembers how far it has read.
+    A reader of one journal file. It remembers how far it has read.
 
     Attributes:
         file: The file as it was when it was read last.
-        header: Header of the file; None while the header is not whole.
+        header: Header of the file; None until the header has been written completely.
         state: The progress of the reader through the blocks of the file.
     """
 
@@ -64,7 +66,7 @@ class FileReader:
 
         Args:
             file: The same file with its present size.
-            copied: Bytes that the index has copied so far.
+            copied: Bytes that the index has copied into memory so far.
 
         Raises:
             RefusedFileError: The file does not belong to this table.

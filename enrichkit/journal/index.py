@@ -1,11 +1,11 @@
 """
-The answers of a scope, found by key.
+The answers that a run may use, found by key. A scope is the part of a journal that one run writes.
 
-If a key has several answers, all processes always find the same one: the first that the scope itself has written, or
-the first that another scope has written if the scope has none. The first answer counts, not the last, so that a replay
-gives each row the answer that the row got before, even if another answer was written later. The scope's own answers
-take precedence over the answers of other scopes, because a task may have asked the source for a key while a task of
-another scope was writing the answer for this key.
+If a key has several answers, all processes always find the same one: the first that the scope itself has written, or,
+if it has written none, the first that another scope has written. The first answer counts, not the last, so that a
+replay gives each row the answer that the row got before, even if another answer was written later. The scope's own
+answers take precedence over the answers of other scopes, because a task may have asked the source for a key while a
+task of another scope was writing the answer for this key.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Hits:
 
 class Index:
     """
-    All answers that a run may use, of all tasks and processes.
+    An index of all answers that a run may use, whichever task or process has written them.
 
     An index knows the answers that were written before its last `refresh`. `refresh` and `lookup` may be called from
-    any thread; a call waits until the other has ended.
+    any thread; a lock lets only one of these calls run at a time.
 
     Args:
         store: Where the journal is.
@@ -122,7 +122,7 @@ class Index:
             try:
                 self._refresh()
             except BaseException:
-                self._clear()  # a file may have been read in part; the next refresh reads all files
+                self._clear()  # a file may have been read in part, so the next refresh reads all files again
                 raise
 
     def _refresh(self) -> None:
@@ -140,8 +140,8 @@ class Index:
 
     def _files(self) -> dict[str, File]:
         files = self._store.files(f"{self._table.digest}/{self._scope.folder}")
-        # On a file system that ignores case, two scopes may share a folder, so each file's name is compared with the
-        # mark of the scope.
+        # On a file system that ignores the case of names, two scopes may share a folder. So, unless the scope is
+        # shared, a file is taken only if its name begins with the scope's mark, a hash of the scope's name.
         return {file.path: file for file in files if self._scope.shared or file.name.startswith(self._scope.mark)}
 
     def _read(self, file: File) -> None:
@@ -203,8 +203,8 @@ class Index:
         if not len(places):
             return self._no_hits()
         rows = self._entries.rows(numbers)
-        # A hash only finds candidates, so the keys are compared. The comparison gives null if either key is null; a
-        # null equals no key.
+        # Different keys may have the same hash, so the keys themselves are compared. The comparison with a null gives
+        # null, which counts as different.
         asked = columns
         if len(places) < len(columns[0]) or (np.diff(places) != 1).any():
             asked = [column.take(pa.array(places)) for column in columns]
@@ -243,8 +243,8 @@ class Index:
 
     def _block_table(self) -> tuple[Any, Any, Any]:
         """
-        Return three arrays: for each block, the number of the first entry after it, its time, and the index of its
-        file.
+        Return three arrays with one element for each block: the number of the first entry after the block, the time
+        when the block was written, and the index of its file.
         """
         if self._blocks is None:
             self._blocks = np.array(self._ends), np.array(self._written), np.array(self._file_of)

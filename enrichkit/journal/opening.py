@@ -1,4 +1,4 @@
-"""The functions by which the engine gets the writer of a task and the index of a process for a user's `Journal`."""
+"""The functions that give the engine, for a user's `Journal`, the writer of a task and the index of a process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["index_of", "writer_of"]
 
 _indexes: OrderedDict[tuple[Any, ...], Index] = OrderedDict()
 _indexes_lock = threading.Lock()
-_MOST_INDEXES = 8  # a streaming query has a scope for each micro-batch
+_MOST_INDEXES = 8  # a streaming query has a new scope, and so a new index, for each micro-batch
 
 
 def index_of(journal: Journal, table: Table, scope: Scope) -> Index:
     """
     Refresh the index that this process keeps for *scope*, and return it.
 
-    Runs with a shared journal get the same index, and pass their scope to `Index.lookup`.
+    All runs with a shared journal get the same index, so each run passes its own scope to `Index.lookup`.
 
     Raises:
         JournalError: The storage cannot be read.
@@ -44,7 +44,7 @@ def index_of(journal: Journal, table: Table, scope: Scope) -> Index:
 
 def writer_of(journal: Journal, table: Table, scope: Scope, *, task: str) -> Writer:
     """
-    Return a new writer for *task*, the partition and attempt of a task; the writer makes its file at its first write.
+    Return a new writer; it makes its file at its first write. *task* names the partition and attempt of the task.
 
     Raises:
         JournalError: The storage cannot be reached.

@@ -1,5 +1,5 @@
 """
-The sinks of a writer, which append its blocks to a file, or gather them into objects of several megabytes.
+The sinks of a writer: one kind appends blocks to a file, the other gathers them into objects of several megabytes.
 
 No sink ever shortens or changes what it has written, so a reader may map a file while it grows. After a failed write
 the sink leaves the file as it is, and writes the next block to a new file.
@@ -17,7 +17,7 @@ __all__ = ["SEGMENT_BYTES", "FileSink", "SegmentSink", "Sink", "open_sink"]
 
 SEGMENT_BYTES = 8 << 20
 """
-Bytes that are gathered before an object is written; a killed process loses at most about as many on an object store.
+Bytes that are gathered before an object is written; on an object store, a killed process loses about that many at most.
 """
 
 
@@ -39,7 +39,7 @@ def open_sink(store: Store, stem: str, header: bytes, *, sync: bool, segment_byt
 
     Args:
         store: Where the files are.
-        stem: Path of the files below the root, without their number and suffix; no other writer has it.
+        stem: Path of the files below the root, without their number and suffix; no other writer uses this path.
         header: Bytes with which each file begins.
         sync: Whether a write waits for the disk.
         segment_bytes: Fewest bytes of an object on an object store, except for the last object.
@@ -51,7 +51,7 @@ def open_sink(store: Store, stem: str, header: bytes, *, sync: bool, segment_byt
 
 
 class FileSink:
-    """A sink that writes to a file of its own process; the file grows by one write per block."""
+    """A sink that appends each block, with one write, to a file that no other process writes to."""
 
     def __init__(self, store: LocalStore, stem: str, header: bytes, *, sync: bool) -> None:
         self._store, self._stem, self._header, self._sync = store, stem, header, sync
@@ -120,7 +120,7 @@ def _write_all(descriptor: int, parts: Sequence[Any]) -> None:
 
 
 class SegmentSink:
-    """A sink that writes whole objects of `segment_bytes` or a little more."""
+    """A sink that joins blocks into objects of `segment_bytes` or a little more; the last object may be smaller."""
 
     def __init__(self, store: ObjectStore, stem: str, header: bytes, segment_bytes: int) -> None:
         self._store, self._stem, self._header, self._most = store, stem, header, segment_bytes

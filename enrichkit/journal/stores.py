@@ -1,8 +1,9 @@
 """
 Where the files of a journal are: `<path>/<table>/<folder of the scope>/<name>.journal`.
 
-A folder of this machine is read through memory maps. The objects of an object store are copied once per process: small
-ones into memory, and others into a temporary file without a name, which the system removes when the process ends.
+The files of a local folder are read through memory maps. The objects of an object store are copied once per process:
+small ones into memory, and others into a temporary file without a name, which the system removes at the latest when the
+process ends.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["SUFFIX", "File", "LocalStore", "ObjectStore", "Store", "is_remote", 
 
 SUFFIX = ".journal"
 _SMALL = 1 << 20  # most bytes of an object that is kept in memory
-_WITHOUT_FOLDERS = ("s3", "gcs", "abfs")  # for a folder in these stores, pyarrow would make an empty object
+_WITHOUT_FOLDERS = ("s3", "gcs", "abfs")  # stores in which pyarrow would make an empty object for each folder
 
 
 class File(NamedTuple):
@@ -34,7 +35,7 @@ class File(NamedTuple):
         path: Path of the file in the store, for `Store.read`.
         name: The last part of the path.
         size: Size in bytes.
-        modified: Seconds since 1970 of the last write.
+        modified: Time of the last write, in seconds since 1970.
     """
 
     path: str
@@ -65,14 +66,15 @@ class Store(Protocol):
         ...
 
     def delete(self, file: File) -> None:
-        """Delete *file* if it still exists; a `LocalStore` also deletes its folder when the folder is then empty."""
+        """Delete *file* if it still exists; a `LocalStore` also deletes the file's folder if that is then empty."""
         ...
 
 
 @contextmanager
 def storage_errors(root: str, what: str) -> Iterator[None]:
     """
-    Turn storage errors into a `JournalError`, which says that the journal at *root* cannot be *what*, such as `read`.
+    Turn storage errors into a `JournalError`, which says that the journal at *root* cannot be *what* (a participle such
+    as `read`).
     """
     try:
         yield
@@ -84,7 +86,7 @@ def storage_errors(root: str, what: str) -> Iterator[None]:
 
 
 def is_remote(path: str) -> bool:
-    """Return whether `Journal.path` is on an object store, and not a folder of this machine."""
+    """Return whether *path*, a `Journal.path`, is on an object store, and not a folder of this machine."""
     return "://" in path and not path.startswith("file://")
 
 
@@ -104,7 +106,7 @@ def open_store(path: str) -> Store:
 
 
 class LocalStore:
-    """Files in a folder of this machine, which may be a mounted one."""
+    """Files in a folder that this machine sees, perhaps on a mounted file system."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -137,8 +139,8 @@ class LocalStore:
             return mapped.read_buffer()
 
     def keep(self, file: File, data: Any) -> Any:
-        # The scan has brought all bytes of *data* into the memory of the process. A second map starts without them, and
-        # the memory is freed with the first map.
+        # The scan has read all bytes of *data*, so the pages of that map are in the memory of the process. A new map
+        # has no pages in memory yet, and the pages of the old map are freed together with the old map.
         return self.read(file)
 
     def delete(self, file: File) -> None:

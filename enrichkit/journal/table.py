@@ -41,8 +41,9 @@ def key_type(data_type: DataType) -> DataType:
     """
     Return the type in which a key column is stored.
 
-    Types whose equal values are the same key are stored as one type. So a journal that was written for an int
-    column serves a bigint column. 1, 1.0, 1.00, True and "1" are stored as five different types.
+    Types such as int and bigint, whose equal values are the same key, are stored as one type. So a journal that was
+    written for an int column also serves a bigint column. 1, 1.0, 1.00, True and "1" are stored as five different
+    types.
 
     Raises:
         JournalError: *data_type* cannot be the type of a key.
@@ -69,10 +70,10 @@ def key_type(data_type: DataType) -> DataType:
 @dataclass(frozen=True)
 class Table:
     """
-    The answers of one source to one kind of question.
+    The answers of one source with one config or query, the same key types and the same declared type.
 
     Attributes:
-        source: Name of the source, for people only.
+        source: Name of the source, only for people to read; `digest` does not depend on it.
         fingerprint: A text that changes with everything that may change an answer: config, query, prompt. Only a hash
             of this text is stored.
         key_types: Arrow type of each part of a key, converted by `key_type`.

@@ -1,8 +1,8 @@
 """
 The writer of one task, which turns answers into blocks of a file.
 
-docs/journal.md has the times per entry, measured on one core for entries with a text of 12 characters and a whole
-number.
+docs/journal.md has the times per entry. They were measured on one core; each entry had a text of 12 characters and a
+whole number.
 """
 
 from __future__ import annotations
@@ -40,13 +40,16 @@ LINGER = 0.005
 
 _FEW = 64
 """
-If `append` gets fewer entries than this, it gathers them as Python objects, and makes no Arrow arrays of them yet.
+If `append` gets fewer entries than this, it gathers them as Python objects, and `flush` makes the Arrow arrays.
 """
 
 _ARROW = pa.Array | pa.ChunkedArray
 
 _Piece = tuple[Any, Any, Any]
-"""Keys, values and found flags: either a list of Arrow arrays and two Arrow arrays, or three lists of objects."""
+"""
+Keys, values and found flags: as Arrow arrays (a list of them for the keys, one for each part), or as three lists of
+objects.
+"""
 
 
 class Writer:
@@ -60,15 +63,17 @@ class Writer:
         store: Where the journal is.
         table: Table to which the answers belong.
         scope: Scope of the run.
-        task: Partition and attempt, for people, for example `3-0`.
+        task: Partition and attempt of the task, for example `3-0`; only for people to read.
         sync: Whether each write waits for the disk.
-        linger: Seconds after which `append` writes the gathered answers. 0: each `append` writes.
-        segment_bytes: Bytes of an object on an object store; ignored in a folder.
+        linger: Seconds that gathered answers may wait; the next `append` after that writes them. 0: each `append`
+            writes.
+        segment_bytes: Bytes that are gathered before an object is written to an object store; ignored in a folder.
         clock: Returns the seconds since 1970.
 
     Attributes:
-        entries: Number of entries that were given to the storage.
-        bytes: Number of bytes that were written for these entries.
+        entries: Number of entries that were handed to the sink; the sink of an object store may still hold some of them
+            in memory.
+        bytes: Number of bytes of the blocks with these entries.
     """
 
     def __init__(
@@ -119,8 +124,8 @@ class Writer:
 
         Args:
             keys: n keys, none of them null: objects, tuples of several parts, or `Keys`.
-            values: n values that `pyarrow.array` takes for the declared type, or an array of this type. A miss may have
-                any such value.
+            values: n values that `pyarrow.array` takes for the declared type, or an array of this type. For a miss,
+                any such value may be given.
             found: n flags, false for a miss; None: no key is a miss.
 
         Raises:
@@ -182,7 +187,8 @@ class Writer:
         """
         Write the gathered answers. In a folder, they survive the death of this process once the method has returned.
 
-        On an object store, they survive once their segment is full, because a segment is written only then.
+        On an object store, the answers survive only once the object to which they belong is written, i.e. when it has
+        reached `segment_bytes` or the writer is closed.
 
         Raises:
             JournalError: The storage refuses the write, or a key or value does not fit the table. The gathered answers

@@ -2,8 +2,8 @@
 Become a server that dies with its parent: `python child.py DEATH_SIGNAL PARENT UID GID COMMAND ...`.
 
 A UID or GID of -1 means "do not change". This is a separate program because the alternative, the argument `preexec_fn`
-of `subprocess.Popen`, forks our process with all its threads: the gRPC channel of Spark Connect aborts some of those
-children. Without `preexec_fn` Python starts a child with vfork, which runs no code of our process in the child.
+of `subprocess.Popen`, would fork a process that has threads. The gRPC channel of Spark Connect aborts some children of
+such a fork. Without `preexec_fn` Python starts a child with vfork, which runs no code of our process in the child.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""A throw-away standalone cluster of Spark: a master and workers, whose executors are processes of their own."""
+"""A throw-away Spark standalone cluster: a master, and workers that start executors as processes of their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORKER = "org.apache.spark.deploy.worker.Worker"
 @dataclass
 class Cluster:
     """
-    A cluster that runs.
+    A running cluster.
 
     Attributes:
         master: URL of the master, for `enrichkit.local.spark(master=...)`.
@@ -55,10 +55,11 @@ class Cluster:
 @contextlib.contextmanager
 def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
     """
-    Run a standalone cluster, in which each worker has an address of its own in 127.0.0.0/8, as each machine would.
+    Run a standalone cluster, in which each worker has an address of its own in 127.0.0.0/8, as if it ran on a machine
+    of its own.
 
-    It needs the package pyspark and a Java, as `spark` does. A session on the cluster chooses the Python of the
-    executors, with `spark(master=cluster.master, python="/path/to/python")`.
+    The cluster needs the package pyspark and a Java, as `spark` does. The session that uses the cluster chooses the
+    Python of the executors: `spark(master=cluster.master, python="/path/to/python")`.
 
     Args:
         workers: Number of workers; each of them stands for a machine.
@@ -98,7 +99,7 @@ def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cl
             place = ["--host", host, "--webui-port", "0", "--work-dir", str(folder / f"work{number}")]
             command = launched(env, WORKER, *limits, *place, running.master)
             worker = start(command, log=log, env={**env, "SPARK_LOCAL_IP": host})
-            stack.callback(stop, worker, signal.SIGTERM)  # ends its executors, too
+            stack.callback(stop, worker, signal.SIGTERM)  # a worker that gets SIGTERM also ends its executors
             running.workers.append(worker.pid)
             wait_until_ready("A worker of the cluster", worker, lambda log=log: _registered(log), log, timeout=120)  # type: ignore[misc]
         announce(f"a cluster of {workers} workers at {running.master}, ready in {time.monotonic() - began:.1f} s")

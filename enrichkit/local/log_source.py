@@ -3,7 +3,7 @@ A replayable log of records in a folder, and the Spark source that streams it: a
 
 Records have Kafka's columns and the source has Kafka's options, so tests and examples look like a real job. A query
 that is started again after a crash reads the same records again. The log only grows: it has one file for each partition
-of a topic, `<folder>/<topic>/<partition>.log`, with one line for each record; the offset of a record is the number of
+of a topic, `<folder>/<topic>/<partition>.log`, with one line for each record. The offset of a record is the number of
 its line, from 0. Each read starts at the beginning of the file, so keep logs small. This module needs PySpark 4.2.
 """
 
@@ -81,7 +81,7 @@ class LogRange(InputPartition):
 
 class LogSource(DataSource):
     """
-    The format `log`; a stream has the columns key, value (binary), topic, partition, offset and timestamp.
+    The format `log`; a stream has the columns key, value (both binary), topic, partition, offset and timestamp.
 
     Options:
         path: Folder of the log; required.
@@ -159,8 +159,8 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         share = limit.max_rows / max(1, sum(unread.values()))
         latest: Offsets = {}
         for (topic, partition), lag in unread.items():
-            # As in Kafka's source, each partition gets a share in proportion to its lag, but at least one record, so
-            # that no partition starves.
+            # As in Kafka's source, each partition gets a share in proportion to its lag, i.e. its unread records. It
+            # gets at least one record, so that no partition starves.
             count = min(lag, max(math.floor(lag * share), 1))
             latest.setdefault(topic, {})[partition] = ends[topic][partition] - lag + count
         return latest

@@ -26,8 +26,8 @@ class LlmFault:
     Attributes:
         match: Requests whose text contains this text are affected; all requests when it is empty.
         times: The number of matching requests that are affected; all when None.
-        status: Status of the answer, for example 500; 200: the model answers with the text *body*.
-        body: Body of the answer, or with the status 200 the text of the model.
+        status: Status of the answer, for example 500. With 200, the model answers with the text *body*.
+        body: Body of the answer; with the status 200, the text that the model writes.
         headers: Headers of the answer.
         finish: Why a chat model ended its answer: `"stop"`, `"length"` or `"content_filter"`.
     """
@@ -70,7 +70,7 @@ class LlmStats:
         faults_used: Number of requests that a fault applied to.
         cancelled: Number of requests whose connection ended before their answer.
         connections: Number of connections that clients opened.
-        inputs: Number of texts in the requests that were answered; a request for embeddings has many.
+        inputs: Number of texts in the requests that were answered; a request for embeddings may have many.
         input_tokens: Tokens of these texts.
         output_tokens: Tokens of the answers.
         peak: The largest number of requests in flight at the same time.
@@ -78,7 +78,8 @@ class LlmStats:
         cost: Price of all tokens; tokens of a batch cost half.
         files: Number of files that the service holds, including files of answers.
         batches: Number of batches that the service holds.
-        batched: Number of requests of batches that a model answered; *answered* and the tokens include them.
+        batched: Number of requests of batches that a model answered. They are counted in *answered*, and their tokens
+            in *input_tokens* and *output_tokens*, too.
         per_text: Number of answered requests by text; empty unless the log is on.
     """
 
@@ -105,9 +106,9 @@ class LlmService:
     """
     The handle of a running service.
 
-    The service takes `/v1/chat/completions`, `/v1/embeddings` and `/v1/responses`, and `/v1/files` and `/v1/batches`
-    with requests for these. An answer is a function of the request: see `reply_of` and `vector_of` in
-    `model_api_service.py`.
+    The service answers requests to `/v1/chat/completions`, `/v1/embeddings` and `/v1/responses`. It also has
+    `/v1/files` and `/v1/batches`, for batches of such requests. An answer is a function of the request: see `reply_of`
+    and `vector_of` in `model_api_service.py`.
 
     Attributes:
         url: `http://127.0.0.1:<port>/v1`.
@@ -142,18 +143,20 @@ class LlmService:
             faults: The faults, in the order in which the service tries them.
             requests: The most requests in a *minute*; a further request is answered with 429 and costs nothing.
             tokens: The most tokens in a *minute*.
-            minute: Length of the minute of the limits, in seconds; with 0.6, a test takes a hundredth of the time.
-            burst: Share of the limit of a minute that may be used at once.
-            silent: True: the headers do not say what the limits still allow.
+            minute: Seconds that count as one minute for the limits; with 0.6, a test of the limits takes a hundredth of
+                the time.
+            burst: Share of the limit for one minute that may be used at once, i.e. the size of the token buckets.
+            silent: Whether answers lack the headers that say how much the limits still allow.
             latency: Seconds between a request and its answer.
-            slowest: Seconds of the slowest answer, above *latency*: a hash of the body draws a duration between
-                *latency* and *slowest*, evenly on a logarithmic scale. 0: all answers take *latency*.
-            shares: For each status, such as `"500"`, the share of the requests that get it, drawn by their text; for
-                `"text"`, the share of the requests that get an answer that is no JSON.
-            prices: Price of a million tokens of the requests, and of a million tokens of the answers.
+            slowest: Seconds that the slowest answer takes, more than *latency*. A hash of the body chooses a duration
+                between *latency* and *slowest*, evenly on a logarithmic scale. 0: all answers take *latency*.
+            shares: Share of the requests that get an error, for each status, such as `{"500": 0.1}`. A hash of the
+                text, and of the number of requests with this text so far, decides which requests. The key `"text"`
+                stands for answers with the status 200 that are no JSON.
+            prices: Two prices: of a million tokens in requests, and of a million tokens in answers.
             api_key: The key that each request must have as its Bearer token; any other key is answered with 401.
             log: Whether the service keeps each request for `log()`, and counts each text.
-            batches: How the service handles new batches; None: it completes them at once.
+            batches: How the service handles new batches; None: the service completes a batch at once.
         """
         settings: dict[str, Any] = {
             "requests": requests,
@@ -168,7 +171,7 @@ class LlmService:
         self._command("/__script", settings)
 
     def seed(self, answers: Mapping[str, Any]) -> None:
-        """Store the answers to prompts: a text is sent as it is, None as an empty answer, other values as JSON."""
+        """Store answers by prompt: the service sends a text as it is, None as an empty answer, other values as JSON."""
         self._command("/__seed", dict(answers))
 
     def stats(self) -> LlmStats:

@@ -1,10 +1,10 @@
 """
 The part of `local.llm_service()` that answers `/v1/files` and `/v1/batches`, as the API of OpenAI does.
 
-A batch goes through `validating`, `in_progress` and `finalizing` in the seconds that the script says, and ends as
-`completed`, `expired` or `cancelled`. If its file is refused, the batch ends as `failed`. Answers with the status 200
-are in a file of outputs, the entries of all other requests in a file of errors, and neither file has the order of the
-requests. `LlmBatches` in `model_api.py` documents the settings.
+A batch goes through `validating`, `in_progress` and `finalizing` within the `seconds` that `LlmBatches` sets, and ends
+as `completed`, `expired` or `cancelled`. If its file is refused, the batch ends as `failed`. Answers with the status
+200 go into an output file, and the entries of all other requests go into an error file. Neither file has the order of
+the requests. `LlmBatches` in `model_api.py` documents the settings.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Batches:
         return 200, self.now(self.batches[name])
 
     def now(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Update *batch* to its present state, and return it as the service shows it."""
+        """Update the state of *batch*, which depends on the time, and return the fields that the API shows."""
         if batch["status"] in ("validating", "in_progress", "finalizing", "cancelling"):
             passed = time.monotonic() - batch["_began"]
             part = passed / batch["_seconds"] if batch["_seconds"] else 1.0
@@ -179,7 +179,7 @@ class Batches:
 
 
 def page(entries: list[dict[str, Any]], query: dict[str, str]) -> Answer:
-    """Return a page of *entries*, the newest first, that begins after the entry that *query* names."""
+    """Return a page of *entries*, newest first; it begins after the entry whose id is `after` in *query*, if given."""
     names = [each["id"] for each in reversed(entries)]
     by_purpose = [each for each in reversed(entries) if query.get("purpose") in (None, each.get("purpose"))]
     after = query.get("after")

@@ -2,8 +2,9 @@
 The program that `local.llm_service()` starts: a scripted service of the OpenAI API, with no model behind it.
 
 An answer is a pure function of the request (`reply_of`, `vector_of`), so a test knows what is right. A token is four
-bytes; an incomplete last token counts. A request that a limit refuses costs nothing, as at the vendors. `LlmService` in
-`model_api.py` documents the settings. This service shares only the HTTP protocol with `http_service.py`.
+bytes of text; an incomplete last token counts as one. A request that a rate limit refuses costs no tokens, as with real
+vendors. `LlmService` in `model_api.py` documents the settings. The parser of HTTP and the port for commands come from
+`http_service.py`.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _fitting(seed: str, schema: dict[str, Any]) -> Any:
 
 def vector_of(text: str, dimensions: int) -> list[float]:
     """
-    Return the embedding of *text*: numbers that a float of 32 bits holds exactly.
+    Return the embedding of *text*: numbers that a 32-bit float represents exactly.
 
     >>> vector_of("a", 2)
     [-0.1982421875, -0.748046875]
@@ -81,7 +82,7 @@ def vector_of(text: str, dimensions: int) -> list[float]:
 
 
 class Bucket:
-    """A token bucket: *limit* units come in *minute* seconds. It starts full, with *limit* x *burst* units."""
+    """A token bucket that gets *limit* units in *minute* seconds. It starts full, with *limit* x *burst* units."""
 
     def __init__(self, limit: float, minute: float, burst: float) -> None:
         self.limit, self.minute = limit, minute
@@ -89,7 +90,7 @@ class Bucket:
         self.level, self.at = self.size, time.monotonic()
 
     def wait(self, amount: float) -> float:
-        """Return the seconds until the bucket holds *amount* units, or is full; 0 means now."""
+        """Return the seconds until the bucket holds *amount* units, or is full if *amount* exceeds it; 0: now."""
         now = time.monotonic()
         self.level = min(self.size, self.level + (now - self.at) * self.limit / self.minute)
         self.at = now
@@ -130,7 +131,7 @@ class Service:
         names += ["input_tokens", "output_tokens", "peak", "in_flight", "batched"]
         made = {"files": len(self.batches.files), "batches": len(self.batches.batches)}
         prices = self.settings.get("prices", [0.0, 0.0])
-        # In a batch a token costs half.
+        # A token of a batch costs half the price.
         read = self.input_tokens - self.batched_input_tokens / 2
         written = self.output_tokens - self.batched_output_tokens / 2
         cost = (read * prices[0] + written * prices[1]) / 1e6
@@ -155,7 +156,7 @@ class Service:
         return {}
 
     def admitted(self, tokens: int) -> float:
-        """Take a request and *tokens* from the limits; return 0, or the seconds to wait if too little is left."""
+        """If the limits allow a request of *tokens*, count it and return 0; otherwise return the seconds to wait."""
         amounts = {"requests": 1, "tokens": tokens}
         wait = max((bucket.wait(amounts[unit]) for unit, bucket in self.buckets.items()), default=0.0)
         if wait == 0.0:
@@ -164,7 +165,7 @@ class Service:
         return wait
 
     def batched_answer(self, kind: str, document: dict[str, Any]) -> tuple[int, Any]:
-        """Answer one request of a batch; the limits per minute do not apply to it."""
+        """Answer one request of a batch, to which the limits per minute do not apply."""
         try:
             texts = texts_of(document)
             answer, used = service_answer(self, kind, document, texts)
@@ -207,7 +208,7 @@ class Service:
         return headers
 
     def fault_for(self, text: str) -> dict[str, Any] | None:
-        """Return the fault of a request: a scripted one, or one drawn by a hash of *text* and how often it came."""
+        """Return the first scripted fault for *text*, else one drawn by a hash of *text* and its count, or None."""
         for fault in self.faults:
             if fault.get("match", "") in text and fault.get("times") != 0:
                 if fault.get("times") is not None:
@@ -241,7 +242,7 @@ def texts_of(document: dict[str, Any]) -> list[str]:
 
 
 class ApiProtocol(HttpProtocol):
-    """The protocol of the port for requests."""
+    """A connection to the port that answers requests of the API; another port takes commands."""
 
     service: Any
     timer: asyncio.TimerHandle | None = None
@@ -322,7 +323,7 @@ class ApiProtocol(HttpProtocol):
 def service_answer(
     service: Service, kind: str, document: dict[str, Any], texts: list[str]
 ) -> tuple[dict[str, Any], tuple[int, int]]:
-    """Return the answer to a request of the *kind*, and the tokens that it reads and writes."""
+    """Return the answer to a request of this *kind*, and the numbers of tokens read and written for it."""
     read = sum(map(tokens_of, texts))
     if kind == "embeddings":
         dimensions = document.get("dimensions") or 8

@@ -1,4 +1,4 @@
-"""A throw-away PgBouncer in front of a PostgreSQL server, from the PATH; if root starts it, it runs as nobody."""
+"""A throw-away PgBouncer in front of a PostgreSQL server, from the PATH; if root starts it, it runs as user nobody."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from .postgres import PostgresServer
 
-# Transaction mode, because that is how PgBouncer is usually run. Two server connections, so that the transactions of
-# one client use both. With auth_type `any`, every client is accepted as the user in the section [databases].
+# The pool mode is `transaction`, in which PgBouncer is usually run. The pool has two connections to the server, so that
+# the transactions of one client use both. With auth_type `any`, PgBouncer accepts every client, and logs in to the
+# server as the user in the section [databases].
 SETTINGS = """\
 [databases]
 * = host={host} port={server} user=postgres

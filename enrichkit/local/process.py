@@ -1,5 +1,5 @@
 """
-Functions that start a server process on a free port, in a temporary folder, so that the server cannot outlive us.
+Functions that start, on a free port and in a temporary folder, a server process that cannot outlive this process.
 
 All servers of `enrichkit.local` are started here. A server dies with the process that started it, even when that
 process gets a SIGKILL: Linux sends a signal to a child whose parent has died, if the child requested the signal
@@ -32,8 +32,8 @@ CHILD = Path(__file__).with_name("child.py")
 PORT_ATTEMPTS = 8
 START_TIMEOUT = 300.0
 """
-Seconds that a server may take to answer. The limit ends a hang on a busy machine; a server that dies is noticed at
-once.
+Seconds that a server may take to answer. The limit only ends a server that hangs, and is high because the machine may
+be busy; a server that dies is noticed at once.
 """
 
 

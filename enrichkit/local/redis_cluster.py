@@ -1,4 +1,4 @@
-"""A throw-away Redis or Valkey cluster: a few masters, each with an equal share of the slots."""
+"""A throw-away Redis or Valkey cluster: a few masters, each with an equal share of the hash slots."""
 
 from __future__ import annotations
 

@@ -112,9 +112,10 @@ def _start(
     binary: Path, folder: Path, lines: tuple[str, ...], login: str | None
 ) -> tuple[subprocess.Popen[bytes], int]:
     """
-    Start a server, or, if *login* is not None, a sentinel, and return its process and port.
+    Start a server, or a sentinel if *login* is not None, and return its process and port.
 
-    The server gets *lines* in a file of settings, because sentinels, and servers that they promote, rewrite this file.
+    The process gets *lines* in a file of settings, not as arguments, because sentinels, and servers that sentinels
+    promote to master, rewrite this file.
     """
     folder.mkdir()
     settings, log = folder / "settings", folder / "log"

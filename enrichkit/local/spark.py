@@ -2,8 +2,8 @@
 A throw-away Spark session, classic or Spark Connect, whose JVM ends with the session or with this process.
 
 PySpark starts its JVM through two bash scripts. This module does the work of those scripts: it gets the command line of
-the JVM from Spark's own launcher and runs it. Bash is therefore not needed, and the JVM can request the signal that
-ends it when this process dies.
+the JVM from Spark's own launcher and runs it. Bash is therefore not needed, and the kernel can be told to kill the JVM
+when this process dies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Log only errors, on stderr. Spark's default level is INFO until a session lowers it.
+# Log only errors, on stderr. Without this setting Spark logs at INFO until a session sets a higher level.
 LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -50,14 +50,14 @@ def spark(
     """
     Run Spark and yield a session. Warnings of enrichkit on the workers appear on stderr.
 
-    A classic session needs the packages of `enrichkit[spark]`, a Spark Connect session needs those of
+    A classic session needs the packages of `enrichkit[spark]`, and a Spark Connect session needs those of
     `enrichkit[connect]`.
 
     Args:
         connect: Yield a Spark Connect session, whose server is a process of its own, instead of a classic session. One
             process cannot have sessions of both kinds.
         master: Spark's master; `local-cluster[2,1,512]` starts two executors in JVMs of their own.
-        python: The Python of the workers.
+        python: Path of the Python that runs the workers.
         conf: Spark settings, as `**{"spark.sql.ansi.enabled": "false"}`, or with `__` in place of each dot, as
             `spark__sql__ansi__enabled="false"`.
 
@@ -76,7 +76,7 @@ def spark(
             **{name.replace("__", "."): value for name, value in conf.items()},
         }
         start_session = _connect if connect else _classic
-        log = folder / "workers.log"  # the log of the JVM has what workers write to stderr, and much else
+        log = folder / "workers.log"  # a separate file, because the JVM's log holds much else
         with copied_to_stderr(log), start_session(settings, {**env, LOG_FILE: str(log)}, folder) as session:
             kind = "Spark Connect" if connect else "Spark"
             java = java_version(Path(env["JAVA_HOME"]))
@@ -173,7 +173,8 @@ def _classic(settings: Mapping[str, str], env: Mapping[str, str], folder: Path) 
         try:
             yield session
         except PySparkException as error:
-            # PySpark asks the JVM for the error's message, and the JVM has ended by the time the error is printed.
+            # PySpark asks the JVM for the error's message, and the JVM has ended by the time the error is printed, so
+            # the message is kept here.
             kind, said = type(error), str(error)
             error.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__str__": lambda _: said})
             raise
@@ -222,7 +223,7 @@ def _command(settings: Mapping[str, str], env: Mapping[str, str], *main: str) ->
 
 
 def launched(env: Mapping[str, str], *main: str) -> list[str]:
-    """Return the command line of a class of Spark; as in `bin/spark-class`, Spark's launcher computes it."""
+    """Return the command line that runs a class of Spark, as Spark's launcher computes it for `bin/spark-class`."""
     java = [f"{env['JAVA_HOME']}/bin/java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{env['SPARK_HOME']}/jars/*"]
     answer = subprocess.run([*java, "org.apache.spark.launcher.Main", *main], env=dict(env), capture_output=True)
     if answer.returncode:

@@ -17,13 +17,13 @@ On the driver:
     routes.py       what the web server answers: pushes of workers, the page, exports
     page/           the page: HTML, CSS and JavaScript
     state.py        everything that workers have pushed, and its history
-    view.py         the form in which pages, terminals and reports read the state
-    present.py      turns the state into this form
-    spending.py     what the calls have cost, and what was saved
+    view.py         the data that the page, the terminal and the report show: a `View`
+    present.py      makes the `View` from the state
+    spending.py     what the calls have cost, and about how much cache, journal and the like saved
     advice.py       what limits the job, and what would make it faster
     terminal.py     a live table in a terminal
     report.py       one HTML file that needs no server
-    totals.py       `observe()`: exact totals of a DataFrame by Spark itself
+    totals.py       `observe()`: exact totals of a DataFrame, counted by Spark itself
     prometheus.py   the text format of Prometheus
     otel.py         OpenTelemetry metrics and spans
 """

@@ -25,7 +25,7 @@ _log = logging.getLogger("enrichkit")
 
 
 def address() -> Address | None:
-    """Return the address to which new tasks report; start a monitor if environment or session ask for one."""
+    """Return the address to which new tasks report; start a monitor if `VARIABLE` or `SETTING` asks for one."""
     with _lock:
         monitor = active()
         if monitor is None and _wanted():
@@ -34,7 +34,7 @@ def address() -> Address | None:
 
 
 def _started() -> Monitor | None:
-    """Start and return a monitor; return None if it cannot start, because a job that needs no monitor must not fail."""
+    """Start and return a monitor; return None if no monitor can start, because the job can run without one."""
     global _failed
     if _failed:
         return None

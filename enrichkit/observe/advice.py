@@ -1,8 +1,8 @@
 """
 What limits the tasks of a source, in one sentence, and what would make them faster, with the predicted gain.
 
-The rules look at where the seconds went (`clock.py`) and at what the slots did. The rules that find a fault of the
-source are tried first. The other rules look for the largest part of the time.
+The rules look at where the seconds went (`clock.py`) and at how many of the call slots were in use. The rules that find
+a fault of the source are tried first. The other rules look for what took the largest part of the time.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 __all__ = ["Situation", "advice", "arithmetic", "sentence"]
 
 BUSY = 0.7
-"""Share of the slots in use from which on the slots are the limit."""
+"""If at least this share of the call slots is in use, the number of slots limits the tasks."""
 REFUSED = 0.05
-"""Share of the keys that were sent again, or failed, from which on the source refuses."""
+"""If more than this share of the keys was sent again or failed, the source counts as refusing keys."""
 LARGE = 0.25
-"""Share of the time from which on the sentence names a limit, even if the tasks wait longer for something else."""
+"""The sentence names a limit that took more than this share of the time, even if something else took more."""
 SPARED = ("pause", "breaker", "refusals")
-"""Reasons to hold calls back that spare the source."""
+"""Reasons for which calls are held back to protect the source."""
 HOT = 0.2
-"""Share of the rows from which on the sentence names the key with the most rows."""
+"""If a key has at least this share of the rows, the sentence names the key."""
 WIDE = 16 * 1024
-"""Bytes from which on a value counts as wide."""
+"""Values with more bytes than this, on average, count as wide."""
 WORTH = 1.15
-"""Gain below which a change is not advised."""
+"""A change is not advised if its predicted gain is smaller than this; 1.15 means 1.15 times as fast."""
 SHUFFLE_WORTH = 1.5
-"""Ratio of the keys that all tasks have sent to the estimated distinct keys, from which on a shuffle is advised."""
+"""A shuffle is advised if, as estimated, tasks have sent each distinct key at least this many times on average."""
 MANY_KEYS = 1_000
-"""Keys sent below which no shuffle is advised."""
+"""If fewer keys than this were sent, no shuffle is advised."""
 ENOUGH_CALLS = 20
-"""Calls below which neither a larger batch_size nor a larger capacity is advised."""
+"""If fewer calls than this were made, neither a larger batch_size nor a larger capacity is advised."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
     """
-    The tasks of one source.
+    What is known about the tasks of one source.
 
     Attributes:
         source: Name of the source.
@@ -56,10 +56,10 @@ class Situation:
         batch_size_max: Most keys per call that the connector takes.
         rate: Calls per second and process; None: no limit.
         cached: Whether there is a cache.
-        running: Tasks that run now; if none runs now, the tasks that ran at the same time, on average.
+        running: Number of tasks that run now; if no task runs now, the average number that ran at the same time.
         slots: Tasks that can run at the same time; None: not known.
         in_flight: Calls in flight now, per running task; None: the tasks have ended.
-        away: Seconds for which the source has been away; None: the source is not away.
+        away: Seconds for which the source has been unavailable; None: the source is available.
     """
 
     source: str
@@ -77,7 +77,7 @@ class Situation:
 
     @property
     def busy(self) -> float:
-        """The share of the slots in use."""
+        """The share of the call slots that were in use."""
         return self.stats.calls_took.sum / self.stats.slot_seconds if self.stats.slot_seconds else 0.0
 
     @property
@@ -112,16 +112,16 @@ class Situation:
 
     @property
     def room_below_rate(self) -> float:
-        """The factor by which the rate limit lets the calls grow; infinite without a rate limit or without calls."""
+        """The calls that the rate limit allows, divided by the calls made; infinite if there is no limit or no call."""
         if self.rate is None or not self.stats.calls:
             return math.inf
         return self.rate * self.stats.seconds / self.stats.calls
 
     def gain(self, **seconds: float) -> float:
         """
-        Return how many times as fast the tasks would be if the parts that *seconds* names took the seconds given there.
+        Return how many times as fast the tasks would be if some parts of their time took the given *seconds* instead.
 
-        The parts are `source`, `limit`, `input` and `output`; those that are not named take as long as they did.
+        The parts are `source`, `limit`, `input` and `output`; parts that are not given keep their seconds.
         """
         stats = self.stats
         now = {name: getattr(stats, f"{name}_seconds") for name in ("source", "limit", "input", "output")}
@@ -187,7 +187,7 @@ def sentence(it: Situation) -> str:
 
 
 def arithmetic(it: Situation) -> str:
-    """Return how long the tasks took, and the least time that their calls need by the model of slots and rate."""
+    """Return a sentence that compares the tasks' time with the least time possible with these slots and this rate."""
     stats = it.stats
     if not (stats.calls and stats.seconds):
         return ""
@@ -255,7 +255,7 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
 
 
 def _shuffle(it: Situation, kind: str) -> Iterator[Advice]:
-    """Yield the advice to shuffle, so that only one task asks for each key, if tasks have probably sent equal keys."""
+    """Yield the advice to shuffle if tasks have probably sent equal keys; a shuffle takes equal keys to one task."""
     stats = it.stats
     if stats.tasks < 2 or stats.sent < MANY_KEYS or kind not in ("source", "rate", "limit", "refused", "pause"):
         return
@@ -311,7 +311,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _number(number: float) -> str:
-    """Return *number* with three significant digits, from 100 on as a whole number; no exponent from 0.0001 on."""
+    """Return *number* with three significant digits, whole from 100 on; only numbers below 0.0001 get an exponent."""
     return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 

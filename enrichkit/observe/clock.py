@@ -1,10 +1,10 @@
 """
-Where the seconds of a task went: into computing, or into waiting for source, limit, Spark's input or Spark's output.
+Where the seconds of a task went: into computing, or into waiting for the source, a limit, or Spark's input or output.
 
-Spark's thread is in one phase at any time, so the phases add up to the time of the task. The CPU time of this thread in
-a phase counts as computing, and the rest of the phase as waiting. While Spark's thread waits for finished rows, the
-loop thread works for the task: its samples tell for how much of this wait the loop thread computed, and for how much of
-it something held calls back.
+Spark's thread, which runs the Python function of the task, is always in one phase, so the phases add up to the time of
+the task. The CPU time of this thread in a phase counts as computing, and the rest of the phase as waiting. While
+Spark's thread waits for finished rows, the loop thread, which runs the event loop, works for the task. The loop thread
+takes samples. They tell for which part of this wait the loop thread computed, and for which part calls were held back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TaskClock:
     The seconds of one task by phase.
 
     Attributes:
-        phase: What Spark's thread does now; the loop thread reads it.
+        phase: What Spark's thread does now; the loop thread reads this attribute.
 
     `sample` is for the loop thread, `read` for any thread, and all other methods for Spark's thread.
     """
@@ -54,7 +54,7 @@ class TaskClock:
         self.phase, self._since, self._cpu_since = phase, now, cpu
 
     def input_of(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield *items*; count the time until each of them comes as time of the input."""
+        """Yield *items*, and count the time spent waiting for each item as time of the phase `INPUT`."""
         iterator = iter(items)
         while True:
             self.enter(Phase.INPUT)
@@ -74,7 +74,7 @@ class TaskClock:
         Args:
             seconds: Seconds since the previous sample.
             cpu: CPU seconds of the loop thread since the previous sample.
-            held: What holds calls back now; None: nothing does.
+            held: Name of what holds calls back now, for example `rate`; None: no calls are held back.
         """
         if self.phase is Phase.PARTS:
             cpu = min(cpu, seconds)

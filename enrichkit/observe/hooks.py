@@ -33,7 +33,7 @@ def tell_observers(names: Sequence[str], stats: Stats, source: str, task: TaskIn
         return
     try:
         manager.hook.enrichkit_task_finished(stats=stats, source=source, task=task)
-    except Exception:  # noqa: BLE001  # an observer is not part of the job
+    except Exception:  # noqa: BLE001  # a fault of an observer must not fail the job
         _log.exception("An observer raised in enrichkit_task_finished; the task does not change by that.")
 
 

@@ -1,4 +1,4 @@
-"""`monitor()`: a web page beside the driver program that shows what the enrichments of this program do."""
+"""`monitor()`: a web page, served by the driver program, that shows what the program's enrichments do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("enrichkit")
 
 TICK = 1.0
 LAST_REPORTS = 1.0
-"""Most seconds that the end of a monitor waits for tasks that still run."""
+"""`Monitor.close` waits at most this many seconds for running tasks, and then as many for the export of spans."""
 FRESH = 0.5
 
 _active: Monitor | None = None
@@ -40,7 +40,7 @@ _lock = threading.Lock()
 
 
 def active() -> Monitor | None:
-    """Return the monitor that new enrichments of this program report to; None: there is none."""
+    """Return the monitor that new enrichments of this program report to; None if there is no monitor."""
     return _active
 
 
@@ -48,19 +48,20 @@ def monitor(
     *, host: str | None = None, port: int = 0, rows: int | None = None, terminal: bool | None = None
 ) -> Monitor:
     """
-    Return a monitor, to be used in a `with` statement: enrichments that are made inside it report to it.
+    Return a monitor for a `with` statement: enrichments that are made inside the statement report to the monitor.
 
     Args:
-        host: Name or address under which the workers reach this machine; the page is served under it, too. None:
-            127.0.0.1 for a local master and on Spark Connect, otherwise the host of the driver as Spark knows it. On
-            Spark Connect with a server on another machine, name a host that the workers of the server reach.
-        port: Port; 0: any free one.
-        rows: Number of rows of the job, if it is known: the page then shows which share is done, and when the rest will
-            be done.
+        host: Name or address under which the workers reach this machine; the URL of the page has the same host. None:
+            127.0.0.1 for a local master and on Spark Connect, otherwise Spark's setting `spark.driver.host`. If a Spark
+            Connect server runs on another machine, give a name of this machine that the server's workers can reach.
+        port: Port of the web server; 0: any free port.
+        rows: Number of rows of the job; None: not known. If it is given, the page shows which share of the rows is
+            done, and how long the rest will take.
         terminal: Whether to show a table in the terminal. None: show the table if stderr is a terminal.
 
     Returns:
-        The monitor; `monitor().start()` starts it without a `with`, until `close()` or the end of the program.
+        The monitor. Without a `with` statement, `monitor().start()` starts it, and it runs until `close()` or the end
+        of the program.
 
     Raises:
         ConfigError: On the driver: an argument is wrong, there is a monitor already, the port is taken, or the extra
@@ -87,7 +88,7 @@ def monitor(
 
 class Monitor:
     """
-    A monitor; `monitor()` makes one and says what the arguments are.
+    A monitor; `monitor()` makes one, and its docstring describes the arguments.
 
     Attributes:
         url: Address of the page; whoever knows the address can see the page. Empty before the start.
@@ -121,12 +122,12 @@ class Monitor:
         self.close()
 
     def __repr__(self) -> str:
-        # Without the token of the page, because a traceback or a log may show this.
+        # Without the token of the page, because a traceback or a log may show this text.
         where = "not started" if self._server is None else self._server.address
         return f"<Monitor {where}: {self.view()['sentence']}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: what limits the job, where the time went, figures, and a link to the page."""
+        """Return HTML for a notebook: what limits the job, where the time went, totals, and a link to the page."""
         view = self.view()
         parts = ", ".join(f"{part['label']} {part['share']:.0%}" for part in view["time"] if part["share"] >= 0.005)
         totals = view["totals"]
@@ -184,7 +185,7 @@ class Monitor:
 
     def close(self) -> None:
         """
-        End the server and the table in the terminal; this object still returns the last state, and writes reports.
+        Stop the server and the table in the terminal; afterwards, `view` and `report` still give the last state.
 
         `close` waits up to a second for tasks that still run, because the last push of a task comes a moment after its
         last row.
@@ -213,7 +214,7 @@ class Monitor:
         return view_of(self._state, now, rows=self._rows, slots=self._slots, closed=self._closed.is_set())
 
     def _view_of_late(self) -> View:
-        """Return a view at most half a second old, so that several pages and a terminal cost no more than one page."""
+        """Return a view at most half a second old; pages and a terminal share it, and so cost no more than one page."""
         now = time.monotonic()
         if self._shown is None or now - self._shown[0] > FRESH or self._closed.is_set():
             self._shown = now, self.view()
@@ -240,7 +241,8 @@ class Monitor:
         Write the report to *path*, and return its figures, even if the monitor has ended or the job has failed.
 
         Args:
-            path: A file: HTML that needs no server, or, if its name ends in `.json`, the figures alone.
+            path: Path of the file. If it ends in `.json`, the file gets the figures only; otherwise it gets HTML that
+                needs no server.
         """
         view = self.view()
         from .report import html_of
@@ -253,7 +255,7 @@ class Monitor:
         while not self._closed.wait(TICK):
             try:
                 self._state.tick(time.time())
-            except Exception:  # noqa: BLE001  # one failed tick must not end the page
+            except Exception:  # noqa: BLE001  # one failed tick must not end the thread
                 _log.exception("The monitor could not add a second to its history.")
 
 
@@ -284,8 +286,9 @@ def _hosts_and_slots(host: str | None) -> tuple[str, str | None, int | None]:
     """
     Return the host under which workers reach this machine, the address to listen on, and the number of task slots.
 
-    The address to listen on is None unless it differs from the host, as it does behind a Kubernetes service. The number
-    of task slots is None if Spark does not tell it.
+    The address to listen on is Spark's `spark.driver.bindAddress`; behind a Kubernetes service, it is not the address
+    of the host. If the address is None, the server listens on the host. The number of task slots is None if Spark does
+    not tell it.
     """
     from pyspark.sql import SparkSession
 

@@ -27,7 +27,7 @@ _export: Export | None = None
 
 
 def export(state: State) -> Export | None:
-    """Let the export of this program read *state* from now on, and return it; None without opentelemetry-api."""
+    """Let this program's only `Export` read *state* from now on, and return it; None without opentelemetry-api."""
     global _export
     try:
         from opentelemetry import metrics, trace
@@ -41,11 +41,11 @@ def export(state: State) -> Export | None:
 
 class Export:
     """
-    Observable counters of the totals by source, and a span for each task that has ended.
+    Observable counters for the totals of each source, and a span for each task that has ended.
 
-    A program has one export, because a meter takes the name of a counter only once. When a new monitor follows an
+    A program has one export, because a meter accepts the name of a counter only once. When a new monitor follows an
     earlier one, the counters continue from their present values. A separate thread hands the spans to OpenTelemetry,
-    because an exporter may take seconds, or raise.
+    because an exporter that takes seconds, or raises, would otherwise disturb the server that gets the pushes.
 
     Args:
         meter: A meter of OpenTelemetry.
@@ -65,7 +65,7 @@ class Export:
         threading.Thread(target=self._work, name="enrichkit-spans", daemon=True).start()
 
     def watch(self, state: State) -> None:
-        """Export *state* from now on, on top of the totals of earlier monitors."""
+        """Export the totals of *state* from now on, added to the totals of earlier monitors."""
         self._past = self._totals()
         self._state = state
 
@@ -74,7 +74,7 @@ class Export:
         self._tasks.put(task)
 
     def flush(self, seconds: float) -> None:
-        """Wait until all spans queued so far are exported, at most *seconds*."""
+        """Wait, at most *seconds*, until all spans queued so far are exported."""
         done = threading.Event()
         self._tasks.put(done)
         done.wait(seconds)

@@ -30,7 +30,7 @@ from .view import VERSION
 __all__ = ["view_of"]
 
 RECENT = 10
-"""Number of the last moments of the history, mostly seconds, whose mean is the current rate."""
+"""The current rates are means over this many of the last steps of the history. A step is mostly one second long."""
 MINUTE = 60.0
 TASKS_SHOWN = 200
 
@@ -90,7 +90,7 @@ def view_of(
 
 
 def _sentence(sources: Sequence[SourceView], slowest: SourceView | None) -> str:
-    """Return the sentence of the source that the tasks wait for longest, with its name if there are several sources."""
+    """Return the sentence about *slowest*, the source that tasks wait for most, with its name if there are others."""
     if slowest is None:
         return "Waiting for the first task."
     return f"{slowest['name']}: {slowest['sentence']}" if len(sources) > 1 else slowest["sentence"]
@@ -204,11 +204,11 @@ def _source(state: State, name: str, now: float, rows: int | None, slots: int | 
 
 def _of_now(tasks: Sequence[Task], facts: dict[str, Any], now: float) -> Stats | None:
     """
-    Return the statistics of the tasks that tell what limits the source now.
+    Return the summed statistics of those tasks that show what limits the source now.
 
-    These are the tasks that have pushed in the last minute and have the current options. Tasks with other options are
-    left out: the user may have followed earlier advice and changed the options. None: no task runs, or none of these
-    tasks has made a call.
+    These are the tasks that have not failed, have pushed in the last minute, and have the current options. Tasks with
+    other options are left out, because the user may have followed earlier advice and changed the options. Return None
+    if no task runs, or if none of these tasks has made a call.
     """
     if not any(task.state == "running" for task in tasks):
         return None
@@ -219,7 +219,7 @@ def _of_now(tasks: Sequence[Task], facts: dict[str, Any], now: float) -> Stats |
 
 
 def _progress(state: State, rows: int | None, now: float, source: str | None = None) -> Progress:
-    """Return how many rows the tasks have emitted; each of the job's *rows* is emitted once for each enrichment."""
+    """Return how many rows the tasks have emitted. Each enrichment of the job emits each of the *rows* once."""
     done, in_vain = state.emitted(source)
     plans = {task.facts["plan"] for task in state.of(source) if task.stats.rows}  # a fallback has no rows of its own
     if rows is None:
@@ -277,7 +277,7 @@ def _worth_showing(tasks: Sequence[Task]) -> list[Task]:
     """
     Return at most `TASKS_SHOWN` of *tasks*, in the same order.
 
-    Failed tasks have the first claim to a place, then running tasks, then the latest of all other tasks.
+    Failed tasks are chosen first, then running tasks, then the others; of equal tasks, the latest are chosen.
     """
     ranked = sorted(tasks, key=lambda task: (not task.failed, task.state != "running", -task.facts["began"]))
     shown = {task.facts["id"] for task in ranked[:TASKS_SHOWN]}

@@ -39,12 +39,12 @@ _OUTCOMES = {
     "over_budget": "over_budget",
 }
 _OCTAVES = range(8, 30)
-"""The octaves of `Distribution` whose lower bounds become bounds of buckets: from 128 microseconds to 268 seconds."""
+"""The octaves of `Distribution` whose lower bounds, 128 microseconds to 268 seconds, are the bounds in Prometheus."""
 _TIME = ("source", "limit", "input", "output", "cpu")
 
 
 def text(state: State) -> str:
-    """Return the statistics of *state*, by source."""
+    """Return the statistics of *state* by source, in Prometheus' text format."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
@@ -91,7 +91,7 @@ class _Collector:
         yield took
 
     def _costs(self, stats: Mapping[str, Stats]) -> Iterator[Any]:
-        """Yield what the calls have cost, if there is a source that reports it."""
+        """Yield the metrics of what the calls have cost, if at least one source reports costs."""
         from prometheus_client.core import CounterMetricFamily
 
         spent = CounterMetricFamily("enrichkit_spent", "What calls have cost, by unit.", labels=["source", "unit"])
@@ -119,7 +119,7 @@ def _buckets(values: Distribution) -> list[tuple[str, float]]:
     """
     Return the buckets as Prometheus wants them: each upper bound with the number of values below it.
 
-    The bounds are the same for all sources and at all times, because `rate` and `histogram_quantile` compare them.
+    The bounds are always the same, because Prometheus' `rate` and `histogram_quantile` match buckets by their bounds.
     """
     below = {number: sum(n for bucket, n in values.counts.items() if bucket < 8 * number) for number in _OCTAVES}
     bounds = ((f"{values.bounds(8 * number)[0]:.9g}", float(count)) for number, count in below.items())

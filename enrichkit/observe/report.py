@@ -19,7 +19,7 @@ _EMBEDDED = re.compile(r'<script type="application/json" id="view">(.*?)</script
 
 
 def html_of(view: View) -> str:
-    """Return *view* as one HTML document that asks no server for anything."""
+    """Return *view* as one HTML document, which needs no server."""
     from .page import self_contained
 
     return self_contained(view, "enrichkit report")
@@ -27,10 +27,10 @@ def html_of(view: View) -> str:
 
 def read(path: str | Path) -> View:
     """
-    Return the figures of a report that `Monitor.report` wrote, HTML or JSON.
+    Return the figures of a report that `Monitor.report` wrote as HTML or JSON.
 
     Raises:
-        ConfigError: The file cannot be read, or is no such report.
+        ConfigError: The file cannot be read, or is no report of enrichkit.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

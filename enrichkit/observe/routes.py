@@ -1,5 +1,5 @@
 """
-What the web server of a monitor answers; `server.py` runs it. It needs the extra `monitor`.
+The HTTP routes of a monitor's web server, which `server.py` runs. This module needs the extra `monitor`.
 
     /<view token>/              the page, and page.css and page.js beside it
     /<view token>/view          the view as JSON
@@ -75,7 +75,7 @@ class Routes:
         self._stopping = stopping
         self._files = page_files()
         download = {"Content-Disposition": 'attachment; filename="enrichkit-report.html"'}
-        unbuffered = {"X-Accel-Buffering": "no"}  # nginx obeys this header
+        unbuffered = {"X-Accel-Buffering": "no"}  # tells nginx not to hold the stream back
         self._answers: dict[str, Callable[[], Response]] = {
             "view": lambda: Response(msgspec.json.encode(view()), media_type="application/json"),
             "events": lambda: StreamingResponse(self._events(), media_type="text/event-stream", headers=unbuffered),
@@ -126,11 +126,11 @@ class Routes:
 
     async def _events(self) -> AsyncIterator[bytes]:
         """
-        Yield one event each second; at the end, yield the last view and the event `end`.
+        Yield one event each second. When the server stops, yield a last `view` or `beat`, and then the event `end`.
 
         The event `view` carries the result of `changes`. The event `beat` says that nothing has changed. `beat` is an
-        event and not a comment of the stream: a page does not see comments, so it could not tell a quiet job from a
-        proxy that holds the stream back.
+        event and not a comment of the stream, because a page does not see comments. Without `beat`, the page could not
+        tell whether nothing has changed or a proxy holds the stream back.
         """
         sent: View | None = None
         while True:
@@ -150,7 +150,7 @@ class Routes:
 
 def changes(old: View | None, new: View) -> dict[str, Any] | None:
     """
-    Return the update with which a page that shows *old* can show *new*; None if only the time has changed.
+    Return the update from *old*, which a page shows now, to *new*; None if only the time has changed.
 
     The history is by far the largest part, and few of its points change. In the update, `view` is therefore *new*
     without the points that the page already has: the page drops its first `drop` points, keeps the next `keep` points,

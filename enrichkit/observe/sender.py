@@ -1,9 +1,9 @@
 """
-The way from a worker to the monitor: a thread that pushes what the tasks of this process did, once a second.
+The sender of a worker process: a thread that pushes the statistics of the process's tasks to the monitor once a second.
 
-The thread uses blocking sockets, so that the event loop with the calls never waits for the monitor. A monitor that
-cannot be reached costs the tasks nothing but one line in the log; their statistics are kept, and sent when the monitor
-can be reached.
+The thread has blocking sockets of its own, so that the event loop, which makes the calls, never waits for the monitor.
+A monitor that cannot be reached does not slow the tasks down. One line is logged, and the statistics are kept and sent
+when the monitor can be reached.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ _log = logging.getLogger("enrichkit")
 
 TIMEOUT = 2.0
 AGAIN, AGAIN_MAX = 1.0, 30.0
-"""Back-off before a monitor that could not be reached is tried again, in seconds: at first, and at most; it doubles."""
+"""Shortest and longest wait, in seconds, after a failed push; the wait doubles with each failure in a row."""
 WAITING_MAX = 2_000
-"""Most reports that wait; beyond that, the report of an ended task replaces the report of a running task."""
+"""
+Most reports that wait. Beyond that, the report of an ended task replaces the report of a running task, and a new report
+of a running task is dropped.
+"""
 BODY_MAX = 1 << 19
-"""Bytes of a push from which on further reports wait for the next push; the monitor takes twice as many bytes."""
+"""When a push has this many bytes, further reports wait for the next push; the monitor accepts twice as many bytes."""
 NOT_TAKEN = (400, 413, 422)
-"""Statuses by which a monitor says that the reports are wrong; after another error the reports are sent again."""
+"""HTTP statuses by which a monitor refuses reports as wrong; after any other error the reports are sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """
-    The address to which workers push; it is pickled into the expression.
+    The address to which workers push. Plans carry it, pickled, inside the Spark expression.
 
     Attributes:
         host: Name or address of the driver's machine, as the workers see it.
@@ -67,14 +70,15 @@ class Sender:
         threading.Thread(target=self._work, name="enrichkit-sender", daemon=True).start()
 
     def put(self, reports: Iterable[dict[str, Any]]) -> None:
-        """Queue *reports*, each in place of an earlier report of the same task; return at once."""
+        """Queue *reports*, and return at once; a report replaces a report of the same task that still waits."""
         with self._sent:
             self._add(reports)
             self._sent.notify_all()
 
     def put_last(self, reports: Iterable[dict[str, Any]], seconds: float) -> None:
         """
-        Queue *reports*, and wait until they are sent, at most *seconds*: Spark may end this process after its task.
+        Queue *reports*, and wait at most *seconds* until they are sent, because Spark may end this process after this
+        call.
 
         While the monitor cannot be reached, return at once.
         """
@@ -113,7 +117,7 @@ class Sender:
             with self._sent:
                 self._under_way.clear()
                 self._failures = self._failures + 1 if failed else 0
-                if failed:  # a newer report of the same task stays in its place
+                if failed:  # keep the reports for the next push, unless there is a newer report of the task
                     waiting = {report["id"]: report for report, _ in reports} | self._reports
                     self._reports = {}
                     self._add(waiting.values())
@@ -134,7 +138,7 @@ class Sender:
         return taken
 
     def _push(self, reports: list[tuple[dict[str, Any], bytes]]) -> None:
-        """Push *reports*. If the monitor refuses them, push each separately, and drop what it refuses again."""
+        """Push *reports*. If the monitor refuses them, push each separately, and drop those refused again."""
         body = b'{"version": 1, "tasks": [%s]}' % b", ".join(encoded for _, encoded in reports)
         status = self._post(body)
         if status in NOT_TAKEN and len(reports) > 1:
@@ -161,7 +165,7 @@ class Sender:
             self._disconnect()
             if fresh:
                 raise
-            return self._post(body)  # the monitor may have closed a connection that was idle
+            return self._post(body)  # once more, because the monitor may have closed the idle connection
         if response.will_close:
             self._disconnect()
         return int(response.status)

@@ -1,8 +1,9 @@
 """
 The web server of a monitor: it serves the page, and takes what workers push (`routes.py`).
 
-It runs in a thread of the driver program, which it must never disturb: neither signal handlers nor logging are changed,
-an open page does not keep the program alive, and a broken request costs that request only.
+The server runs in a thread of the driver program, which it must never disturb. The server changes neither signal
+handlers nor logging, an open page does not keep the program alive, and an error in one request affects no other
+request.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class MonitorServer:
     """
     The server of one monitor.
 
-    It calls *view*, *push*, *metrics* and *report* on its own thread, one at a time, so they have to be quick.
+    The server calls *view*, *push*, *metrics* and *report* on its own thread, one at a time, so these have to be quick.
 
     Args:
         host: Name or address under which browsers and workers reach the server.
@@ -53,8 +54,9 @@ class MonitorServer:
         view_token: Token that permits reading.
         push_token: Token that permits pushing.
         listen: Address to listen on; None: `host`.
-        view: Returns the current view, which must not change afterwards: the next view is compared with it.
-        push: Takes the body of one push. A ValueError is answered with status 400 and its text.
+        view: Returns the current view, which must not change afterwards, because it is compared with the next view.
+        push: Takes the body of one push. If it raises a ValueError, the answer has the status 400 and the text of the
+            error.
         metrics: Returns the text for Prometheus.
         report: Returns the report as HTML.
     """
@@ -94,7 +96,7 @@ class MonitorServer:
 
     @property
     def address(self) -> str:
-        """The address without a token: it may be shown to anybody."""
+        """The address without a token, so that it may be shown to anybody."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     @property
@@ -112,7 +114,7 @@ class MonitorServer:
         Start to listen, and return when the thread of the server runs.
 
         Raises:
-            ConfigError: The packages of the extra `monitor` are not installed, or the address cannot be listened on.
+            ConfigError: The packages of the extra `monitor` are not installed, or the address cannot be bound.
         """
         for package in ("starlette", "uvicorn"):
             if find_spec(package) is None:
@@ -130,7 +132,7 @@ class MonitorServer:
         self.port = listener.getsockname()[1]
         config = Config(
             Routes(**self._functions, stopping=self._stopping).application,
-            http="h11",  # the defaults of these settings depend on what is installed, and on the environment
+            http="h11",  # uvicorn's defaults of these settings depend on installed packages and on the environment
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -146,7 +148,7 @@ class MonitorServer:
         self._thread = threading.Thread(target=asyncio.run, args=[serve], name="enrichkit-monitor-server", daemon=True)
         self._thread.start()
         self._ready.wait()
-        atexit.register(self.stop)  # so that open pages hear of the end
+        atexit.register(self.stop)  # so that open pages are told that the server stops
 
     def stop(self) -> None:
         """Tell open pages that the server stops, and close all connections; return within a second."""
@@ -191,14 +193,14 @@ class MonitorServer:
             serving.cancel()
             await asyncio.wait({serving})
             for connection in list(server.server_state.connections):
-                connection.transport.abort()  # a client that does not read would keep it open
+                connection.transport.abort()  # a client that does not read would keep the connection open
         finally:
             listener.close()
             logger.removeFilter(quiet)
 
 
 class _Quiet(logging.Filter):
-    """A filter that drops all log records of the server's thread except the first error, so it is logged only once."""
+    """A filter that drops all log records of the server's thread but the first error, because one error is enough."""
 
     def __init__(self, stopping: asyncio.Event) -> None:
         super().__init__()

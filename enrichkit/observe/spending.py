@@ -1,4 +1,4 @@
-"""What the calls of a source have cost, and about how much reuse, cache and journal have saved."""
+"""What the calls of a source have cost, and estimates of what reuse, cache, journal, tiers and preload have saved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["rate_of_tokens", "saved_by", "spending_of", "words"]
 
 
 def saved_by(stats: Stats) -> dict[str, int]:
-    """Return how many rows of *stats* were answered without a call, by stage, estimated from the counts of keys."""
+    """Return, by the name of each stage such as the cache, about how many rows of *stats* it answered without calls."""
     found = {
         "reuse": stats.rows - stats.null_keys - stats.keys + stats.shared + stats.reused,
         "cache": stats.cached,
@@ -24,7 +24,7 @@ def saved_by(stats: Stats) -> dict[str, int]:
 
 
 def spending_of(stats: Stats, seconds: float) -> Spending | None:
-    """Return what the calls of *stats* have cost in *seconds*; None: the source has reported no costs."""
+    """Return what the calls of *stats*, made within *seconds*, have cost; None: the source has reported no costs."""
     if not stats.spent:
         return None
     paid = stats.metered * stats.sent / max(1, stats.calls)  # keys of the calls whose cost is known

@@ -1,9 +1,9 @@
 """
-All that workers have pushed to a monitor, and its history second by second.
+Everything that workers have pushed to a monitor, and the history of the totals, second by second.
 
-A task is identified by the id of its run. A push replaces the previous push of the same task, so a push that comes
-twice or not at all changes no total. Tasks that ended long ago are added up, so that the memory does not grow in a
-stream of a million tasks.
+A task is identified by the id of its run. A push replaces the previous push of the same task, so the totals stay right
+when a push arrives twice or is lost. Tasks that ended long ago are added up to one sum per source, so that the memory
+does not grow in a stream of a million tasks.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from .stats import LARGEST, Distribution, Stats
 __all__ = ["Moment", "State", "Task"]
 
 TASKS_MAX = 500
-"""Ended tasks that are kept one by one."""
+"""Most ended tasks that are kept one by one; older ones are added to the sums of their sources."""
 MOMENTS_MAX = 1_200
-"""Most moments of the history; when there are more, every two neighbours are merged into one."""
+"""Most moments (steps) of the history; when there are more, each pair of neighbours is merged into one."""
 LOST_AFTER = 10.0
 """Seconds without a push after which a running task, which pushes once a second, counts as lost."""
 GIVEN_UP_AFTER = 60.0
 """Seconds without a push after which a lost task counts as ended."""
 AWAY_MAX = 200
-"""Outages that are kept."""
+"""Most outages that are kept; the oldest are dropped."""
 IDS_MAX = 20_000
-"""Added-up tasks whose ids are still known, so that a late push of one of them is not counted."""
+"""Most ids of added-up tasks that are kept, so that a late push of such a task is not counted a second time."""
 
 
 @dataclass
 class Task:
     """
-    One run, as its last push describes it.
+    One run of a task, as its last push describes it.
 
     Attributes:
         facts: The fields of the last push, without the statistics.
@@ -54,7 +54,7 @@ class Task:
 
     @property
     def failed(self) -> bool:
-        """Whether the task did not end well, so that Spark repeats its work, or has done it in another attempt."""
+        """Whether the task counts as failed or lost, so that another attempt does its work."""
         return self.state in ("failed", "lost")
 
     def ended(self, now: float) -> bool:
@@ -72,7 +72,7 @@ class Moment:
         seconds: Length of the step.
         stats: What was done in the step.
         in_flight: Calls in flight at the end of the step.
-        capacity: Slots of the tasks that ran at the end of the step.
+        capacity: Most calls in flight that were allowed, at the end of the step, to all running tasks together.
     """
 
     at: float
@@ -84,7 +84,7 @@ class Moment:
 
 @dataclass
 class Away:
-    """A time in which a source was away; *until* is None while the source is still away."""
+    """A time in which a source was away, i.e. unavailable; *until* is None while the source is still away."""
 
     source: str
     since: float
@@ -118,13 +118,13 @@ class State:
 
     Attributes:
         began: Time at which the monitor began.
-        added: Number of tasks that were added up.
-        first: When the first task began; None: there was none.
-        tasks: The tasks that were not added up, by the id of the run, in the order of their first pushes.
+        added: Number of ended tasks that were added to the sums of their sources, and are no longer in `tasks`.
+        first: Time at which the first task began; None: no task has begun yet.
+        tasks: The tasks that are kept one by one, by the id of the run, in the order of their first pushes.
         history: The steps of the history so far, one `Moment` each.
         away: The latest outages of all sources.
-        ended: Function that is called with each task when the task ends; None: nothing is called. `push` calls the
-            function, so it must return at once.
+        ended: Function that is called with each task when the task ends; None: there is no such function. `push` calls
+            the function, so the function must return at once.
     """
 
     def __init__(self, now: float) -> None:
@@ -146,7 +146,7 @@ class State:
         Take what a worker has pushed.
 
         Raises:
-            ValueError: *body* is not a push of a worker. No part of *body* was taken.
+            ValueError: *body* is not a push of a worker; then nothing of *body* has been recorded.
         """
         read = [_read(task, now) for task in _tasks_of(body)]
         with self._lock:
@@ -166,7 +166,7 @@ class State:
             self._fold(now)
 
     def tick(self, now: float) -> None:
-        """End the current moment of the history; called once a second."""
+        """End the current step of the history. Called once a second."""
         with self._lock:
             for task in self.tasks.values():
                 if task.state == "running" and now - task.seen > LOST_AFTER:
@@ -189,7 +189,7 @@ class State:
                 self._halve()
 
     def sources(self) -> list[str]:
-        """Return the names of the sources, in the order in which they came."""
+        """Return the names of the sources, in the order in which they first appeared."""
         with self._lock:
             return list(dict.fromkeys([*self._ended, *(task.facts["source"] for task in self.tasks.values())]))
 
@@ -203,7 +203,7 @@ class State:
             return sum(parts, Stats())
 
     def emitted(self, source: str | None = None) -> tuple[int, int]:
-        """Return how many rows all tasks, and the failed tasks, of *source* (None: of any) have emitted."""
+        """Return how many rows all tasks have emitted, and how many the failed ones; *source* None: of all sources."""
         with self._lock:
             ended, tasks = [one for name, one in self._ended.items() if source in (None, name)], self.of(source)
             every = sum(one.emitted for one in ended) + sum(task.facts["emitted"] for task in tasks)
@@ -229,7 +229,8 @@ class State:
 
     def _note_in_vain(self, task: Task) -> None:
         """
-        Count earlier attempts as `ok` again if they ended well: *task* failed or stopped, so Spark keeps their rows.
+        Set earlier attempts that had ended well back to `ok`, because *task* failed or stopped, and Spark keeps their
+        rows.
         """
         for other in self._before_it(task):
             if other.repeated:
@@ -245,7 +246,7 @@ class State:
         ]
 
     def _fold(self, now: float) -> None:
-        """Add up the oldest ended tasks when there are too many."""
+        """Add the oldest ended tasks to the sums of their sources when there are too many tasks."""
         if len(self.tasks) <= TASKS_MAX:
             return
         ended = [key for key, task in self.tasks.items() if task.ended(now)]
@@ -327,7 +328,7 @@ def difference(total: Stats, before: Stats) -> Stats:
 
 
 def _with_hottest(stats: Stats) -> Stats:
-    """Return *stats*; if it has many keys in `hot`, keep those with the most rows."""
+    """Return *stats*; if its field `hot` has many keys, keep only those with the most rows."""
     if len(stats.hot) <= 4 * LARGEST:
         return stats
     hottest = sorted(stats.hot.items(), key=lambda entry: -entry[1])[: 2 * LARGEST]
@@ -372,7 +373,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
     "capacity_max": (int,),
 }
 _COUNTED: dict[str, tuple[type, ...]] = {"emitted": (int,), "in_flight": (int,), "lag": (int, float)}
-"""Facts that a push of another version may lack; an absent one is 0."""
+"""Facts that a push of another version may lack; an absent fact is 0."""
 
 
 def _read(task: dict[str, Any], now: float) -> Task:

@@ -10,22 +10,24 @@ __all__ = ["LARGEST", "VERSION", "Distribution", "Stats"]
 
 VERSION = 1
 LARGEST = 10
-"""Number of slowest keys that statistics keep, and of keys with the most rows that a run keeps."""
+"""Statistics keep at most this many of the slowest keys; each run reports as many of the keys with the most rows."""
 
 
 BUCKET_MAX = 1_000
-"""The highest bucket that is read: 2**125 units."""
+"""The highest number of a bucket that `Stats.read` accepts; the lower bound of this bucket is 2**124 units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """
-    Measured values in logarithmic buckets, eight to an octave (6 to 12 % wide), merged by addition.
+    Measured values, counted in logarithmic buckets. Each octave (a doubling of the value) has eight buckets, 6 to 12 %
+    wide. Adding two distributions merges them.
 
     Attributes:
-        counts: How many values fell into a bucket, by the number of the bucket; see `bounds`.
+        counts: The number of values in each bucket, by the number of the bucket; `bounds` returns the limits of a
+            bucket.
         sum: Sum of the values, exact.
-        unit: What one unit is: one microsecond for durations, 1 for numbers. Values below one unit are in bucket 0.
+        unit: Size of one unit: 1e-6 (a microsecond) for durations, 1 for counts. Values below one unit are in bucket 0.
 
     >>> both = Distribution({8: 1}, 1.0, 1.0) + Distribution({8: 2, 16: 1}, 4.0, 1.0)
     >>> both.total, both.mean
@@ -94,68 +96,73 @@ class Stats:
     """
     What one or more tasks did. `first + second` is what both did; the order of additions does not matter.
 
-    Durations are seconds. The five `..._seconds` of the bar, from `source_seconds` to `cpu_seconds`, add up to
-    `seconds`. Counters count what the task began: a call counts when it is made.
+    Durations are seconds. The five parts of a task's time, `source_seconds` to `cpu_seconds`, add up to `seconds`. A
+    call counts when it begins, not when it ends.
 
     Attributes:
         version: Version of this class. A newer enrichkit reads older statistics: fields that they lack are 0.
-        tasks: Runs: one for each attempt of a Spark task and enrichment.
-        seconds: From the first batch of a run to its end.
+        tasks: Number of runs: one for each enrichment in each attempt of a Spark task.
+        seconds: Seconds from the first batch of a run to the end of the run.
         rows: Rows that came in.
-        null_keys: Rows among them without a key, for which nothing is asked.
-        keys: Distinct keys, counted anew in each slice of rows.
-        shared: Keys among `keys` that joined a lookup which was under way.
-        preloaded: Keys among `keys` that were answered from a source that was loaded as a whole, misses included.
-        reused: Keys among `keys` that the task had found out before, misses included.
+        null_keys: Rows among `rows` whose key is null, so that they are not looked up.
+        keys: Distinct keys, counted anew in each slice (a piece of a batch of rows).
+        shared: Keys among `keys` that joined a lookup which was already under way.
+        preloaded: Keys among `keys` that were answered from the loaded copy of a whole source, misses included.
+        reused: Keys among `keys` that the task had looked up before, misses included.
         journaled: Keys among `keys` that the journal answered, misses included.
         cached: Keys among `keys` that the cache answered, misses included.
-        tiered: Keys among `keys` that a tier answered.
-        skipped: Keys that went on from a tier because it did not answer: once for each such tier.
-        stale: Keys among `ok` whose value was beyond its time, because the source failed or was away.
-        calls: Calls made, each of `fetch_many`.
-        sent: Keys sent, each once for each call.
+        tiered: Keys among `keys` that a tier, a source before the main source, answered.
+        skipped: Keys that went on to the next source because a tier failed, timed out or was unavailable; a key counts
+            once for each such tier.
+        stale: Keys among `ok` that got an expired value of the cache, because the source failed or was unavailable.
+        calls: Calls of `fetch_many`.
+        sent: Keys sent; a key counts once for each call that sends it.
         retries: Keys sent again, by reason: the class of the error, `missing`, `attempt_timeout`, or `p95` for hedged
             reads.
-        retry_tokens: Tokens that retries have taken from the retry budget: 5 for each, 10 after a timeout.
-        bisections: Calls made to find a key that makes a call of several keys fail.
-        returned: Keys whose call met a source that was away; they are sent again, and no attempt is counted.
+        retry_tokens: Tokens that retries have taken from the retry budget: 5 for each retry, 10 after a timeout.
+        bisections: Calls made to find out which keys make a call of several keys fail.
+        returned: Keys that are sent again because the source was unavailable; the failed call does not count as an
+            attempt of the key.
         ok: Keys with the outcome `ok`.
         missing: Keys with the outcome `missing`.
         timeouts: Keys with the outcome `timeout`.
         errors: Keys with the outcome `error`.
         rejected: Keys with the outcome `rejected`.
         over_budget: Keys with the outcome `over_budget`.
-        failures: Keys with one of the last four outcomes, by the class of the last error.
+        failures: Keys with the outcome `timeout`, `error`, `rejected` or `over_budget`, by the class of the last error.
         late: Answers that came after their key had its outcome.
-        zombies: Calls that were cancelled and had not ended when the task failed because of them.
-        abandoned: Calls among `calls` that were cancelled because their task ended: the source may have seen them or
-            not. All other calls it has seen, or could not be reached.
+        zombies: Calls that did not end although they were cancelled, counted when the task fails because of them.
+        abandoned: Calls among `calls` that were cancelled because their task ended, so that the source may not have
+            received them. Each other call has reached the source, or has failed because the source was unreachable.
         spent: What calls have cost, by unit such as `tokens` or `cost`, as the source has reported it.
-        metered: Calls among `calls` whose cost is known. Where the source reports costs, the others are in flight, or
-            their answers were lost.
-        bytes: About how many bytes the values took that came in.
-        outages: Times that the source was away and came back.
-        away: Seconds of these outages.
-        source_seconds: Seconds of the task in which it waited for answers of the source.
-        limit_seconds: ... in which it waited for a rate limit, an outage, a pause that the source asked for, or the
-            breaker.
-        input_seconds: ... in which it waited for rows from Spark.
-        output_seconds: ... in which it waited for Spark to take rows.
-        cpu_seconds: ... in which its thread, or the loop thread on its behalf, computed.
+        metered: Calls among `calls` whose cost is known. If the source reports costs, the cost of a call is unknown
+            only while the call is in flight, or because its answer was lost.
+        bytes: Approximate size of the received values, in bytes.
+        outages: Outages of the source that are over: the source was unavailable, and came back.
+        away: Total seconds of the outages that `outages` counts.
+        source_seconds: Seconds that the task waited for answers of the source.
+        limit_seconds: Seconds that the task waited while calls were held back, for one of the reasons in `limits`.
+        input_seconds: Seconds that the task waited for rows from Spark.
+        output_seconds: Seconds that the task waited for Spark to take rows.
+        cpu_seconds: Seconds in which the task's thread computed, or the loop thread computed for the task.
         limits: `limit_seconds` by what held the calls back: `rate`, `limit`, `budget`, `outage`, `refusals`,
             `pause` or `breaker`.
-        bytes_seconds: Seconds in which `window_bytes` held calls back, because Spark took rows more slowly than they
+        bytes_seconds: Seconds in which `window_bytes` held calls back, because Spark took rows more slowly than answers
             came.
-        slot_seconds: `capacity` x `seconds`, with the capacity of each moment: `calls_took.sum / slot_seconds` is the
-            share of the slots in use.
-        in_flight_max: Most calls in flight at the same time in one task, as far as samples tell; added by maximum.
-        lag_max: Longest time that the event loop answered late, of samples each 50 ms; added by maximum.
+        slot_seconds: `capacity` x `seconds`, summed over time if the capacity changes. `calls_took.sum / slot_seconds`
+            is the share of the call slots in use.
+        in_flight_max: Most calls in flight at the same time in one task, according to samples. The sum of two `Stats`
+            has the larger of their two values.
+        lag_max: Longest delay of the event loop, measured every 50 ms. The sum of two `Stats` has the larger of their
+            two values.
         calls_took: Durations of calls.
-        lookups_took: From the first slot of a key to its outcome.
-        queued: From the arrival of a slice to the first call for a key of it; of one call in eight, counted eightfold.
+        lookups_took: Durations of lookups: from the time at which a key first gets a call slot until its outcome.
+        queued: Times from the arrival of a slice to the first call for its keys. One call in eight is measured, and
+            counts as eight.
         fill: Keys per call.
         slow: The slowest keys: (seconds, key as messages show it), at most `LARGEST`.
-        hot: Keys with the most rows, as messages show them, and about how many rows; at most `LARGEST` of each run.
+        hot: Keys with the most rows, as messages show them, and about how many rows each has; at most `LARGEST` of each
+            run.
     """
 
     version: int = VERSION
@@ -222,7 +229,7 @@ class Stats:
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Stats:
         """
-        Read what `as_dict` of this or another version returned; unknown and absent fields are left out.
+        Read what `as_dict` of this or another version returned. Unknown fields are ignored, and absent ones are empty.
 
         Raises:
             ValueError: A field has a value of a wrong type or out of range.

@@ -40,26 +40,29 @@ SAMPLE = 0.05
 PUSH = 1.0
 """Seconds between two pushes of a task that runs."""
 HOT_MAX = 64
-"""Most keys whose rows are counted; each of them was among the keys with the most rows of a slice."""
+"""Most keys whose rows are counted. A key is counted only in slices of rows in which it is among the most frequent."""
 SAMPLE_ROWS = 1_000
-"""Rows of each slice that are counted, spread over it: to count all takes a tenth of the time of a row from a cache."""
+"""
+Most rows of a slice that are counted; they are spread over the slice. When a cache answers the keys, counting all rows
+would take a tenth of the time that the rows take as a whole.
+"""
 ERROR_MAX = 2_000
-"""Characters of an error that the monitor gets; a source may have said a page of text."""
+"""Most characters of an error message that are sent to the monitor, because a source may return a page of text."""
 PATIENCE = 0.5
-"""Most seconds that the end of a task waits for its complete statistics, and then again for their last push."""
+"""`ObservedTask.end` waits at most this many seconds for the final statistics, and then as many for their push."""
 
 
 F = TypeVar("F", bound="Callable[..., None]")
 
 
 def _harmless(method: F) -> F:
-    """Wrap *method* so that it raises nothing, and so cannot end a task; log the first exception of a task."""
+    """Wrap *method* so that its exceptions cannot end the task; log only the first exception of a task."""
 
     @functools.wraps(method)
     def watched(self: ObservedTask, *args: Any) -> None:
         try:
             method(self, *args)
-        except Exception:  # noqa: BLE001  # whatever it is, it must not end the task
+        except Exception:  # noqa: BLE001  # no exception may end the task
             if not self.broken:
                 self.broken = True
                 _log.exception("The statistics of a task are incomplete; the task does not change by that.")
@@ -69,7 +72,7 @@ def _harmless(method: F) -> F:
 
 class ObservedTask:
     """
-    The run of one task and enrichment.
+    One enrichment in one Spark task, with its statistics and the reports about it.
 
     Args:
         plan: The enrichment.
@@ -93,7 +96,7 @@ class ObservedTask:
         self._cpu = 0.0
         self._in_flight_max = 0
         self._bytes_seconds = 0.0
-        self._allowed_seconds = 0.0  # calls allowed in flight x seconds, for capacity="auto"
+        self._allowed_seconds = 0.0  # sum of (calls allowed in flight x seconds), for capacity="auto"
         self._lag = self._lag_max = 0.0
         self._held: str | None = None
         self._null_keys = 0
@@ -110,7 +113,7 @@ class ObservedTask:
 
     @_harmless
     def saw(self, keys: Sequence[Key], codes: pa.Int32Array) -> None:
-        """Count, in a slice, the rows whose key is null and the rows of the most frequent keys; see `KeySlice`."""
+        """Count the rows of a slice whose key is null, and the rows of its most frequent keys. See `KeySlice`."""
         self._null_keys += codes.null_count
         if len(keys) == len(codes) - codes.null_count:
             return  # each key has one row
@@ -164,9 +167,10 @@ class ObservedTask:
     @_harmless
     def end(self, loop: LoopThread, error: BaseException | None) -> None:
         """
-        Report the task, which has ended with *error*, to observers, log and monitor. On Spark's thread.
+        Report to observers, log and monitor that the task has ended with *error*. Called on Spark's thread.
 
-        Before this call, close the run, or post a mail that closes the run, so that its statistics are final.
+        Before this call, close the run, or post to the loop thread a function that closes the run, because the
+        statistics are final only when the run is closed.
         """
         state = "ok" if error is None else "stopped" if isinstance(error, GeneratorExit | BrokenPipeError) else "failed"
         final = threading.Event()
@@ -209,7 +213,7 @@ class ObservedTask:
         )
 
     def report(self, state: str, error: BaseException | None = None) -> dict[str, Any]:
-        """Return what the monitor gets: identity, *state* and statistics."""
+        """Return the report that the monitor gets: identity of the task, *state* and statistics."""
         plan, run = self._plan, self._run
         outage = None if run is None else run.engine.gate.outage.since
         return {
@@ -242,7 +246,7 @@ class ObservedTask:
         }
 
     def _of_fallbacks(self, state: str) -> Iterator[dict[str, Any]]:
-        """Yield a report for each fallback, tier and refresh that made calls, as they count for its source, too."""
+        """Yield a report for each fallback, tier and background refresh with calls; the totals by source need these."""
         for number, run in enumerate(self._run.behind() if self._run is not None else ()):
             if not run.stats.calls:
                 continue
@@ -264,12 +268,12 @@ class ObservedTask:
                 "in_flight": len(engine.calls) if state == "running" else 0,
                 "away": None if outage is None else max(0.0, engine.now() - outage),
                 "held": None,
-                "stats": Stats(**counted).as_dict(),  # the task is counted by its own report
+                "stats": Stats(**counted).as_dict(),  # without `tasks`: the report of the task itself counts the task
             }
 
 
 def _engine_of(run: Run) -> Engine:
-    """Return the engine of *run* with its full type; a run knows only a part of it."""
+    """Return the engine of *run* as an `Engine`; `Run` declares its engine as a protocol with fewer members."""
     return cast("Engine", run.engine)
 
 
@@ -277,7 +281,7 @@ def _sampled(rows: int, wanted: int) -> npt.NDArray[np.int64]:
     """
     Return *wanted* row numbers below *rows*, a random one from each of *wanted* equal ranges.
 
-    The rows may be sorted or in cycles, which must not distort the sample.
+    Such a sample is not distorted if the rows are sorted, or if their keys repeat in a cycle.
     """
     import numpy as np
 
@@ -285,7 +289,7 @@ def _sampled(rows: int, wanted: int) -> npt.NDArray[np.int64]:
 
 
 def _tell_log(source: str, info: TaskInfo, state: str, stats: Stats, report: dict[str, Any]) -> None:
-    """Log a line for the task at INFO; if that is off, ENRICHKIT_LOG=text or =json sends the line to stderr."""
+    """Log a line about the task at INFO; if INFO is off, ENRICHKIT_LOG=text or =json logs it to stderr."""
     form = os.environ.get("ENRICHKIT_LOG")
     if form in ("text", "json") and not _log.isEnabledFor(logging.INFO):
         _log.setLevel(logging.INFO)

@@ -29,7 +29,7 @@ BAR = 40
 
 class Terminal:
     """
-    A table of the current view, which is shown until `stop`; the last view stays on the screen.
+    A table that shows the current view until `stop`; afterwards, the last view stays on the screen.
 
     Args:
         view: Returns the current view.
@@ -65,7 +65,7 @@ class Terminal:
 
 
 def table_of(view: View, url: str) -> RenderableType:
-    """Return *view* as rich shows it: the sentence, the bar, progress, and a line for each source."""
+    """Return *view* as an object that rich can show: the sentence, the bar, progress, and a line for each source."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -94,7 +94,7 @@ def table_of(view: View, url: str) -> RenderableType:
             f"{totals['retries']:,}",
             f"{totals['cached']:,}",
         )
-    # A monitor of an older version, which `enrichkit top` may show, lacks `spending`, and `without_answer` above.
+    # The view of an older monitor, which `enrichkit top` may show, lacks `spending` here and `without_answer` above.
     paid = [(source["name"], words(spent)) for source in view["sources"] if (spent := source.get("spending"))]
     parts += [
         table,
@@ -105,7 +105,7 @@ def table_of(view: View, url: str) -> RenderableType:
 
 
 def _bar(view: View) -> Any:
-    """Return the stacked bar with its legend."""
+    """Return the stacked bar of where the time of the tasks went, with its legend."""
     from rich.text import Text
 
     bar, legend = Text(), Text()

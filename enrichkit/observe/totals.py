@@ -17,7 +17,7 @@ __all__ = ["ORIGINS", "Observed", "observe"]
 ORIGINS = ("call", "shared", "preload", "reuse", "journal", "cache", "stale", "fallback")
 _DETAILS = {"value", "status", "error", "attempts", "latency", "origin"}
 _COSTS = {"spent"}
-"""The further details of sources that report what a call has cost."""
+"""The field that the details have in addition if the source reports what a call has cost."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Observed:
     What `observe` returns.
 
     Attributes:
-        frame: The DataFrame, with the same rows and columns; use it instead of the observed DataFrame.
+        frame: The DataFrame to use instead of the one that was passed to `observe`; it has the same rows and columns.
         name: Name of the metrics, as a streaming query's progress shows them.
         columns: Names of the observed columns, all of which have details.
     """
@@ -38,14 +38,15 @@ class Observed:
 
     def totals(self, progress: Any = None) -> dict[str, dict[str, int]]:
         """
-        Return, for each column, the number of `rows`, of rows by status and of rows by origin.
+        Return, for each column, the number of all rows (`rows`), of rows with each status, and of rows with each
+        origin.
 
         Args:
             progress: For a streaming query, the progress of one micro-batch, such as `query.lastProgress`. Leave it out
                 for a batch query: the method then waits for the first action on `frame`, and returns its totals.
 
         Raises:
-            ConfigError: *progress* is left out for a streaming query, or has no such metrics.
+            ConfigError: *progress* is left out for a streaming query, or does not hold the metrics `name`.
         """
         if progress is not None:
             metrics = _metrics_of(progress, self.name)
@@ -62,12 +63,13 @@ def observe(df: DataFrame, *columns: str, name: str = "enrichkit") -> Observed:
     """
     Count the rows of *df* by status and origin while Spark runs an action on it.
 
-    From Spark 4.3 on, the totals are exact even if Spark repeats tasks. Before 4.3, they are exact unless Spark repeats
-    a task that had ended well, because its shuffle files are lost: the rows of such a task count again.
+    From Spark 4.3 on, the totals are exact even if Spark repeats tasks. Before 4.3, the rows of a task count twice if
+    the task has succeeded, but its shuffle files are lost, so that Spark repeats it; otherwise, the totals are exact,
+    too.
 
     Args:
         df: A DataFrame with columns that `enrich(..., details=True)` made. Batch or streaming, classic or Connect.
-        columns: Names of such columns. None given: all of them.
+        columns: Names of the columns to count; if no name is given, all columns with details.
         name: Name of the metrics.
 
     Returns:
@@ -125,7 +127,7 @@ def _metrics_of(progress: Any, name: str) -> Mapping[str, Any]:
             f"{', '.join(map(repr, observed)) or 'none'}."
         )
     found = metrics if isinstance(metrics, Mapping) else metrics.asDict()
-    if set(found) == {"values", "schema"}:  # Spark Connect 4 does not read the row that its server sends as JSON
+    if set(found) == {"values", "schema"}:  # Spark Connect 4 leaves the row as its server sends it, as parsed JSON
         found = dict(zip((part["name"] for part in found["schema"]["fields"]), found["values"], strict=True))
     return found
 

@@ -1,8 +1,8 @@
 """
 The view of a monitor: what the page, the terminal and the report show, as values that JSON can express.
 
-`present.py` makes the view, and nothing that shows the view computes figures of its own. Durations are seconds, times
-are seconds since 1970, sizes are bytes, shares are from 0 to 1; None is a figure that is not known.
+`present.py` computes all figures of the view; the code that shows the view computes none. Durations are seconds, times
+are seconds since 1970, sizes are bytes, shares are from 0 to 1; None stands for a figure that is not known.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 VERSION = 1
 
 TimeName = Literal["source", "limit", "input", "output", "cpu"]
-"""`limit` is a rate limit, an outage, refusals, a pause that the source asked for, or the breaker."""
+"""The parts of a task's time; `limit` is the time in which calls were held back, see `Stats.limits`."""
 
 
 class TimeShare(TypedDict):
@@ -130,7 +130,7 @@ class Bar(TypedDict):
 
 
 class Outage(TypedDict):
-    """A time during which a source was away; `until` is None while the source is still away."""
+    """A time during which a source was unavailable; `until` is None while the outage lasts."""
 
     source: str
     since: float
@@ -154,7 +154,7 @@ class Hot(TypedDict):
 
 
 class Advice(TypedDict):
-    """A change that would make the job faster or cheaper. `gain` 1.9: 1.9 times as fast; None: not known."""
+    """A change that would make the job faster or cheaper. A `gain` of 1.9 means 1.9 times as fast; None: not known."""
 
     text: str
     option: str
@@ -202,7 +202,7 @@ class WorkerView(TypedDict):
 
 
 class Saved(TypedDict):
-    """Rows that the stage `by` answered without a call; `spent`: what calls for them would have cost on average."""
+    """Rows that the stage `by` answered without a call; `spent` estimates what calls for them would have cost."""
 
     by: str
     rows: int
@@ -210,7 +210,7 @@ class Saved(TypedDict):
 
 
 class Spending(TypedDict):
-    """What calls have cost, by unit, except `unknown` calls, whose cost is not known (yet). `saved` is an estimate."""
+    """What calls have cost, by unit; `unknown`: how many calls have no known cost (yet). `saved` is an estimate."""
 
     spent: dict[str, float]
     per_second: dict[str, float]

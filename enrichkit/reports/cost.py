@@ -1,9 +1,9 @@
 """
-`estimate()`: what a job will cost, from the distinct keys of its DataFrame, a sample of them, and a few calls.
+`estimate()`: what a job will cost, computed from the distinct keys of its DataFrame, a sample of them, and a few calls.
 
 Spark counts the keys and their bytes, exactly unless `approximate=True`. The cost of a key is nearly a linear function
 of its bytes, so the cost of a few keys is enough to estimate the cost of all: `trial.py` fits a line to these costs,
-and applies the line to the sums that Spark has counted.
+and applies the line to the numbers of keys and bytes that Spark has counted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CostEstimate(Report):
         bound: The limit from which *seconds* follows: `the rate of` a unit, or `the latency of a call`; empty if
             *seconds* is None.
         sampled: Number of keys in the sample.
-        tried: Calls that were made for the estimate and answered.
+        tried: Calls that were made for the estimate and were answered.
         paid: Cost of all calls that were made for the estimate, failed calls included, by unit.
         failed: Calls that were made for the estimate and failed.
     """
@@ -133,7 +133,7 @@ def estimate(
         shuffle: Whether each key is asked for once per job, as `enrich_frame(..., shuffle=True)` does.
         task_slots: Number of tasks that run at the same time, from which *seconds* is computed. None: one.
         returns: As for `enrich`.
-        options: As for `enrich`; of these options, `rate` and `limit` bound the time.
+        options: As for `enrich`; the estimate of the time takes `rate` and `limit` into account.
 
     Raises:
         ConfigError: An argument, option or config is wrong, or none of the calls was answered. On the driver.
@@ -202,7 +202,7 @@ def _check(sample: Any, calls: Any, task_slots: Any) -> None:
 
 
 def _time(plan: Plan, calls: int, spent: Mapping[str, float], took: Sequence[float], slots: int) -> tuple[Any, str]:
-    """Return the fewest seconds of a job of *calls* calls (None if no bound is known), and the name of the bound."""
+    """Return the fewest seconds that *calls* calls take in a job (None if no bound is known), and the bound's name."""
     bounds: dict[str, float] = {}
     rate, limit = rate_of(plan.options.rate), plan.options.limit
     if rate is not None:

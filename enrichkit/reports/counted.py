@@ -22,7 +22,9 @@ ERROR = 0.02
 
 
 class Counted(NamedTuple):
-    """Numbers of rows and keys as Spark has counted them; `bytes` is the size of all keys that are asked for."""
+    """
+    Numbers of rows and keys. `asked` counts a key once per partition; `bytes` is the size of all keys in `asked`.
+    """
 
     rows: int
     distinct: int
@@ -32,7 +34,7 @@ class Counted(NamedTuple):
 
 def keyed_by(df: DataFrame, keys: Sequence[Column | str]) -> DataFrame:
     """
-    Return a DataFrame of the key columns `k0`, `k1`, ..., the partition `p`, `is_key` (no null), and `size` in bytes.
+    Return the key columns `k0`, `k1`, ..., the partition `p`, `is_key` (no part is null or NaN), and `size` in bytes.
     """
     from pyspark.sql import functions as F
 

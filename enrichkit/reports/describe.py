@@ -83,8 +83,8 @@ def describe(source: str | ConnectorConfig | Tiers, *, returns: Returns | None =
 
     Print the result to read it. When no type is declared, the source itself is asked for the type, as `enrich` does; no
     key is looked up. A type in DDL text needs a Spark session. If the source may be asked for the type, it is also
-    asked how many connections it accepts. If the session's task slots make more connections than that, a warning is
-    logged once.
+    asked how many connections it accepts. If the tasks in all slots of the session would open more connections than
+    that, a warning is logged once.
 
     Args:
         source: Name of a source, or its config.
@@ -105,8 +105,8 @@ def describe(source: str | ConnectorConfig | Tiers, *, returns: Returns | None =
 
     _, connector, config = find_source(main_source(source))
     plan, value = make_plan(source, None, returns, {})
-    # If the workers run on other machines, perhaps only the workers can reach the source and its secrets. So the driver
-    # does not ask for the number of connections when a type is declared.
+    # If the workers run on other machines, perhaps only they can reach the source and its secrets. In that case, the
+    # driver asks for the number of connections only if it must ask the source for the type anyway.
     may_ask = (returns is None and config.returns is None) or is_local()
     connections = ask_connections(connector, config) if may_ask else known_connections(connector, config)
     warn_of_connections(plan.source, connector, config, plan.capacity)

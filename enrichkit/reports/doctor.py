@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Diagnosis", "Finding", "doctor"]
 
 HOLD = 0.5
-"""Fewest seconds that a task takes, so that Spark sends the other tasks to other executors."""
+"""Seconds that each task takes at least, so that Spark sends the other tasks to other executors."""
 CLOCK = 30.0
 """Seconds by which an executor's clock may differ from the driver's; tokens and certificates tolerate about as much."""
 PROCESS = 100 * 2**20
@@ -97,7 +97,7 @@ def doctor(
 ) -> Diagnosis:
     """
     Run a small job that checks every executor: packages, versions, client packages, secrets, certificates, the clock,
-    and the way to each of *sources*.
+    and whether it reaches each of *sources*.
 
     Each executor opens each source with one connection and asks it for one key, which the source need not hold. If
     calls of the source cost more than a request, or may not be repeated, the executor opens the source and asks for no
@@ -105,7 +105,7 @@ def doctor(
 
     Args:
         spark: The session.
-        sources: Names of sources, or their configs, or tiers of them; none: no source is asked.
+        sources: Names of sources, or their configs, or tiers (`enrichkit.tiers`) of them; none: no source is asked.
         tasks: Number of tasks, 1 to 100,000; None: twice as many as the session has task slots.
         options: Options of `enrich` as in your job: `timeout` limits the seconds of the check of one source, and
             `window_bytes`, `reuse_bytes` and `cache` count as memory of a worker process.
@@ -127,7 +127,7 @@ def doctor(
     began = time.time()
     run = run_everywhere(spark, pickle_module_of(examine), asked, tasks)
     ended = time.time()
-    findings: dict[Finding, None] = {}  # in order, each once: several tasks on one executor find the same faults
+    findings: dict[Finding, None] = {}  # an ordered set: several tasks on one executor find the same faults
     reached: set[tuple[str, str]] = set()
     wrong: set[tuple[str, str]] = set()
     for host, executor, text in run.answers:
@@ -182,7 +182,11 @@ def _asked(name: str, connector: Any, config: ConnectorConfig) -> dict[str, Any]
 
 
 def _package_of(module: str) -> str | None:
-    """Return the package of a plugin whose install is editable: `packages_distributions` does not list its modules."""
+    """
+    Return the package that has an entry point for a plugin in *module*, or None.
+
+    This is for editable installs, because `packages_distributions` does not list their modules.
+    """
     from importlib.metadata import entry_points
 
     points = (point for point in entry_points(group="enrichkit") if point.module.partition(".")[0] == module)
@@ -238,6 +242,6 @@ def _memory(spark: SparkSession, options: Options, cores: int | None) -> Iterato
 
 
 def _bytes(text: str | None, unit: str) -> int:
-    """Return the bytes of a size in Spark's settings, such as `2g`; a number without a unit is in *unit*."""
+    """Return in bytes a size from Spark's settings, such as `2g`; a number without a unit is in *unit*."""
     found = re.fullmatch(r"(\d+)\s*([bkmgt]?)b?", (text or "0").strip().lower())
     return int(found[1]) * UNITS[found[2] or unit] if found is not None else 0

@@ -20,7 +20,7 @@ __all__ = ["Attempt", "Estimate", "attempts", "estimate"]
 @dataclass(frozen=True)
 class Attempt:
     """
-    The start time of an attempt, in seconds after the first attempt, if every call fails at once.
+    The time when an attempt starts if every call before it fails immediately, in seconds after the first attempt.
 
     Attributes:
         number: Number of the attempt, from 1.
@@ -41,8 +41,8 @@ class Estimate:
     Attributes:
         keys: Number of distinct keys.
         rows: Number of rows; None: not known.
-        lookups: Fewest and most keys that are asked for; None: no bound is known.
-        calls: Fewest and most calls, with full groups of keys and without retries; None: no bound is known.
+        lookups: Fewest and most keys that are asked for; the most is None if it is not known.
+        calls: Fewest and most calls, with full groups of keys and without retries; the most is None if it is not known.
         model: Model from which the time of the job follows.
     """
 
@@ -58,7 +58,7 @@ class Estimate:
 
     @property
     def rounds(self) -> int:
-        """Fewest calls that a slot makes one after the other."""
+        """Calls that the busiest slot (a place for a call in flight) makes in turn, if each key is asked for once."""
         return self.model.rounds(self.keys)
 
     @property
@@ -80,7 +80,7 @@ def attempts(retry: Retry | None) -> Iterator[Attempt]:
         return
     latest = 0.0
     for failures in range(1, retry.attempts):
-        latest += backoff(replace(retry, jitter="none"), failures, None, random.Random())  # noqa: S311  # draws nothing
+        latest += backoff(replace(retry, jitter="none"), failures, None, random.Random())  # noqa: S311  # not used
         yield Attempt(failures + 1, latest if retry.jitter == "none" else 0.0, latest)
 
 
@@ -90,9 +90,9 @@ def estimate(
     """
     Estimate the load of a job.
 
-    At best, each key is asked for once. At worst, it is asked for once per row or, while a cache keeps its answers,
-    once per worker process: a task does not know the keys of other tasks, and with ``reuse=False`` it forgets the
-    keys that are no longer in its window.
+    At best, each key is asked for once. At worst, a key is asked for once per row or, while a cache keeps the answer,
+    once per worker process, because a task does not know the keys of other tasks. With ``reuse=False``, a task also
+    forgets keys whose rows it has returned.
 
     Args:
         keys: Number of distinct keys.

@@ -2,7 +2,7 @@
 The checks that `doctor` makes on an executor.
 
 This module is pickled by value, so that it works where enrichkit cannot be imported. Therefore its top-level imports
-come from the standard library only, and `examine` returns a JSON text. All times are read from the executor's clock.
+come from the standard library only, and `examine` returns a JSON text. All times are those of the executor's clock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def examine(asked: Mapping[str, Any]) -> str:
 
 
 def _place() -> str:
-    """Return a text that is the same for all workers of one executor, and that differs among executors of a host."""
+    """Return a text that is the same for all workers of an executor, and differs between the executors of a host."""
     here = Path.cwd()
     if "SPARK_EXECUTOR_ID" in os.environ:  # on Kubernetes
         return os.environ["SPARK_EXECUTOR_ID"]
@@ -65,7 +65,7 @@ def _findings(asked: Mapping[str, Any]) -> Iterator[Found]:
     try:
         import enrichkit
     except ImportError:
-        enrichkit = None  # type: ignore[assignment]  # reported above; the checks without it go on
+        enrichkit = None  # type: ignore[assignment]  # reported above; the checks that do not need enrichkit go on
     same = enrichkit is not None and enrichkit.__version__ == asked["version"]
     if enrichkit is not None and not same:
         what = f"enrichkit is {enrichkit.__version__}, and the driver has {asked['version']}"
@@ -87,7 +87,7 @@ def _packages(source: Mapping[str, Any]) -> Iterator[Found]:
             what = f"the client package {module} of the source {name!r} cannot be imported: {error}"
             yield "client", what, SHIP.format(install=source["install"])
     if source["package"] is None:
-        return  # the connector travels with the plan
+        return  # the connector is in the pickled payload, or is a part of enrichkit
     try:
         version = importlib.metadata.version(source["package"])
     except importlib.metadata.PackageNotFoundError:
@@ -161,7 +161,7 @@ async def _ask(connector: Any, config: Any, timeout: float) -> None:
     opened.capacity = 1
     try:
         await opened.open()
-        # No call is made for this check if a call costs more than a request, or may not be repeated.
+        # No key is asked for if a call costs more than a request (for example money), or may not be repeated.
         if opened.repeatable and type(opened).cost is Connector.cost and not opened.idempotency_keys:
             kinds = opened.key_types or (str,)
             part = "enrichkit-doctor" if str in kinds else kinds[0]()

@@ -29,7 +29,7 @@ class Run:
             function.
         failures: For each failed task, host and id of its executor, and Spark's message about the failure.
         expected: Hosts of the session's executors, by id; None if Spark does not tell them, as on Spark Connect.
-        cores: Fewest task slots of an executor; None if Spark does not tell.
+        cores: Number of task slots of the executor with the fewest; None if Spark does not tell.
     """
 
     answers: list[tuple[str | None, str | None, str]] = field(default_factory=list)
@@ -40,10 +40,10 @@ class Run:
 
 def run_everywhere(spark: SparkSession, function: bytes, asked: Any, tasks: int | None) -> Run:
     """
-    Call the pickled *function* with *asked* in each of *tasks* tasks; if *tasks* is None, in twice as many tasks as
-    there are task slots.
+    Run *tasks* tasks (None: twice as many as there are task slots). Each task calls the pickled *function* with
+    *asked*.
 
-    The job is a plain Python UDF: it needs neither pandas nor pyarrow on the executors.
+    The job is a plain Python UDF, so that the executors need neither pandas nor pyarrow.
     """
     from pyspark.sql import functions as F
 
@@ -69,7 +69,7 @@ def run_everywhere(spark: SparkSession, function: bytes, asked: Any, tasks: int 
                 run.failures.append((lost[1], lost[2], lost[3]))
     places = dict(_tasks(jvm, tag, run)) if jvm is not None else {}
     if failed is not None and not run.failures:
-        raise failed  # no failed task explains it
+        raise failed  # no failed task explains this error
     run.answers.extend((*places.get(row["partition"], (None, None)), row["said"]) for row in rows)
     return run
 
@@ -81,7 +81,7 @@ def _partition() -> Any:
 
 
 def _closure(function: bytes, asked: Any) -> Callable[[Any], str]:
-    """Return the closure that Spark ships. It is pickled by value, so it uses only its own variables."""
+    """Return the closure that Spark pickles by value. It uses nothing of enrichkit, which the executors may lack."""
 
     def look(_: Any) -> str:
         text: str = pickle.loads(function)(asked)  # noqa: S301  # made by our own driver
@@ -99,7 +99,7 @@ def _jvm_of(spark: SparkSession) -> Any:
 
 
 def _executors(jvm: Any) -> tuple[dict[str, str], int]:
-    """Return the hosts of all executors by id, and their fewest task slots."""
+    """Return the hosts of all executors by id, and the number of task slots of the executor with the fewest."""
     listed = [*_each(jvm.statusStore().executorList(True))]
     # With a local master, the driver runs the tasks.
     found = [each for each in listed if each.id() != "driver"] or listed

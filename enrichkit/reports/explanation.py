@@ -32,12 +32,15 @@ _ARGUMENTS = ("keys", "rows", "task_slots", "expressions", "latency", "returns")
 _OPTIONS = frozenset(field.name for field in fields(Options))
 SHOWN_ATTEMPTS = 8
 SHUFFLE_WORTH = 1.5
-"""The text recommends a shuffle if tasks would otherwise ask for at least this many times the distinct keys."""
+"""A shuffle is recommended if, without it, tasks would ask for each distinct key this many times or more on average."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One option: its effective value, and the origin of the value: `given`, `connector`, `default` or `details`."""
+    """
+    One option, its effective value, and the value's origin: `given`, `connector`, `default`, or `details` (the option
+    of that name).
+    """
 
     name: str
     value: Any
@@ -59,17 +62,17 @@ class Explanation(Report):
         task_slots: Tasks that run at the same time. None: not given, and all numbers are for one task at a time.
         expressions: Enrich expressions in the stage.
         fallbacks: Calls in flight per worker process, by the name of each source or function that is asked when this
-            source has no answer. Fallbacks with the same name are added up.
+            source has no answer. The calls of fallbacks with the same name are added up.
         tiers: Calls in flight per worker process, by the name of each source that is asked before this one.
         tier_timeout: Most seconds that each of the *tiers* may take for a key.
-        attempts: The attempts of a key. An attempt that would start after `timeout` is listed, too, but never made.
+        attempts: The attempts of a key. Attempts that would start after `timeout` are listed, too, but are never made.
         hard_limit: Seconds after which a call is cancelled.
         estimate: The estimate for the given number of keys or rows. None: neither was given.
         latency: Seconds of one call, as given to `explain`.
-        listed: Whether the connector can list the keys of the source, as `preload` needs it.
+        listed: Whether the connector can list the keys of the source, which the option `preload` needs.
         units: Units in which the connector reports what a call has cost.
-        connections: Most connections that the source accepts from all its clients, as it told `describe` or `enrich` in
-            this program; None: it has told neither of them.
+        connections: Most connections that the source accepts from all its clients, as the source told `describe` or
+            `enrich` in this program; None: it has told neither of them.
     """
 
     source: str
@@ -120,18 +123,18 @@ def explain(
     Explain `enrich` with these *options*: keys and calls in flight, attempts that start in time, number of calls.
 
     Print the result to read it. `explain` neither runs a job nor asks the source, so it needs no Spark session. If the
-    source has told `describe` how many connections it accepts, and the task slots make more connections than that, a
-    warning is logged once.
+    source has told `describe` how many connections it accepts, and the tasks in all slots may open more, a warning is
+    logged once.
 
     Args:
         source: Name of a source, or its config.
         keys: Estimated number of distinct keys in the data. None: as many as *rows*.
         rows: Number of rows in the data.
-        task_slots: Tasks that run at the same time on the cluster, executors x cores, which Spark does not tell. None:
-            the numbers are for one task.
+        task_slots: Tasks that run at the same time on the cluster: executors x cores. `explain` cannot get this number
+            from Spark. None: the numbers are for one task.
         expressions: Enrich expressions in one stage of the query. Each has worker processes of its own.
         latency: Seconds of one call, for an estimate of the shortest time of the job.
-        returns: As for `enrich`, so that the arguments of an `enrich` can be copied; no number depends on it.
+        returns: As for `enrich`, so that the arguments of a call of `enrich` can be copied; no number depends on it.
         options: As for `enrich`.
 
     Raises:
@@ -351,7 +354,7 @@ def _shuffle(facts: Explanation, job: Estimate) -> list[str]:
 
 
 def _other_ways(facts: Explanation, job: Estimate) -> list[str]:
-    """Return the sizes of the source for which a preload or a join is cheaper than lookups, as lines of text."""
+    """Return lines that say up to how many keys in the source a preload or a join costs less than lookups."""
     processes, asked = (facts.task_slots or 1) * facts.expressions, job.lookups[0]
     preload, once = keys_of_equal_cost(asked, processes), keys_of_equal_cost(asked, 1)
     lines = paragraph(

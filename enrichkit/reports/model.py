@@ -1,4 +1,4 @@
-"""The model of the engine that `explain` and the monitor's advice share: how long lookups take, and why."""
+"""A model of the engine, used by `explain` and the monitor's advice: how long lookups take, and why."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ class Model:
     """
     Tasks that look keys up in one source at the same time.
 
-    Slots work in rounds: each makes one call after the other, and a call takes *latency*. The number of keys per
-    second is bounded by the slots, the rate or the processor, whichever is the slowest.
+    Each task has *capacity* slots, i.e. places for a call in flight. A slot makes one call after the other, and all
+    slots make their n-th call at the same time: the n-th round. The keys per second are limited by the slots, the rate
+    or the processor, whichever is the slowest.
 
     Attributes:
         capacity: Calls in flight per task.
@@ -22,7 +23,7 @@ class Model:
         tasks: Number of tasks that run at the same time.
         latency: Seconds of one call.
         rate: Calls per second of one task; None: no limit.
-        cpu: Processor time that a task takes for a key, in seconds.
+        cpu: Processor time that a task takes for a key, in seconds; 0: not taken into account.
 
     >>> Model(capacity=100, batch_size=1, latency=0.2).keys_per_second
     500.0
@@ -39,7 +40,7 @@ class Model:
 
     @property
     def keys_per_second(self) -> float:
-        """Most keys per second, when there are keys for all slots."""
+        """Most keys per second, when there are enough keys to keep all slots busy."""
         bounds = []
         if self.latency > 0:
             bounds.append(self.capacity * self.batch_size / self.latency)
@@ -50,7 +51,10 @@ class Model:
         return self.tasks * min(bounds, default=math.inf)
 
     def rounds(self, keys: int) -> int:
-        """Return the fewest calls that a slot makes, one after the other, when slots share *keys* lookups evenly."""
+        """
+        Return the number of rounds, i.e. of calls that the busiest slot makes, when the slots share *keys* lookups
+        evenly.
+        """
         return math.ceil(math.ceil(keys / self.batch_size) / (self.capacity * self.tasks))
 
     def seconds(self, keys: int) -> float:
@@ -62,7 +66,7 @@ class Model:
 
 def asked_by_tasks(keys: int, rows: int, tasks: int) -> float:
     """
-    Return how many keys all *tasks* together ask for when *keys* distinct keys are spread over *rows* at random.
+    Return how many keys *tasks* tasks together ask for when *keys* distinct keys are spread over *rows* at random.
 
     Each task asks for all of its own keys, even if another task asks for the same keys.
 
@@ -76,11 +80,11 @@ def asked_by_tasks(keys: int, rows: int, tasks: int) -> float:
 
 def keys_of_equal_cost(asked: int, readers: int) -> int:
     """
-    Return how many keys a source may hold so that *readers* processes, each of which reads the whole source, read at
-    most *asked* keys together.
+    Return the most keys that a source may hold if *readers* processes, which each read the whole source, are to read at
+    most *asked* keys in all.
 
-    A key costs a source about the same, whether a preload lists it and looks it up in pages, or lookups ask for it in
-    calls of many keys.
+    A key costs the source about as much in a preload as in lookups with many keys per call, because a preload lists all
+    keys and looks them up in pages.
 
     >>> keys_of_equal_cost(50_000, 16)
     3125
@@ -100,7 +104,7 @@ def distinct_behind(rows: float, seen: float) -> float:
     """
     if seen >= rows:
         return math.inf
-    low, high = max(1.0, seen), max(2.0, rows * rows)  # with more keys, no key is expected to repeat
+    low, high = max(1.0, seen), max(2.0, rows * rows)  # with more than rows * rows keys, hardly any key would repeat
     for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if _different(middle, rows) < seen else (low, middle)

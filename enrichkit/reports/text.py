@@ -32,7 +32,7 @@ def table(rows: Sequence[Sequence[str]], indent: int = GAP) -> list[str]:
     left = indent + (sum(widths) + GAP * len(widths) if aligned else GAP)
     lines = []
     for row, is_wide in zip(rows, wide, strict=True):
-        # The widths of several columns may add up to more than the page, even if no row is too wide.
+        # The widest cells of each column may together exceed the page, although no row does. Hence LAST_MIN.
         first, *more = textwrap.wrap(row[-1], max(WIDTH - left, LAST_MIN), break_on_hyphens=False) or [""]
         if is_wide:
             lines += [" " * indent + (" " * GAP).join(row[:-1]), (" " * left + first).rstrip()]

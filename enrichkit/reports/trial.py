@@ -1,4 +1,4 @@
-"""The estimate of the cost of keys, which makes a few real calls and fits a straight line to their costs."""
+"""Estimates what keys cost: makes a few real calls, and fits a straight line to their costs."""
 
 from __future__ import annotations
 
@@ -27,21 +27,24 @@ PATIENCE = 600.0
 
 
 class Point(NamedTuple):
-    """A call: the mean bytes of its keys, and what one key costs on average, by unit."""
+    """One call: the mean size of its keys in bytes, and the mean cost of a key, by unit."""
 
     bytes: float
     units: Mapping[str, float]
 
 
 def spread(found: Sequence[tuple[float, Key]], size: int, calls: int) -> list[list[tuple[float, Key]]]:
-    """Return at most *calls* groups of keys, evenly spaced in *found*, a sample that is sorted by the bytes of keys."""
+    """
+    Return at most *calls* groups of up to *size* keys, picked at even intervals from *found*, a sample sorted by the
+    bytes of its keys.
+    """
     wanted = min(len(found), calls * size)
     chosen = [found[int((place + 0.5) * len(found) / wanted)] for place in range(wanted)]
     return [chosen[start : start + size] for start in range(0, wanted, size)]
 
 
 class _Meter:
-    """A meter of the costs that a call reports; it ignores reported limits, because an estimate makes few calls."""
+    """A meter of the costs that a call reports. It ignores reported limits, because an estimate makes few calls."""
 
     def __init__(self) -> None:
         self.units: dict[str, float] = {}
@@ -77,7 +80,8 @@ def point_of(group: Sequence[tuple[float, Key]], units: Mapping[str, float]) -> 
 
 def try_calls(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]]) -> Tried:
     """
-    Make a call for each of *groups*, in a new thread, because the thread of a notebook runs an event loop already.
+    Make a call for each of *groups*. The calls run in a new thread, because `asyncio.run` would fail in the thread of a
+    notebook, which already runs an event loop.
     """
     tried = Tried()
     if groups:
@@ -141,7 +145,7 @@ def _line(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """
     Return the line that fits *pairs* best, as its value at 0 and its slope.
 
-    With fewer than three pairs, the line goes through 0.
+    With fewer than three pairs, the line goes through the origin.
 
     >>> _line([(0.0, 5.0), (10.0, 25.0), (20.0, 45.0)])
     (5.0, 2.0)

@@ -1,5 +1,5 @@
 """
-The packages that the executors of a cluster need and the driver has: packed into one archive, checked, and shipped.
+The packages that executors need and the driver has; they are packed into one archive, checked, and shipped.
 
 No row of an enrichment passes through this package. `pack` fills a folder (`collect.py`), writes it as an archive
 (`archive.py`), and checks the archive as an executor would use it (`checks.py`); `lines.py` has the command lines that

@@ -1,9 +1,10 @@
 """
 The archive: a folder `site` of packages, a script `bin/python`, and a manifest with the hash of each file.
 
-The archive holds no interpreter. `bin/python` starts the executor's own Python, which finds the packages in `site`
-before its own, so the archive takes the place of a virtual environment wherever Spark wants one. It avoids two traps of
-a virtual environment: it has no link to the Python of the machine on which it was built, and no link to a home folder.
+The archive holds no interpreter. `bin/python` starts the executor's own Python, which searches `site` before its own
+packages. So the archive can replace a virtual environment wherever Spark expects one. Unlike a virtual environment, the
+archive has no link to the Python of the machine on which it was built, and no link to a home folder: executors have
+neither of the two.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_native(folder: Path, target: Target) -> None:
-    """Check that each library was compiled for the processor and the Python of *target*."""
+    """Check that each native library was compiled for the processor and the Python of *target*."""
     for path in filter(lambda path: LIBRARY.search(path.name), (folder / SITE).rglob("*.so*")):
         with path.open("rb") as file:
             head = file.read(20)
@@ -177,9 +177,7 @@ def _check_native(folder: Path, target: Target) -> None:
 
 
 def _check_needs(folder: Path, manifest: Manifest) -> None:
-    """
-    Check that each package that a package of the archive needs is in the archive, or comes with Spark or the cluster.
-    """
+    """Check that each dependency of a package in the archive is there, too, or comes with Spark or the cluster."""
     there = {name.lower() for name in manifest.packages} | SPARK | (CLUSTER if manifest.bare else set())
     for distribution in importlib.metadata.distributions(path=[str(folder / SITE)]):
         for line in distribution.requires or ():
@@ -221,7 +219,7 @@ def _modules(site: Path) -> list[str]:
 
 
 def _outside() -> str:
-    """Return the path of the Python that made this environment; it does not have the environment's packages."""
+    """Return the path of the Python from which this environment was made; it lacks the environment's packages."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 

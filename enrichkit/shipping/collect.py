@@ -1,9 +1,9 @@
 """
 Fills a folder with the packages that executors need.
 
-enrichkit and its plugins are copied from the driver's environment, however they are installed there, since the driver
-and its workers must have the same ones. uv or pip resolves their dependencies as wheels for the target, in the versions
-that the driver has.
+enrichkit and its plugins are copied from the driver's environment, however they are installed there, because the driver
+and its workers must have the same versions. uv or pip resolves their dependencies as wheels for the target, in the
+versions that the driver has.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ LEFT_OUT = (
     *("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"),
 )
 NOT_RUN = ("pyarrow/include", "pyarrow/src", "pyarrow/tests", "pyarrow/*flight*", "bin")
-"""Files that no enrichment uses on an executor: Arrow Flight takes 10 MB, and scripts name a path of this machine."""
+"""
+Files that executors do not need: Arrow Flight alone takes 10 MB, and the scripts in `bin` name paths of this machine.
+"""
 ENDS_WITH = 2000
-"""Number of characters from the end of an installer's output that a message quotes."""
+"""A message quotes this number of characters from the end of an installer's output."""
 
 
 class Collected:
@@ -62,8 +64,8 @@ def collect(names: Sequence[str], extra: Sequence[str], target: Target, site: Pa
 
     Args:
         names: Names of connectors, such as `redis`; empty: all connectors that the driver has.
-        extra: Further code: a folder of a package, a module, or a requirement that uv and pip accept, such as a project
-            or `boto3`.
+        extra: Further code: the folder of a package, the file of a module, or a requirement that uv and pip accept,
+            such as the path of a project or `boto3`.
         target: Python and platform that the wheels must fit.
         site: An empty folder.
         bare: Whether to leave out the packages that clusters bring.
@@ -114,7 +116,7 @@ def _is_wanted(requirement: str, own: Iterable[str], *, bare: bool) -> bool:
 
 
 def _copy(distribution: importlib.metadata.Distribution, site: Path) -> None:
-    """Copy the files of *distribution* from this environment, in which it may be installed as editable."""
+    """Copy the files of *distribution* from this environment to *site*, even if its install is an editable one."""
     folder = Path(str(distribution.locate_file("")))
     info = next(file for file in distribution.files or () if file.name == "METADATA").parent
     shutil.copytree(folder / info, site / info.name, ignore=shutil.ignore_patterns(*LEFT_OUT))

@@ -72,7 +72,7 @@ def find_source(source: str | ConnectorConfig) -> tuple[str, type[Connector[Any]
 
 
 def _tell_default_address(source: str, cls: type[ConnectorConfig], settings: Mapping[str, Any]) -> None:
-    """Log once at which default address *source* is asked, if nothing configures its address."""
+    """Log, once for each source, the default address of *source* if nothing configures another address."""
     for setting in settings_of(cls):
         if setting.name in ADDRESSES and setting.name not in settings and isinstance(setting.default, str):
             if source not in _told:
@@ -101,7 +101,7 @@ def check_no_fields(names: Iterable[str], known: Container[str], source: object,
 
 
 def _config_class(source: object) -> type[ConnectorConfig] | None:
-    """Return the class of the config of *source*; None where it is not known or cannot be loaded."""
+    """Return the class of the config of *source*; None if the class is not known or cannot be loaded."""
     if isinstance(source, str):
         source = registered().get(source, source)
     if not isinstance(source, str):
@@ -153,7 +153,7 @@ def _read_tables(path: Path) -> dict[str, Any]:
     """Return the tables of the sources in the TOML file, by name."""
     try:
         sources = tomllib.loads(path.read_text(encoding="utf-8")).get("sources", {})
-    except (ValueError, RecursionError) as error:  # such as for a number of 5,000 digits, or 5,000 open brackets
+    except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits, or 5,000 open brackets
         raise ConfigError(
             f"{path} is not TOML: {error}. Write tables such as [sources.users] with type = 'redis'."
         ) from error
@@ -192,8 +192,8 @@ def _source_in_file(
 
 def from_toml(value: Any) -> Any:
     """
-    Return *value* with {env = "X"}, {file = "p"}, {call = "m:f", ttl = 900} and {command = ["p", "a"], ttl = 900} as
-    secrets, and with lists as tuples, at any depth.
+    Return *value* with {env = "X"}, {file = "p"}, {call = "m:f", ttl = 900} and {command = ["p", "a"], ttl = 900}
+    replaced by a `Secret`, and with lists replaced by tuples, at any depth.
     """
     if isinstance(value, dict):
         if value.keys() in ({"call", "ttl"}, {"command", "ttl"}):
@@ -270,5 +270,5 @@ def is_required(setting: Field[Any]) -> bool:
 
 
 def _missing_setting(cls: type[ConnectorConfig], settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the first required field of *cls* that *settings* lack; None when they lack none."""
+    """Return the name of the first required field of *cls* that is absent from *settings*; None if all are there."""
     return next((f.name for f in settings_of(cls) if is_required(f) and f.name not in settings), None)

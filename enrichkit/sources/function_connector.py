@@ -2,7 +2,7 @@
 A function, or a plain class, as a connector: `@connector("geo", returns="city string")`.
 
 The decorator registers the name and returns the function or class unchanged. The function travels to the workers with
-the expressions that use the name. Unless an installed package defines the function, it travels by value, so that
+the expressions that use the name. Unless an installed package defines the function, it is pickled by value, so that
 workers need not have its module.
 """
 
@@ -29,7 +29,8 @@ __all__ = ["FunctionConfig", "FunctionConnector", "connector"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Names and annotations of a parameter that takes one key, and of a parameter that takes several. A key is never a list.
+# Names and annotations by which a parameter shows that it takes one key (`_ONE`) or several keys (`_MANY`). A key is
+# never a list.
 _ONE = {"key", "str", "int", "float", "bytes", "bool", "date", "datetime", "Decimal", "tuple", "Tuple"}
 _MANY = {"keys", "list", "List", "Sequence", "Collection", "Iterable", "set", "Set", "frozenset", "FrozenSet"}
 
@@ -42,7 +43,8 @@ def connector(
 
     An `async def` runs on the worker's event loop, any other function in a thread. A class is instantiated once per
     worker process, without arguments. Its method `fetch` is the function. Its methods `open` and `close`, if it has
-    them, are called before the first call and after the last. The function raises the errors of `Connector.fetch_many`.
+    them, are called before the first call and after the last. The function may raise the errors that
+    `Connector.fetch_many` raises.
 
     Args:
         name: Name of the source for `enrich`. Decorating another function with the same name replaces the first.
@@ -152,7 +154,7 @@ class FunctionConnector(Connector[FunctionConfig]):
             self._object = instance
 
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Any]:
-        """Call the function; its results and exceptions mean the same as those of a connector."""
+        """Call the function; its results and exceptions have the same meaning as those of a connector."""
         assert self._caller is not None, "open() comes first"
         function = self.config.function if self._object is None else self._object.fetch
         if self.config.batch_size is not None:

@@ -1,8 +1,8 @@
 """
-A function of the key as a fallback: the connector that calls a function in `on_timeout`, `on_error` or `on_missing`.
+The connector for a fallback that is a function of the key, given as `on_timeout`, `on_error` or `on_missing`.
 
 As a connector the function has a capacity and a timeout like any other source. A function that never returns, or that
-blocks its thread, delays only the rows that need it.
+blocks its thread, delays only the rows that need its result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KeyFunctionConfig(ConnectorConfig):
     Attributes:
         function: The function. It takes a key, which is a tuple if there are several key columns, and returns a value
             or an awaitable of a value.
-        show_keys: Whether messages quote the exceptions of the function, whose texts may hold the key.
+        show_keys: Whether messages quote the texts of the function's exceptions; such a text may hold the key.
     """
 
     function: Callable[[Any], Any]
@@ -41,7 +41,7 @@ class KeyFunctionConfig(ConnectorConfig):
 
 class Caller:
     """
-    Calls functions, which may block, in a pool of threads; with 0 threads, on the event loop, for an `async def`.
+    A pool of threads that calls functions, which may block. With 0 threads, it calls an `async def` on the event loop.
 
     A thread cannot be ended from outside. A call that never returns keeps its thread. Later keys wait for the other
     threads, and time out when such calls keep all threads.

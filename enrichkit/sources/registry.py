@@ -32,7 +32,7 @@ __all__ = ["Plugin", "connectors", "load", "register", "registered", "require_dr
 GROUP = "enrichkit"
 FIRST_PARTY = ("http", "llm", "mariadb", "postgres", "redis", "sqlite")
 
-_lock = threading.RLock()  # a plugin may call register() while it is imported
+_lock = threading.RLock()  # re-entrant: a plugin may call register() while it is imported
 _sources: dict[str, ConnectorConfig] = {}
 _loaded: dict[str, type[Connector[Any]]] = {}
 

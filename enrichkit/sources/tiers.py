@@ -1,4 +1,4 @@
-"""Tiers: several sources as one; each is asked for the keys that the sources before it do not hold."""
+"""Tiers: several sources as one. Each source is asked only for keys that the sources before it do not hold."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """
-The parts that the connectors of SQL databases share, for plugins. This package imports no client package.
+The parts that the connectors of SQL databases share, for plugins. This package imports no client package (driver) such
+as asyncpg.
 
-A plugin adds the dialect: its statements, its types, its address, and the meaning of the errors of its client package.
+A plugin adds what is special to its database: statements, types, addresses, and the meaning of the errors of its client
+package.
 """
 
 from __future__ import annotations

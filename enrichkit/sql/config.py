@@ -62,7 +62,10 @@ class SqlConfig(ConnectorConfig):
         self._check_tier()
 
     def _check_tier(self) -> None:
-        """Raise a `ConfigError` if *writable* is no bool, or if *expires* cannot name a separate column of a table."""
+        """
+        Raise a `ConfigError` if *writable* is no bool, or if *expires* is set and cannot be a column of a table,
+        separate from the key columns and value columns.
+        """
         if not isinstance(self.writable, bool):
             raise ConfigError(f"{type(self).__name__}.writable is {self.writable!r}; it must be True or False.")
         if self.expires is None:
@@ -82,10 +85,10 @@ class SqlConfig(ConnectorConfig):
 
     def _check_single(self) -> None:
         """
-        Raise a `ConfigError` if *columns* names one column, and `returns` is a struct with this column as its only
+        Raise a `ConfigError` if *columns* names a single column and `returns` is a struct with this column as its only
         field.
 
-        If there is only one value column, its plain value is the answer, without a struct around it.
+        With a single value column, the answer is the plain value of this column, without a struct around it.
         """
         if len(self.columns) != 1 or not isinstance(self.returns, str):
             return
@@ -127,7 +130,7 @@ class SqlConfig(ConnectorConfig):
         """
         Return *name* if it can be the name of a *what*, for example of a column.
 
-        A subclass extends the check by the rules of its own database.
+        A subclass adds the rules of its own database to this check.
 
         Raises:
             ConfigError: No database can have a *what* of that name; the message names *field*.
@@ -153,8 +156,8 @@ class SqlConfig(ConnectorConfig):
         """
         Return the two names of *table*, which may be `"table"`, `"what.table"` or a tuple; raises `ConfigError`.
 
-        A name is all text before or after the dot, as the database spells it: case counts, and a quote character is
-        part of the name.
+        A name is all of the text before or after the dot, spelt as in the database: case counts, and a quote character
+        is part of the name.
 
         Args:
             what: Noun for the first name, for example `schema`.
@@ -217,8 +220,8 @@ class SqlServerConfig(SqlConfig):
     """
     Base of the config of a SQL source that is a server.
 
-    A subclass declares the attributes below as fields, in its own order and each with a default. It declares
-    `password` and its URL with `field(repr=False)`, and returns the parsed URL as `address`.
+    A subclass declares the attributes below as fields, in its own order and each with a default. It declares `password`
+    and its URL with `field(repr=False)`, and its property `address` returns the parsed URL.
 
     Attributes:
         password: A literal or, better, a `Secret`. None: the password in the URL is used.

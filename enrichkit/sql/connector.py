@@ -1,4 +1,4 @@
-"""The base class of SQL connectors: open, describe and close, with connections and one prepared statement."""
+"""The base class of SQL connectors: it implements open, describe and close with a pool and one prepared statement."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
 
     Attributes:
         open_timeout: Seconds that `prepare` may take.
-        page_timeout: Seconds that `scan` may take for a page of keys; without an index, a server sorts the whole table
-            for each page.
-        write_capacity: Number of sessions that may write, per worker process: the engine writes at most this number of
-            groups at a time.
+        page_timeout: Seconds that `scan` may take for a page of keys. This is long, because a server without an index
+            for the keys sorts the whole table for each page.
+        write_capacity: Number of sessions that may write, per worker process; the engine makes at most this number of
+            calls of `store_many` at a time.
         write_timeout: Seconds that `store_many` may take; the engine waits longer than that.
     """
 
-    neighbours = True  # the index of a table is a B-tree, which finds neighbouring keys at a lower cost together
+    neighbours = True  # keys that are neighbours in the B-tree index of a table cost less in one call
     open_timeout: ClassVar[float] = 10.0
     page_timeout: ClassVar[float] = 30.0
     write_capacity: ClassVar[int] = 2
@@ -47,7 +47,7 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
     @property
     def cannot_scan(self) -> str:  # type: ignore[override]  # it depends on the config
         """
-        The reason why keys cannot be listed, empty for a table: a query takes keys, but does not tell which keys exist.
+        The reason why keys cannot be listed: a query takes keys, but does not tell which keys exist. Empty for a table.
         """
         if self.config.table is not None:
             return ""
@@ -56,7 +56,8 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
     @property
     def cannot_store(self) -> str:  # type: ignore[override]  # it depends on the config
         """
-        The reason why values cannot be written, empty if they can: a query has no rows, and a table must be `writable`.
+        The reason why values cannot be written: the source is a query, or a table that is not `writable`. Empty if they
+        can.
         """
         config = type(self.config).__name__
         if self.config.table is None:
@@ -81,11 +82,11 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
         raise NotImplementedError
 
     async def prepare(self, pool: PoolT) -> StatementT:
-        """Connect once and return the statement, checked against the catalog; raises a `ConnectorError`."""
+        """Connect once, and return the statement after a check against the catalog; raises a `ConnectorError`."""
         raise NotImplementedError
 
     async def open(self) -> None:
-        """Connect once and check table, columns and types against the catalog."""
+        """Connect once, and check table, columns and types against the catalog of the database."""
         self._pool = self.make_pool()
         try:
             self._statement = await self.prepare(self._pool)

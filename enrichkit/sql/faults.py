@@ -11,8 +11,8 @@ def tls_fault(error: BaseException) -> str | None:
     """
     Return the reason that OpenSSL gives for refusing a TLS connection, or None if *error* is no such refusal.
 
-    If the server hangs up during the handshake, for example because it restarts, it has refused nothing, and the result
-    is None.
+    If the server closes the connection during the handshake, for example because it restarts, that is no refusal, and
+    the result is None.
 
     >>> tls_fault(OSError("reset")) is tls_fault(ssl.SSLEOFError()) is None
     True

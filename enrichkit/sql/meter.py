@@ -1,10 +1,11 @@
 """
-A limit on the size of a reply. The client packages have no such limit, and keep a reply in memory however long it is.
+A limit on the size of a reply. The client packages of databases have no such limit, and keep a reply of any length in
+memory.
 
 A meter stands between the transport of a connection and the protocol of the client package, and counts the bytes of
 each read before the client package gets them. This costs one function call per read, and nothing per row. The meter
-also ends a connection on which the client package meets bytes that it cannot read, for example a reply that nobody has
-asked for.
+also ends a connection when the client package raises an exception for the received bytes, for example for a reply that
+nobody has asked for.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from .meter import Meter
 
 __all__ = ["Session"]
 
-LIFETIME = 300.0  # seconds, +/- 20 %; a new connection reaches the new server after a failover or a change of DNS
+LIFETIME = 300.0  # seconds, +/- 20 %; after a failover or a change of DNS, only a new connection finds the new server
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 
 class Session:
     """
-    One connection, used by one call at a time. A session must be made on the event loop.
+    One connection, used by one call at a time. A session must be created on the running event loop.
 
     Attributes:
         connection: Connection object of the client package.
@@ -41,7 +41,8 @@ class Session:
     @property
     def closed(self) -> bool:
         """Whether the connection is known to have ended."""
-        # A transport stays open after the end of the stream if the protocol of the client package asks for that.
+        # The transport alone does not tell: after the server has closed its side, the transport stays open if the
+        # protocol of the client package asks for that.
         ended: bool = self.transport.is_closing() or self.meter.ended
         return ended
 

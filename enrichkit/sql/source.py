@@ -1,4 +1,4 @@
-"""The table or query of a SQL source: the choice of its columns, and messages about unfit columns and keys."""
+"""The table or query of a SQL source: the choice of its columns, and errors about unsuitable columns and keys."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ class Source:
         )
 
     def not_unique(self, statement: str) -> FatalError:
-        """Return the error for a writable table without a unique index over the key; *statement* creates it."""
+        """
+        Return the error for a writable table without a unique index over the key; *statement* is SQL that creates one.
+        """
         return FatalError(
             f"{self._config}.writable is True, and {self} has no unique index over exactly the columns of "
             f"{self._config}.key, {listed(self._keys)}, by which a write finds the row that it replaces. Make one: "

@@ -2,8 +2,9 @@
 Helpers with which plugins write values to a table: they split a value into columns, and check that the table returns
 what was written.
 
-A tier must give the same values as the later source that they come from. So a plugin reads back the rows that it has
-written, in the same transaction and with the statement that looks keys up, and commits only if nothing differs.
+The table is a tier in front of another source: the table is asked first, and values that come from the other source are
+written to it. The table must give the same values as the other source. So a plugin reads the written rows back, in the
+same transaction and with the statement that looks keys up, and commits only if nothing differs.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def check_stored(
     Args:
         source: The table.
         rows: The rows that were written: for each key, the columns and their values.
-        found: The answers of the table to these keys.
+        found: The answers that the table gives for these keys.
         types: The SQL type of each value column, in the order of the columns of *found*.
         same: Takes the name of a column, the value that was written to it and the value that was found, and returns
             whether the two are the same.

@@ -1,4 +1,4 @@
-"""Checks and spellings of text that the plugins share: texts as UTF-8, UUIDs, identifiers and queries."""
+"""Helpers that the plugins share: check texts as UTF-8, check and write UUIDs, quote names, wrap queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def are_utf8(texts: Sequence[str]) -> bool:
     >>> are_utf8(["a", "ü"]), are_utf8(["a", chr(0xD800)])
     (True, False)
     """
-    # One scan in C is enough for the whole group: joining two texts does not make one character of two surrogates.
+    # One scan of the joined texts, in C, is enough, because two lone surrogates do not become one character when their
+    # texts are joined.
     joined = "".join(texts)
     if joined.isascii():
         return True
@@ -61,9 +62,10 @@ def quote(name: str) -> str:
 
 def subquery(query: str) -> str:
     """
-    Return the *query* of a user in parentheses: as a subquery it can only be a single SELECT.
+    Return the user's *query*, put in parentheses. The parentheses make it a subquery, for which the server accepts only
+    a single SELECT.
 
-    A line break before the closing parenthesis ends a comment in the last line of *query*.
+    If the last line of *query* ends with a comment, the line break before the closing parenthesis ends this comment.
 
     >>> subquery("SELECT 1; -- one")
     '(\\nSELECT 1; -- one\\n)'

@@ -2,13 +2,14 @@
 Tools with which the author of a connector tests it.
 
 `ConnectorContract` is a class of tests that the connector's own test class inherits, and `fault_proxy` is a network
-that fails on demand. `enrichkit.testing.fixtures` has pytest fixtures for real servers, `enrichkit.testing.clock` an
-event loop with virtual time, and `enrichkit.testing.scripted` a source whose answers a test prescribes.
+that fails on demand. `enrichkit.testing.fixtures` has pytest fixtures for real servers, `enrichkit.testing.clock` has
+an event loop with virtual time, and `enrichkit.testing.scripted` has a source whose answers a test prescribes.
 """
 
 import pytest
 
-# Registered before the import, so that pytest shows the values of a failed assertion of the contract.
+# pytest rewrites the assertions of this module, so that a failed assertion shows its values. pytest must be told before
+# the module is imported.
 pytest.register_assert_rewrite("enrichkit.testing.contract")
 
 from .bench import open_connector  # noqa: E402

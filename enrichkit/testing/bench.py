@@ -1,8 +1,8 @@
 """
 A connector that runs in a test as in a worker process: on the same kind of event loop, in a thread of its own.
 
-Because of the thread, a faulty connector cannot block the test run: a call that never ends or that blocks the loop
-makes the test fail, with a message that shows the line where the loop is.
+Because of the thread, a faulty connector cannot block the test run. A call that never ends, or that blocks the loop,
+makes the test fail with a message that shows which line the loop's thread is running.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def open_connector(config: ConnectorConfig, *, capacity: int = 8) -> Async
 
     Args:
         config: Config of the source.
-        capacity: The option `capacity`. As in the engine, it is set before the connector opens.
+        capacity: The most calls in flight. As in the engine, the connector gets this number before it is opened.
 
     >>> from enrichkit.sources.function_connector import FunctionConfig
     >>> async def shout(key: str) -> str:
@@ -87,7 +87,7 @@ class Bench:
         self.patience = patience
         self.loop = new_loop()
         self.is_open = False
-        self._opened = False  # whether `open` was called and `close` was not, even if `open` failed
+        self._opened = False  # true from the call of `open`, even if it fails, until the call of `close`
         self._thread = threading.Thread(target=self._main, name="enrichkit-bench", daemon=True)
 
     def __enter__(self) -> Self:
@@ -138,7 +138,7 @@ class Bench:
         return self.run(self._fetch(keys, self.call(many=many, timeout=timeout)))
 
     def fetch_at_once(self, groups: Sequence[Sequence[Key]]) -> list[Any]:
-        """Make a call for each of *groups*, all in the same iteration of the loop, and return their results."""
+        """Start one call for each of *groups*, all in the same iteration of the loop, and return the results."""
 
         async def fetch_all() -> list[Any]:
             return await asyncio.gather(*(self._fetch(keys, self.call()) for keys in groups))
@@ -146,7 +146,7 @@ class Bench:
         return self.run(fetch_all())
 
     def look_up(self, keys: Sequence[Key]) -> dict[Key, Any]:
-        """Return the answers for *keys*, fetched in groups as large as the connector takes."""
+        """Fetch *keys* in groups of `batch_size`, or of `max_batch_size` if that is less, and return the answers."""
         size = max(1, min(self.connector.batch_size, self.connector.max_batch_size))
         answers: dict[Key, Any] = {}
         for start in range(0, len(keys), size):
@@ -170,7 +170,7 @@ class Bench:
         return self.run(wait())
 
     def cancel(self, task: asyncio.Task[Any]) -> None:
-        """Cancel *task*, as the engine does at the hard limit, and wait until it has ended."""
+        """Cancel *task*, as the engine does with a call that is far too late, and wait until the task has ended."""
         self.loop.call_soon_threadsafe(task.cancel)
         self.ended(task)
 
@@ -199,7 +199,7 @@ class Bench:
 
     def retry(self, function: Callable[[], T]) -> T:
         """
-        Call *function*, repeatedly while it raises a `TransientError`, as the engine would; return its result.
+        Call *function* again and again until it raises no `TransientError`, as the engine would, and return its result.
 
         Raises:
             AssertionError: *function* still raises a `TransientError` after `patience` seconds.
@@ -255,12 +255,12 @@ def decoded(answer: Any, like: Any, encoding: str) -> Any:
     """
     Return an answer as Python objects, for a comparison with the value that a test expects.
 
-    A column of a job gets its values in another way: they are decoded as the declared type.
+    In a job, the engine decodes answers in another way: into the declared type of the column.
 
     Args:
         answer: The connector's answer for one key.
-        like: The expected value. Texts and numbers in *answer* are converted to the type of *like*, as the declared
-            type would convert them.
+        like: The expected value. Texts and numbers in *answer* are converted to the type of *like*, as the engine would
+            convert them to the declared type.
         encoding: The connector's `encoding`.
 
     >>> decoded(b'{"tier": 1}', {"tier": 1}, "json"), decoded({"tier": b"1"}, {"tier": 1}, "text")
@@ -273,7 +273,8 @@ def decoded(answer: Any, like: Any, encoding: str) -> Any:
         return {name: decoded(part, likes.get(name), encoding) for name, part in answer.items()}
     if encoding == "json":
         value = json.loads(answer)
-        # If the declared type is string, the value is the text of the document, whatever the document is.
+        # If a text is expected and the document is not a JSON string, the value is the text of the document itself, as
+        # in a column of strings.
         return bytes(answer).decode() if isinstance(like, str) and not isinstance(value, str) else _typed(value, like)
     return _typed(answer.decode() if isinstance(answer, bytes) and not isinstance(like, bytes) else answer, like)
 

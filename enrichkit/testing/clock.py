@@ -2,8 +2,8 @@
 An asyncio event loop with virtual time: a test with timeouts of an hour takes milliseconds and is deterministic.
 
 The clock stands still while any task can run, and then jumps to the next timer. Times are therefore exact, and no test
-sleeps to synchronise. When no task can run and no timer is set, a real loop would wait for ever; this loop raises an
-error that names the waiting tasks.
+has to sleep until other tasks have run. When no task can run and no timer is set, a real loop would wait for ever; this
+loop raises an error that names the waiting tasks.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 RESOLUTION = 1e-9
-"""The least delay of a timer in seconds: asyncio's own clock resolution, within which asyncio runs timers early."""
+"""The least delay of a timer, in seconds. It equals asyncio's clock resolution, by which a timer may be early."""
 
 
 class DeadlockError(RuntimeError):
-    """Under virtual time no task can run any more: each one waits for an event that cannot happen."""
+    """Under virtual time, every task waits for an event that cannot happen, or the run has passed its time limit."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """A selector that never waits; instead the clock of its loop jumps."""
+    """A selector that never waits: where another selector would wait, it makes the clock of its loop jump."""
 
     loop: VirtualTimeLoop
 
@@ -51,10 +51,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     Args:
         seed: Seed of the random order of timers that are due at the same time; None means the order of asyncio's heap.
-        limit: Virtual seconds after which the run counts as stuck, because a timer may re-arm itself for ever.
+        limit: Virtual seconds after which the run counts as stuck. Without a limit, a timer that re-arms itself would
+            keep the run going for ever.
 
     Attributes:
-        errors: Exceptions of callbacks and of tasks that nobody awaited; asyncio only logs them.
+        errors: Exceptions of callbacks and of tasks that nobody awaited, which asyncio would only log.
     """
 
     def __init__(self, seed: int | None = None, limit: float = 3600.0) -> None:
@@ -78,7 +79,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return sum(not timer.cancelled() for timer in scheduled)
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock by *seconds* while no other task runs, as code that blocks the loop does."""
+        """Advance the clock by *seconds* and let no task run meanwhile, as if code blocked the loop for that long."""
         self._virtual_now += seconds
 
     def call_at(
@@ -88,7 +89,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call *callback* at *when*, but not before `RESOLUTION` from now: otherwise the clock could stand still."""
+        """Call *callback* at *when*, or `RESOLUTION` from now if that is later; otherwise time could stand still."""
         if self._rng is not None:
             when += self._rng.random() * RESOLUTION / 10
         return super().call_at(max(when, self._virtual_now + RESOLUTION), callback, *args, context=context)
@@ -125,8 +126,8 @@ def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float =
 
     Raises:
         DeadlockError: *main* cannot end any more, or did not end within *limit* seconds.
-        BaseException: The exception of *main*; otherwise the first exception of a callback or of a task that nobody
-            awaited.
+        BaseException: The exception that *main* raised. If *main* raised none, the first exception of a callback or of
+            a task that nobody awaited.
 
     >>> async def nap() -> float:
     ...     await asyncio.sleep(900.0)

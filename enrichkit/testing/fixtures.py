@@ -1,8 +1,8 @@
 """
 Pytest fixtures for throw-away real servers, for the tests of enrichkit and of plugins.
 
-A plugin's `pyproject.toml` has `addopts = "-p enrichkit.testing.fixtures"`. If a server cannot start, the test has an
-error; it is never skipped, because a test that did not run must not look like a test that passed.
+A plugin loads them with `addopts = "-p enrichkit.testing.fixtures"` in its `pyproject.toml`. If a server cannot start,
+the test has an error. The test is never skipped, because a test that did not run must not look like a test that passed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Before the first test of all, start the fork server of the contract kit, if a test needs it."""
+    """Before the first test of the run, start the fork server of `ConnectorContract`, if any test needs it."""
     if item is item.session.items[0] and any(issubclass(cls, ConnectorContract) for cls in _classes(item.session)):
         ForkServer.start()
     return (yield)
@@ -93,7 +93,7 @@ def http_server() -> Iterator[local.HttpService]:
 
 @pytest.fixture
 def http_service(http_server: local.HttpService) -> local.HttpService:
-    """The HTTP service without seeds and script, with the log on and all counters at zero."""
+    """The shared HTTP service, without seeded values or scripted faults, with the log on and all counters at zero."""
     http_server.reset()
     http_server.script(log=True)
     return http_server

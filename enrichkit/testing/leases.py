@@ -1,5 +1,6 @@
 """
-A test for the authors of plugins whose connector offers a store of limits by `Connector.lease_store`.
+Tests of the store that a plugin's `Connector.lease_store` returns. The store keeps limits that all workers of a job
+share.
 
 >>> import asyncio
 >>> from enrichkit.plugin import Ask, Draw, Drawn, Grant, draw, grant
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["check_budgets", "check_leases"]
 
 CLOSE = 0.5
-"""Seconds by which the moments of a real store and of this process may differ."""
+"""Seconds by which `start` and `wait` in a store's answer may differ from the expected values."""
 
 
 async def check_leases(store: LeaseStore, *, questions: int = 100, seed: int = 1) -> None:
     """
-    Ask *store* random *questions*, and assert that it answers as `enrichkit.plugin.grant` does.
+    Send *questions* random questions to *store*, and assert that its answers are those of `enrichkit.plugin.grant`.
 
-    Leases, recoveries and granted calls either end at once or last for long, so no answer depends on when a question is
-    asked.
+    Leases, recoveries from an outage and granted calls either end at once or outlast the test. An answer therefore does
+    not depend on the moment at which its question is asked.
     """
     rng = random.Random(seed)  # noqa: S311  # a test needs no cryptography
     limits = {kind: f"check {kind} {uuid.uuid4().hex}" for kind in ("rate", "limit")}
@@ -57,7 +58,7 @@ async def check_leases(store: LeaseStore, *, questions: int = 100, seed: int = 1
 
 async def check_budgets(store: LeaseStore, *, questions: int = 100, seed: int = 1) -> None:
     """
-    Report random calls of four workers to *store*, and assert that it answers as `enrichkit.plugin.draw` does.
+    Report random calls of four workers to *store*, and assert that the store answers as `enrichkit.plugin.draw` does.
 
     The amounts are whole numbers, so that no answer depends on how a store rounds.
     """

@@ -48,10 +48,11 @@ _BUFFER_MAX: Final = 2**20  # when more bytes than this wait in one direction of
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """
-    The data of one read from a socket. With small requests and replies a chunk is one request or one reply.
+    The bytes that the proxy got in one read from a socket. If requests and replies are small, a chunk is one request or
+    one reply.
 
     Attributes:
-        number: Number of earlier chunks in this direction, on all connections.
+        number: Number of chunks that arrived in this direction before this one, counted over all connections.
         direction: `"to server"` or `"to client"`.
         data: The bytes.
         connection: Number of connections that were opened before this one.
@@ -72,7 +73,7 @@ class _Cut:
         after: Number of bytes after which a connection ends.
         direction: The direction in which the bytes are counted.
         reset: Whether a connection ends with RST; otherwise it ends with FIN.
-        times: Number of connections that still have to end; None means all.
+        times: Number of connections that the fault still has to end; None means that it ends all of them.
     """
 
     after: int
@@ -125,7 +126,7 @@ class FaultProxy:
         self._cut: _Cut | None = None
         self._slices: _Slices | None = None
         self._swaps = 0  # pairs of replies that are still to be exchanged
-        self._held: tuple[_End, bytes] | None = None  # the first reply of such a pair, and its reader
+        self._held: tuple[_End, bytes] | None = None  # the `_End` that read the first reply of a pair, and this reply
         self._frozen = False
         self._drops = False
         self._listener: socket.socket | None = None
@@ -144,7 +145,8 @@ class FaultProxy:
     @property
     def heard(self) -> int:
         """
-        Number of connections opened and of chunks received from clients, including chunks that are held back.
+        Number of connections that clients opened, plus the number of chunks received from clients, including chunks
+        that the proxy holds back.
 
         Connections are counted too, because in some protocols (MySQL's, SMTP) a client that has connected waits for the
         server's greeting before it sends anything.
@@ -161,11 +163,12 @@ class FaultProxy:
 
     def delay(self, seconds: Callable[[Chunk], float] | float, *, direction: Direction = "to client") -> None:
         """
-        Delay all chunks that arrive from now on by *seconds*. The chunks of one connection keep their order.
+        From now on, delay each arriving chunk by *seconds*. The chunks of one connection keep their order.
 
         Args:
-            seconds: A number, or a function of the chunk, which the proxy's thread calls.
-            direction: The direction that is delayed; chunks in the other direction are not.
+            seconds: A number, or a function that takes the chunk and returns a number; the proxy's thread calls the
+                function.
+            direction: The direction whose chunks are delayed.
         """
         wait = seconds if callable(seconds) else lambda chunk: seconds
         self._call(lambda: setattr(self, "_delay", lambda chunk: wait(chunk) if chunk.direction == direction else 0.0))
@@ -175,7 +178,7 @@ class FaultProxy:
         self._call(lambda: setattr(self, "_frozen", True))
 
     def thaw(self) -> None:
-        """Pass on the bytes that `freeze` held back and all later ones."""
+        """Pass on the bytes that `freeze` has held back, and all bytes that arrive later."""
         self._call(self._thaw)
 
     def blackhole(self) -> None:
@@ -205,7 +208,7 @@ class FaultProxy:
         Args:
             size: The most bytes that a piece may have, at least 1.
             pause: Seconds between two pieces of a chunk.
-            direction: The direction that is sliced.
+            direction: The direction whose chunks are sliced.
         """
         if size < 1:
             raise ValueError(f"slice({size}): a piece has at least 1 byte.")
@@ -219,7 +222,8 @@ class FaultProxy:
 
         Args:
             data: Bytes that no request has asked for, for example a copy of an earlier reply.
-            quiet: Seconds without traffic after which a connection with no waiting bytes counts as idle.
+            quiet: Seconds without traffic after which a connection counts as idle, if the proxy holds no bytes that it
+                still has to pass on for the connection.
         """
         sent = 0
 
@@ -236,7 +240,8 @@ class FaultProxy:
         Exchange the replies of two connections, *times* times.
 
         The first chunk of the next reply is held back until a reply begins on another connection; then each client gets
-        the chunk that was meant for the other client. If a chunk is held back, `heal` sends it to its own client.
+        the chunk that was meant for the other client. A chunk that is still held back when `heal` is called goes to its
+        own client.
         """
         self._call(lambda: setattr(self, "_swaps", times))
 
@@ -254,7 +259,7 @@ class FaultProxy:
 
     def route(self, *servers: tuple[str, int]) -> None:
         """
-        Pass new connections on to *servers* in turns, and reset connections to all other servers, as load balancers do.
+        Pass new connections on to *servers* in turn, and reset connections to all other servers, as load balancers do.
 
         Args:
             servers: Host and port of each server, at least one. `heal` does not change the servers.
@@ -291,11 +296,11 @@ class FaultProxy:
             held[0].put(held[1], 0.0)
 
     def _holds(self, end: _End) -> bool:
-        """Return whether a chunk that *end* has read is held back for a swap."""
+        """Return whether a chunk read by *end* is held back until it changes places with a chunk of another end."""
         return self._held is not None and self._held[0] is end
 
     def _swap(self, end: _End, data: bytes, delay: float) -> None:
-        """Exchange *data*, which *end* has read, with the chunk that is held back; if none is, hold *data* back."""
+        """Exchange *data*, which *end* has read, with the chunk held back; if none is held back, hold *data* back."""
         other, held = self._held or (end, b"")
         if other is end or other.link not in self._links:
             self._held = end, held + data if other is end else data
@@ -343,8 +348,8 @@ class FaultProxy:
         """
         Accept all waiting connections.
 
-        asyncio's `create_server` is not used: in Python 3.11 it never closes a connection that it has accepted just
-        before its server is closed.
+        asyncio's `create_server` is not used: in Python 3.11 a server that is closed never closes a connection that it
+        accepted just before.
         """
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             while True:
@@ -437,7 +442,7 @@ class _Link:
         return True
 
     def end(self, *, reset: bool) -> None:
-        """End both connections: at once with RST, or after all written bytes are sent."""
+        """End both connections: with RST at once if *reset* is true, otherwise with FIN after all bytes are sent."""
         self.proxy._links.pop(self, None)
         if self._connecting is not None:
             self._connecting.cancel()
@@ -446,19 +451,23 @@ class _Link:
 
 
 class _End(asyncio.Protocol):
-    """One of the two sockets of a link. Bytes that it has read stay in its buffer until the peer may write them."""
+    """
+    One of the two sockets of a link.
+
+    Bytes that this socket has read stay in its buffer until the other socket, `peer`, may write them.
+    """
 
     def __init__(self, link: _Link, direction: Direction) -> None:
         self.link = link
         self.direction = direction
         self.peer: _End
-        self.passed = 0  # number of bytes that this end has read and the peer has written
+        self.passed = 0  # bytes read here that the peer has written, since the connection began or a `_Cut` was set
         self._opened: asyncio.Transport
         self._transport: asyncio.Transport | None = None  # None when this end is not open
         self._buffer: deque[tuple[float, bytes]] = deque()  # (loop time at which the bytes are due, bytes)
         self._size = 0  # number of bytes in the buffer
-        self.ended = False  # whether this end has read the end of the stream
-        self._end_passed = False  # whether the peer has written the end of the stream
+        self.ended = False  # whether this socket has received EOF, or is closed
+        self._end_passed = False  # whether the peer has passed that EOF on
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -470,7 +479,7 @@ class _End(asyncio.Protocol):
         if self.direction == "to server":
             self.link.begin()
         elif self.link not in self.link.proxy._links:
-            self.end(reset=True)  # the client has disconnected while we were connecting
+            self.end(reset=True)  # the client disconnected while the proxy was connecting to the server
 
     def data_received(self, data: bytes) -> None:
         proxy, link = self.link.proxy, self.link
@@ -536,21 +545,21 @@ class _End(asyncio.Protocol):
             self._end_passed = True
             try:
                 peer.write_eof()
-            except OSError:  # the peer was reset meanwhile; its `connection_lost` comes next
+            except OSError:  # the peer was reset meanwhile; asyncio calls its `connection_lost` next
                 link.end(reset=True)
                 return
             if self.peer._end_passed:
                 link.end(reset=False)
 
     def _write(self, peer: asyncio.Transport, data: bytes) -> bool:
-        """Write *data*, or the part of it before a cut, and return whether the connection was cut."""
+        """Write *data*, or only the part that a `_Cut` still lets pass, and return whether the connection was cut."""
         proxy, cut = self.link.proxy, self.link.proxy._cut
         if cut is None or cut.direction != self.direction or self.passed + len(data) < cut.after or cut.times == 0:
             cut = None
         else:
             data = data[: cut.after - self.passed]
         self.passed += len(data)
-        proxy._passed(self.direction, len(data))  # counted first: a test may read the count right after the write
+        proxy._passed(self.direction, len(data))  # before the write, because a test may read the count right after it
         peer.write(data)
         if cut is None:
             return False
@@ -560,7 +569,7 @@ class _End(asyncio.Protocol):
         return True
 
     def end(self, *, reset: bool) -> None:
-        """Close the socket: at once with RST, or after all written bytes are sent."""
+        """Close the socket: with RST at once if *reset* is true, otherwise with FIN after all bytes are sent."""
         if self._timer is not None:
             self._timer.cancel()
         self.ended = True
@@ -578,7 +587,7 @@ class _End(asyncio.Protocol):
 @contextlib.contextmanager
 def fault_proxy(host: str, port: int) -> Iterator[FaultProxy]:
     """
-    Run a proxy on a free loopback port. It passes all bytes on to *host* and *port* until a fault is set.
+    Run a proxy on a free loopback port. Until a fault is set, the proxy passes all bytes on to *host* and *port*.
 
     Args:
         host: Host of the server.

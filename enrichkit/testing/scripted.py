@@ -1,5 +1,5 @@
 """
-A source whose answers a test prescribes or releases by hand, and which records its calls.
+A source that records its calls, and whose answers a test prescribes or releases by hand.
 
 Tests make assertions about the recorded calls (`ScriptedConnector.calls`), not about the engine's own statistics.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Script", "ScriptedConfig", "ScriptedConnector", "SeenCall", "Step"]
 
 _OWN: Final = object()
-"""A marker for the value that belongs to the key, `v<key>`."""
+"""A marker of a setting that is not set: a key then has the value `v<key>`, and a call returns a mapping."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,14 +37,14 @@ class Step:
         value: The answer; `v<key>` by default.
         missing: Whether the source lacks the key.
         failure: Error with which this key alone fails.
-        rejected: Whether a key with a `failure` counts as never sent.
+        rejected: Whether the `failure` says that the key was never sent to the source, see `Failure.rejected`.
         error: Exception that the whole call raises.
-        returns: Object that the call returns instead of a mapping, for a connector that breaks its contract.
-        held: Whether the call waits for `release`.
+        returns: Object that the call returns instead of a mapping, to play a connector that breaks its contract.
+        held: Whether the call waits until the test calls `release`.
         never: Whether the call ends only when it is cancelled.
         stubborn: Number of cancellations that the call ignores.
-        block: Seconds for which the call blocks the event loop, or an event; the call then blocks the loop
-            until the event is set.
+        block: How long the call blocks the event loop: a number of seconds, or an event. If it is an event, the call
+            blocks the loop until the event is set, for 10 s at most.
     """
 
     after: float = 0.0
@@ -62,7 +62,8 @@ class Step:
 
 Script: TypeAlias = Mapping[Key, Step | Sequence[Step]] | Callable[[Key, int], Step]
 """
-The steps by key, or a function that returns the step for a key and the number of times that the key was looked up.
+A mapping from keys to their steps, or a function that takes a key and the number of its lookups, including the present
+one, and returns a step.
 
 A key can have one step, or a sequence of steps for its first, second ... lookup; the last step repeats.
 """
@@ -92,7 +93,7 @@ class SeenCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedConfig(ConnectorConfig):
-    """The config of a `ScriptedConnector`; it has no settings."""
+    """The config of a `ScriptedConnector`, which has no settings of its own."""
 
 
 class ScriptedConnector(Connector[ScriptedConfig]):
@@ -101,8 +102,8 @@ class ScriptedConnector(Connector[ScriptedConfig]):
 
     Args:
         script: The steps of the keys.
-        otherwise: The step of keys that *script* does not name.
-        opening: The steps of `open`, one for each time that it is called; the last step repeats.
+        otherwise: The step for keys that *script* does not name.
+        opening: The steps of `open`, one for each call of it; the last step repeats.
 
     Attributes:
         calls: The records of all calls, in order.
@@ -145,7 +146,7 @@ class ScriptedConnector(Connector[ScriptedConfig]):
                 seen.gate.set()
 
     async def open(self) -> None:
-        """Follow the next step of *opening*; only its `after`, `error`, `held` and `never` count."""
+        """Follow the next step of *opening*; only its `after`, `error`, `held`, `never` and `stubborn` count."""
         step = self.opening[min(self.opened, len(self.opening) - 1)] if self.opening else Step()
         self.opened += 1
         await _wait(SeenCall((), Call(timeout=0.0), asyncio.get_running_loop().time(), asyncio.Event()), [step])
@@ -177,7 +178,7 @@ class ScriptedConnector(Connector[ScriptedConfig]):
         return {key: _answer(key, step) for key, step in steps.items() if not step.missing}
 
     async def close(self) -> None:
-        """Count the call of `close`."""
+        """Count this call in `closed`."""
         self.closed += 1
 
     def _step(self, key: Key) -> Step:

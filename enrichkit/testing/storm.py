@@ -1,7 +1,7 @@
 """
 A network whose faults are random: a thread that plays one fault after another on a `FaultProxy`.
 
-A connector passes when no lookup through a storm gets a wrong value, whatever the statuses of its rows:
+A connector passes when no lookup during a storm gets a wrong value; lookups that end with an error are allowed:
 
 >>> from enrichkit import local
 >>> from enrichkit.testing import fault_proxy
@@ -11,8 +11,8 @@ A connector passes when no lookup through a storm gets a wrong value, whatever t
 >>> set(played) <= set(FAULTS)
 True
 
-The seed decides the order of the faults, their sizes and durations. It does not decide what is on the wire when a fault
-begins, so two runs with the same seed are similar but not identical.
+The seed decides the order of the faults, their sizes and durations. It does not decide which bytes are on their way
+when a fault begins, so two runs with the same seed are similar but not identical.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = ["FAULTS", "storm"]
 FAULTS = ("late", "cut", "ended", "frozen", "gone", "lost", "sliced", "stray", "swapped")
 """
 The faults, in this order: replies are late; all connections are reset; connections end in the middle of a reply or a
-request; nothing passes; nothing listens; bytes are lost for ever; replies come in small pieces; a reply comes that
-nobody asked for; two connections get each other's replies.
+request; no bytes pass for a while; connections are reset and new ones refused; bytes are lost for ever; replies or
+requests come in small pieces; a client gets a reply that it did not ask for; two connections get each other's replies.
 """
 
 
@@ -45,7 +45,7 @@ def storm(
     proxy: FaultProxy, *, seed: int, faults: Sequence[str] = FAULTS, calm: float = 0.15, longest: float = 0.5
 ) -> Iterator[Counter[str]]:
     """
-    Play random *faults* on *proxy* until the block ends, and heal the proxy then.
+    Play random *faults* on *proxy* until the block ends, then heal the proxy.
 
     Args:
         proxy: The network between the connector and its server.
@@ -58,7 +58,7 @@ def storm(
         How often each fault was played so far.
 
     Raises:
-        ValueError: There is no fault of a given name.
+        ValueError: A name in *faults* is not in `FAULTS`.
     """
     for fault in faults:
         if fault not in FAULTS:
@@ -75,7 +75,7 @@ def storm(
         weather.over.set()
         thread.join()
         proxy.heal()
-    if weather.error is not None:  # otherwise nobody would notice that the rest of the block had a calm network
+    if weather.error is not None:  # otherwise nobody would notice that the rest of the block had no faults
         raise weather.error
 
 
@@ -91,10 +91,10 @@ class _Weather:
         self._faults = tuple(faults)
         self._calm = calm
         self._longest = longest
-        self._reply = b"\r\n"  # the last reply, which may come a second time
+        self._reply = b"\r\n"  # the last chunk from the server, which `_stray` may send again
 
     def play(self) -> None:
-        """Play one fault after another until the storm is over, or a fault could not be played."""
+        """Play one fault after another until the storm is over, or until playing a fault raises an exception."""
         try:
             self._play()
         except Exception as error:  # noqa: BLE001  # `storm` raises it in the thread of the test
@@ -144,7 +144,7 @@ class _Weather:
     def _lost(self) -> None:
         self._proxy.blackhole()
         self._last()
-        if self._dice.random() < 0.5:  # otherwise the connections stay open, and dead
+        if self._dice.random() < 0.5:  # otherwise the dead connections stay open
             self._proxy.cut()
 
     def _sliced(self) -> None:

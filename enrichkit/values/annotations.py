@@ -1,5 +1,5 @@
 """
-The Spark types of Python annotations: of a dataclass, `TypedDict` or `NamedTuple`, or of a single annotation.
+The Spark types that Python annotations stand for: those of a class with fields, or a single one such as `int`.
 
 | annotation | Spark | | annotation | Spark |
 |---|---|---|---|---|
@@ -11,8 +11,8 @@ The Spark types of Python annotations: of a dataclass, `TypedDict` or `NamedTupl
 | `Decimal` | decimal(38,18), as Spark infers it | | `dict[K, V]`, `Mapping[K, V]` | map |
 | `None` | void | | dataclass, `TypedDict`, `NamedTuple` | struct |
 
-`T | None`, `NotRequired[T]`, `Required[T]` and `Final[T]` mean the type of T, because every field is nullable anyway. A
-Spark type, an Arrow type or DDL text in `Annotated` is the type of the field: `Annotated[int, "int"]`,
+`T | None`, `NotRequired[T]`, `Required[T]` and `Final[T]` mean the type of T, because every field is nullable anyway.
+If `Annotated` holds a Spark type, an Arrow type or DDL text, this is the type of the field: `Annotated[int, "int"]`,
 `Annotated[Decimal, DecimalType(10, 2)]`. Other objects in `Annotated` are ignored: they are meant for other libraries.
 """
 
@@ -65,8 +65,8 @@ def annotated_type(hint: Any, declared: Callable[[Any], DataType | None]) -> Dat
 
     Args:
         hint: A class or another annotation.
-        declared: Function that returns the type which DDL text, a Spark type or an Arrow type declares, and None for
-            any other object.
+        declared: Function that takes any object: if it is DDL text, a Spark type or an Arrow type, the function returns
+            the type that it declares, otherwise None.
 
     Raises:
         ConfigError: On the driver: a part of *hint* has no Spark type; the message names the field.
@@ -116,7 +116,7 @@ class _Walk:
 
         if (origin in _ARRAYS and arguments) or (origin is tuple and arguments[1:] == (...,)):
             return t.ArrayType(self.type_of(arguments[0], f"{path}[]", inside))
-        if origin in _MAPS and len(arguments) == 2:  # typing.Dict has no arguments, and Python accepts dict[str]
+        if origin in _MAPS and len(arguments) == 2:  # bare typing.Dict has no arguments, and dict[str] has one
             key = self.type_of(arguments[0], f"{path}{{key}}", inside)
             return t.MapType(key, self.type_of(arguments[1], f"{path}{{value}}", inside))
         return None
@@ -161,7 +161,7 @@ class _Walk:
 
 def _unwrap(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
     """
-    Return the annotation that *hint* stands for, or *hint* itself.
+    Return the annotation that *hint* stands for, or *hint* itself if it stands for no other.
 
     For `T | None`, for a wrapper such as `Required[T]` and for a NewType of T, this is T. For a Literal whose values
     all have the same type, it is the type of the values.

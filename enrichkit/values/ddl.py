@@ -1,4 +1,4 @@
-"""A parser for the DDL in a config's `returns` that works without Spark, because a worker has no Spark session."""
+"""A parser of the DDL in a config's `returns`. It works without Spark, because a worker has no Spark session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEP = re.compile(r"`(?:[^`]|``)*`|.", re.DOTALL)
 
 def fields_of(ddl: str) -> dict[str, str]:
     """
-    Return the types of a struct's fields by name, from DDL that `ddl_of` wrote; an empty dict if it is no struct.
+    Return the types of a struct's fields by name, from DDL that `ddl_of` wrote; an empty dict for any other type.
 
     >>> fields_of("struct<tier:bigint,`a,b`:map<string,struct<c:int>>>")
     {'tier': 'bigint', 'a,b': 'map<string,struct<c:int>>'}

@@ -1,11 +1,11 @@
 """
-Decoding of raw answers into values that `pa.array` takes without loss, for all answers of a call at once.
+Decoding of all raw answers of a call at once, into values that `pa.array` takes without loss.
 
 `rules.py` has the table of the values that each type takes. This module is the fast way to the same results: msgspec
 checks all values of a call in C against a type made from the declared type. In some cases, msgspec is laxer than the
 rules: for a double, it would accept an int above 2**53, which then loses digits, and it would round a fraction of a
-second. In these cases, the type for msgspec is narrower than the rules, so every value that msgspec accepts is right.
-The values that msgspec refuses go to the rules, which convert a value or say what is wrong with it.
+second. In these cases, the type given to msgspec admits fewer values than the rules do, so every value that msgspec
+accepts is right. The values that msgspec refuses go to the rules, which convert a value or say what is wrong with it.
 
 Times per value, measured on one core of a busy machine with 500 correct values a call: a string or bigint 20 ns; a
 struct of three plain fields 250 ns from Python and 270 ns from JSON; text to string 75 ns, to bigint 170 ns, to a
@@ -85,7 +85,7 @@ def decoder(data_type: pa.DataType, encoding: Encoding) -> Decode:
     batch = {"python": _objects, "json": _documents, "text": _texts}[encoding](data_type)
     parts = list(parts_of(data_type))
     if any(map(is_variant, parts)) or (encoding != "text" and not all(map(has_ascii_names, parts))):
-        # msgspec builds no variants, and msgspec 0.22 does not find a field of a TypedDict whose name is not ASCII.
+        # msgspec builds no variants, and in a TypedDict, msgspec 0.22 does not find a field whose name is not ASCII.
         batch = _batch_of(one)
 
     def decode(values: Sequence[Any]) -> tuple[list[Any], dict[int, PermanentError]]:
@@ -137,8 +137,8 @@ def _objects(data_type: pa.DataType) -> _Batch:
     """Return the `_Batch` for Python objects."""
     element = msgspec_type(data_type, "python")
     list_type = list[element | None]  # type: ignore[valid-type]  # made at run time
-    # The conversion of msgspec accepts lone surrogates. msgspec's encoder finds them, in a third of the time that Arrow
-    # takes to make an array.
+    # `msgspec.convert` accepts lone surrogates, so the result is checked: msgspec's encoder raises for them, in a third
+    # of the time that Arrow takes to make an array.
     needs_arrow = any(map(_needs_arrow, parts_of(data_type)))
     check: Callable[[Any], Any] = functools.partial(pa.array, type=data_type) if needs_arrow else msgspec.msgpack.encode
     needs_check = needs_arrow or any(map(is_string, parts_of(data_type)))
@@ -153,7 +153,7 @@ def _objects(data_type: pa.DataType) -> _Batch:
 
 
 def _documents(data_type: pa.DataType) -> _Batch:
-    """Return the `_Batch` for JSON documents."""
+    """Return the function that decodes a batch of JSON documents."""
     if is_string(data_type):
         return _batch_of(_text_of_document)
     if not all(map(has_text_keys, parts_of(data_type))):
@@ -200,8 +200,8 @@ def _column_of_texts(convert: _Batch) -> _Batch:
     """
     Return a `_Batch` that applies *convert* to all values except None, and keeps each None in place.
 
-    The values are bytes or str. *convert* must accept bytes; if it raises TypeError for str, it gets the encoded
-    values.
+    The values are bytes or str. *convert* must accept bytes. If *convert* raises TypeError for other values, it is
+    called again without the None values and with each str encoded as UTF-8.
     """
 
     def convert_present(values: Sequence[Any]) -> list[Any]:
@@ -303,7 +303,8 @@ class _HookType(type):
     """
     The metaclass of a type whose constructor converts a value; msgspec's `dec_hook` calls the constructor.
 
-    After the hook, msgspec checks that the result is an instance of the type. This metaclass lets every object pass.
+    After the hook, msgspec checks that the result is an instance of the type. This metaclass lets every object pass
+    this check.
     """
 
     def __instancecheck__(cls, instance: Any) -> bool:
@@ -312,7 +313,7 @@ class _HookType(type):
 
 def msgspec_type(data_type: Any, encoding: Encoding) -> Any:
     """
-    Return the type that msgspec checks a value against.
+    Return the type against which msgspec checks a value that is declared as *data_type*.
 
     For a type that msgspec would read too laxly from JSON, the result is a class of our own, for which msgspec calls
     `dec_hook`. The hook applies the stricter `plain_rule`.
@@ -366,7 +367,7 @@ def has_text_keys(part: Any) -> bool:
     Return whether *part* is not a map, or is a map whose keys are strings.
 
     msgspec reads keys of other types more laxly than the rules: for example, it accepts an object with the keys -0 and
-    0.
+    0, which are the same number.
     """
     return not pa.types.is_map(part) or is_string(part.key_type)
 
@@ -380,8 +381,9 @@ def _needs_arrow(part: Any) -> bool:
     """
     Return whether Arrow must check values of the type *part* after msgspec has accepted them.
 
-    Decimals, timestamps and durations have a smaller range in Arrow. If a double is declared, msgspec would round a
-    Decimal. So the type for msgspec lets the Decimal pass unchanged, and Arrow refuses it.
+    Arrow may refuse decimals, timestamps and durations that msgspec accepts, because they are out of Arrow's range. If
+    a double is declared, msgspec would round a Decimal. So the type given to msgspec lets the Decimal pass unchanged,
+    and Arrow refuses it.
     """
     is_ = pa.types
     kinds = is_.is_decimal(part), is_.is_timestamp(part), is_.is_duration(part), is_.is_floating(part)

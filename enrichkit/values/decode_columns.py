@@ -1,13 +1,13 @@
 """
 Conversion of answers in columns (`enrichkit.columnar.Answers`) to an Arrow column, without a Python object per key.
 
-This module converts only answers that are clearly right. For all others it raises an exception of any type, and the
-engine then decodes the answers key by key (`enrichkit.values.decode`), which gives the same values, or an error for
+This module converts the answers of a call only if all are clearly right. Otherwise it raises an exception of any type,
+and the engine decodes the answers key by key (`enrichkit.values.decode`). That gives the same values, and an error for
 each bad key.
 
-Times in ns per key, assembly of the column included, measured on one core with 2,000 keys a call. The first number is
-the time of this module, the second the time of decoding key by key: a struct of three plain fields from Python 185 and
-1,250, from JSON 550 and 700; text to string 40 and 80.
+Times in ns per key, assembly of the column included, measured on one core with 2,000 keys a call. In each pair, the
+first number is the time of this module, and the second the time of decoding key by key: a struct of three plain fields
+from Python 185 and 1,250, from JSON 550 and 700; text to string 40 and 80.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["column_reader"]
 
 _Read = Callable[[Sequence[Any]], Any]
-"""Takes n raw values and returns them as an array; raises an exception of any type if one is not clearly right."""
+"""Takes n raw values and returns them as an array; raises an exception of any type if a value is not clearly right."""
 
 _INVALID_NAME = re.compile(r'[\x00-\x1f"\\]')  # msgspec cannot rename an attribute to a name with these characters
 SMALL = 4096  # bytes that Arrow may allocate beyond the size of an array
@@ -43,7 +43,7 @@ _BYTES = frozenset((bytes, type(None)))
 
 class Column:
     """
-    The values of one call as an Arrow array. A slice of it is a copy, which does not keep the other values alive.
+    The values of one call as an Arrow array. A slice is a copy, so that it does not keep the other values in memory.
     """
 
     __slots__ = ("_array", "nbytes")
@@ -93,7 +93,7 @@ def column_reader(
         found, values = answers.found, answers.columns
         column = read_struct(values, len(found)) if isinstance(values, Mapping) else read(values)
         if len(column) != len(found):
-            raise ValueError  # Arrow does not know the length of a struct without fields
+            raise ValueError  # the struct has no fields, so Arrow could not know its length
         if found is keys or (not isinstance(found, Keys) and [*found] == [*keys]):
             return Column(column), []
         indices = _indices_in(found, keys)
@@ -109,7 +109,7 @@ def column_reader(
 
 
 def _indices_in(found: Sequence[Key], keys: Sequence[Key]) -> Any:
-    """Return an array with the index in *found* of each of *keys*; null for a key that *found* does not hold."""
+    """Return an array that gives, for each of *keys*, its index in *found*, or null if *found* does not hold it."""
     if isinstance(found, Keys) and isinstance(keys, Keys) and len(keys.columns) == 1:
         (column,), (others,) = keys.columns, found.columns
         if column.type == others.type:
@@ -122,9 +122,9 @@ def _reader(data_type: Any, encoding: Encoding) -> _Read:
     """Return the function that reads one column of answers: a sequence of objects, or an Arrow array."""
     read_objects = _object_reader(data_type, encoding)
 
-    # Arrow arrays of nested and of temporal types are read as Python objects, for two reasons. The rules must decide
-    # about structs, which may stand for variants, and about maps, which become lists of pairs. And Arrow has dates and
-    # times that Python and Spark do not have.
+    # Arrow arrays of nested and of temporal types are read as Python objects, for two reasons. First, a struct may
+    # stand for a variant, and `to_pylist` turns a map into a list of pairs, so the rules must decide about both.
+    # Second, Arrow has dates and times that Python and Spark do not have.
     keeps_arrow = encoding == "python" and not (pa.types.is_nested(data_type) or pa.types.is_temporal(data_type))
 
     def read(values: Sequence[Any]) -> Any:
@@ -200,7 +200,7 @@ def _msgspec_class(data_type: Any) -> Any:
 
 def _struct_array(objects: list[Any], data_type: Any) -> Any:
     """
-    Return *objects* as an array; each is None or an instance of the class that `_msgspec_class` makes for *data_type*.
+    Return *objects* as an array. Each object is None or an instance of the class that `_msgspec_class` makes.
     """
     mask = None
     if type(None) in set(map(type, objects)):

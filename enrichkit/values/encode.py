@@ -28,8 +28,8 @@ def encoder(data_type: pa.DataType, encoding: Encoding) -> Encode:
     """
     Return the function that encodes decoded values of the Arrow type *data_type* as raw values in *encoding*.
 
-    Each encoded value is decoded again and compared with the original, so a task never reads another value than was
-    stored.
+    Each value is encoded, decoded again and compared with the original; if the two differ, the value is left out. So a
+    task never reads a value that differs from the original. The encoding `python` leaves all values as they are.
 
     >>> import pyarrow as pa
     >>> encoder(pa.int32(), "text")([7, 8])
@@ -47,7 +47,7 @@ def encoder(data_type: pa.DataType, encoding: Encoding) -> Encode:
             try:
                 raws[index] = one(value)
             except (TypeError, ValueError):
-                continue  # the value has a type that no store holds
+                continue  # values of this type cannot be encoded for a store
         decoded, bad = decode(list(raws.values()))
         same = zip(raws, decoded, strict=True)
         return {index: raws[index] for n, (index, value) in enumerate(same) if n not in bad and value == values[index]}

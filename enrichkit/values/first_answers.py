@@ -16,12 +16,12 @@ from .types import is_variant
 __all__ = ["FirstAnswers"]
 
 ENOUGH = 20
-"""Number of answers without a field after which the field is taken for a mistake."""
+"""If this many answers all lack a declared field, the field is taken for a mistake, even before the task has ended."""
 MOST_LOOKS = 200
 """Number of answers after which the check ends, even if few of them were objects."""
 MOST_NAMES = 20
 VALUE = ("", "")
-"""The entry in the set of seen fields which records that an answer had a value at the path that the config names."""
+"""A marker in the set of seen fields: at least one answer had a value at the path that the config names."""
 
 Tree: TypeAlias = "dict[str, Tree]"
 """The declared fields by name; the value of a field is the tree of the fields declared inside it."""
@@ -29,15 +29,15 @@ Place: TypeAlias = "tuple[str, ...]"
 """The path of a field in an answer: the names of the enclosing fields from the top down, and its own name."""
 
 _seen: dict[str, set[Place]] = {}
-"""By enrichment, the fields that some answer in this process had; later tasks do not check these fields again."""
+"""By enrichment, the fields that answers in this process have had; later tasks do not check these fields again."""
 
 
 class FirstAnswers:
     """
-    Compares the fields of the first answers of a task with the declared ones. It lives on the loop thread.
+    A check of the fields in a task's first answers against the declared fields; used only on the event-loop thread.
 
-    Without this check, a declared field that no answer has would be null in all rows, without an error: a misspelt name
-    would look like an empty source.
+    Without this check, a declared field that no answer has would be null in all rows without an error, so a misspelt
+    name would look like an empty source.
 
     Attributes:
         done: Whether there is nothing left to check.
@@ -52,8 +52,8 @@ class FirstAnswers:
     def __init__(self, source: str, data_type: pa.DataType, encoding: str, enrichment: str) -> None:
         self._source = source
         self._tree = _tree_of(data_type)
-        # The fields of answers in the encoding `text` are not checked: in a mapping of texts, such as a Redis hash, the
-        # fields of one answer say nothing about the fields of other answers.
+        # The fields of answers in the encoding `text` are not checked, because in a mapping of texts, such as a Redis
+        # hash, the fields of one answer say nothing about the fields of other answers.
         self._read: Callable[[Any], Any] | None = None
         if encoding in ("json", "python"):
             self._read = msgspec.json.decode if encoding == "json" else lambda answer: answer
@@ -84,7 +84,8 @@ class FirstAnswers:
         Return an error if the answers so far show that a declared field or the config's path is wrong, otherwise None.
 
         Args:
-            which: How the message names the inspected answers; if empty, as all answers of the task.
+            which: The words for the inspected answers in the message; empty: the message speaks of all answers of the
+                task.
         """
         for path, (count, names) in self._paths.items():
             if VALUE not in self._found:

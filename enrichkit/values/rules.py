@@ -1,6 +1,6 @@
 """
-The rules: the values that each declared type takes, in each encoding. A rule converts exactly or raises; it never
-guesses.
+The conversion rules: which values each declared Spark type takes, in each encoding (the form in which a connector
+returns values). A rule converts a value exactly or raises an error; it never guesses.
 
 | declared | `python` | `json` | `text` |
 |---|---|---|---|
@@ -23,12 +23,12 @@ guesses.
 
 None and JSON null are null. An absent field is null, and a field that is not declared is ignored. If a JSON object has
 two fields of the same name, the last one counts. NaN is a value, never a null; JSON has no NaN. A value of Spark's type
-float is rounded to 32 bits; a number that would overflow is refused. Digits beyond microseconds must be zeros. Scalars
-and arrays of NumPy are treated as the Python objects that their `tolist` returns. In a variant, a number without an
-exponent keeps all its digits; there may be at most 38.
+float is rounded to 32 bits; a number that would overflow is refused. In times and durations, digits beyond microseconds
+must be zeros. Scalars and arrays of NumPy are treated as the Python objects that their `tolist` returns. In a variant,
+a number without an exponent keeps all its digits; more than 38 digits are refused.
 
-A rule takes one value at a time: it is slow, and easy to read. `enrichkit.values.decode` is fast and gives the same
-results.
+A rule converts one value at a time, so it is slow, but easy to read. `enrichkit.values.decode` is fast and gives the
+same results.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def rule(data_type: pa.DataType, encoding: Encoding) -> Rule:
         text, parsed = _parse(value, name)
         if parsed is None:
             return None
-        # A declared string takes the content of a JSON string, and the text of any other document.
+        # If a string is declared, the result is the content of a JSON string, or the text of any other document.
         return convert_part(text.strip(" \t\r\n") if takes_document and type(parsed) is not str else parsed)
 
     return convert_document
@@ -138,7 +138,7 @@ def _map_rule(data_type: Any, encoding: Encoding) -> Rule:
             raise MismatchError(describe_kind(value, encoding), name, takes)
         if None in value:
             raise MismatchError("one of its keys is null", name, f"{takes} without null keys")
-        # The path of an error does not show the key, because a key is data.
+        # The path of an error holds "{key}" in place of the key, because error messages must not show data.
         result = {_convert_part(key, k, "{key}"): _convert_part(item, v, "{value}") for k, v in value.items()}
         if len(result) != len(value):
             raise MismatchError("two of its keys are the same", name, f"{takes} whose keys differ")
@@ -195,8 +195,8 @@ def _parse(value: Any, name: str) -> tuple[str, Any]:
     """
     Return the text of one JSON document, and the parsed document, whose numbers keep all digits.
 
-    A byte that is not UTF-8 becomes a lone surrogate. The rule of the part that holds the surrogate refuses it. In a
-    part that is not declared, the byte is ignored, as msgspec ignores it.
+    A byte that is not UTF-8 becomes a lone surrogate. The rule of the part that holds the surrogate refuses it. A part
+    that is not declared has no rule, so the byte is ignored there, as msgspec ignores it.
     """
     takes = "one JSON document in UTF-8"
     try:
@@ -230,7 +230,7 @@ def _describe_syntax_error(text: str, error: json.JSONDecodeError) -> str:
 
 
 def _parse_int(digits: str) -> int:
-    return int(digits[:400])  # no declared type holds 400 digits, and the time that `int` takes is quadratic
+    return int(digits[:400])  # cut, because no declared type holds 400 digits, and long texts slow `int` down
 
 
 def _refuse_constant(name: str) -> NoReturn:

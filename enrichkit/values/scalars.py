@@ -123,27 +123,29 @@ class _Leaf:
 
 def without_numpy(value: Any) -> Any:
     """Return *value* as a Python object if it is a scalar or array of NumPy, and any other value as it is."""
-    # A datetime64 is not converted, so the rules refuse it: `tolist` would turn its nanoseconds into an int, which a
-    # bigint would take.
+    # A datetime64 is not converted, because `tolist` would turn its nanoseconds into an int, which a declared bigint
+    # would accept. So the rules refuse it.
     if type(value).__module__ == "numpy" and value.dtype.kind in "biufUSO":
         return value.tolist()
     return value
 
 
 def describe_kind(value: Any, encoding: Encoding) -> str:
-    """Return the words that name the wrong kind of *value*, as the problem of a `MismatchError`."""
+    """Return a text for `MismatchError.problem` that names the kind of *value*, for example "it is a string"."""
     return f"it is {_JSON_KINDS[type(value)]}" if encoding == "json" else f"it is of type {type(value).__name__}"
 
 
 def describe_non_unicode(error: UnicodeEncodeError) -> str:
-    """Return the words that say why UTF-8 cannot encode a text, as the problem of a `MismatchError`."""
+    """Return the text for `MismatchError.problem` that says why UTF-8 cannot encode a text."""
     # Python's error handler surrogateescape decodes a byte that is not UTF-8 to a surrogate in this range.
     is_byte = "\udc80" <= error.object[error.start] <= "\udcff"
     return "it is not UTF-8" if is_byte else "it holds half of a surrogate pair"
 
 
 def unsupported_type_error(data_type: pa.DataType, where: str = "") -> ConfigError:
-    """Return the error for a type that a worker does not build; *where* follows the type's name in the message."""
+    """
+    Return the error for a type that a worker does not build; in the message, *where* follows the name of the type.
+    """
     return ConfigError(
         f"A worker does not build the type {spark_name(data_type)}{where}; allowed are {SUPPORTED}. "
         "Declare another type with returns=."
@@ -287,7 +289,7 @@ def _time_leaf(data_type: pa.DataType) -> _Leaf | None:
 
 
 def _require(kind: type, value: Any) -> Any:
-    """Return *value*, which must be an instance of *kind*."""
+    """Return *value*; raise `MismatchError` if *value* is not an instance of *kind*."""
     if isinstance(value, kind):
         return value
     raise MismatchError(f"it is of type {type(value).__name__}")
@@ -354,7 +356,7 @@ def _float_text(single: bool, text: str) -> float:
 
 
 def decimal_context(precision: int) -> decimal.Context:
-    """Return a decimal context in which rescaling a number raises if a digit would be lost."""
+    """Return a decimal context in which `quantize` raises an error if the number would lose a digit."""
     return decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
 
 

@@ -12,9 +12,9 @@ The Spark types that can be declared, and the Arrow types that a worker builds f
 | date | date32 | | variant | struct of two binaries |
 | void | null | | | |
 
-Every field is nullable, even if the declaration says otherwise: a lookup may find nothing, and Spark would refuse a
-null in a non-null field, but only after the lookup. Char and varchar are refused, because a worker cannot give a column
-their semantics.
+Every field is nullable, even if the declaration says otherwise, because a lookup may find nothing. Spark would refuse a
+null in a non-null field, but only after the lookup has been made. Char and varchar are refused, because a worker cannot
+apply their rules for length and padding.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def arrow_type_of(returns: Returns) -> tuple[DataType, pa.DataType]:
 
 def ddl_of(data_type: DataType) -> str:
     """
-    Return *data_type* as DDL that Spark can parse. Spark's `simpleString` would not do, as it does not quote field
-    names.
+    Return *data_type* as DDL that Spark can parse. PySpark's `simpleString` is not enough, because it does not quote
+    field names.
 
     >>> from pyspark.sql.types import LongType, StructField, StructType
     >>> ddl_of(StructType([StructField("tier", LongType()), StructField("first name", LongType())]))
@@ -142,7 +142,8 @@ def ddl_of(data_type: DataType) -> str:
 
 def details_of(value: DataType, units: Sequence[str] = ()) -> StructType:
     """
-    Return the Spark type of the column with details for values of the type *value*; see `assemble_details`.
+    Return the Spark type of the column that holds values of the type *value* with their details; see
+    `assemble_details`.
 
     Args:
         value: Spark type of one value.
@@ -191,7 +192,9 @@ def _quoted(name: str) -> str:
 
 
 def _declared(returns: Any) -> DataType | None:
-    """Return the type that text, a Spark type or an Arrow type declares; None for any other object."""
+    """
+    Return the type that *returns* declares if it is text, a Spark type or an Arrow type; None for any other object.
+    """
     from pyspark.sql.types import DataType
 
     if isinstance(returns, str):
@@ -288,8 +291,8 @@ def _plain_arrow_type(data_type: DataType, path: str) -> pa.DataType:
         return pa.decimal128(data_type.precision, data_type.scale)
     if isinstance(data_type, t.UserDefinedType):
         name = "udt"
-    # A worker cannot cut a value to an interval with fewer fields than day to second, or to a time with fewer digits
-    # than six.
+    # A worker cannot cut a value to an interval with fewer fields than day to second, or to a time with fewer than six
+    # digits of a second.
     is_partial = isinstance(data_type, t.DayTimeIntervalType) and data_type != t.DayTimeIntervalType()
     if name not in _ARROW or is_partial or getattr(data_type, "precision", 6) != 6:
         instead = _INSTEAD.get(name, "declare another type")

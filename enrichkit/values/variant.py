@@ -22,11 +22,11 @@ __all__ = ["variant_rule"]
 
 # The most bytes that a variant may have in Spark before 4.1; also the largest offset that fits into three bytes.
 SIZE_MAX = 2**24 - 1
-DEPTH_MAX = 200  # the functions that read and write a variant are recursive, in Spark as well as here
+DEPTH_MAX = 200  # limited because the functions that read and write a variant are recursive, here and in Spark
 
 _NULL, _TRUE, _FALSE, _DOUBLE, _DATE, _TIMESTAMP, _TIMESTAMP_NTZ, _BINARY, _STRING = 0, 1, 2, 7, 11, 12, 13, 15, 16
-_INTS = ((1, 3), (2, 4), (4, 5), (8, 6))  # bytes, type
-_DECIMALS = ((9, 4, 8), (18, 8, 9), (38, 16, 10))  # digits, bytes, type
+_INTS = ((1, 3), (2, 4), (4, 5), (8, 6))  # for each width: number of bytes, type id in the format
+_DECIMALS = ((9, 4, 8), (18, 8, 9), (38, 16, 10))  # for each width: most digits, number of bytes, type id
 _SHORT_STRING, _OBJECT, _ARRAY = 1, 2, 3
 _BYTE = [bytes([number]) for number in range(256)]
 _EPOCH = dt.datetime(1970, 1, 1)
@@ -100,7 +100,7 @@ def _sized(ids: bytes, parts: Sequence[bytes], basic: int, id_size: int) -> byte
     Return the bytes of an object or array: header, number of parts, ids, offsets and parts.
 
     Args:
-        ids: Encoded ids of the names of an object's fields; empty for an array.
+        ids: The encoded ids that stand for an object's field names; empty for an array.
         parts: Encoded values.
         basic: `_OBJECT` or `_ARRAY`.
         id_size: Bytes of one id.
@@ -153,7 +153,9 @@ def _float(number: float) -> bytes:
 
 
 def _number(text: str) -> bytes:
-    """Encode a JSON number with a fraction or an exponent: with an exponent as a double, otherwise as a decimal."""
+    """
+    Encode a JSON number with a fraction or an exponent: as a double if it has an exponent, otherwise as a decimal.
+    """
     if "e" not in text and "E" not in text:
         whole, _, fraction = text.partition(".")
         if len(text) > 41:  # 38 digits, a sign, a zero before the point, and the point
@@ -212,7 +214,7 @@ def _date(day: dt.date) -> bytes:
     return _primitive(_DATE, (day - _EPOCH.date()).days.to_bytes(4, "little", signed=True))
 
 
-# The order matters to isinstance: a bool is an int, a Number is a str, and a datetime is a date.
+# The first kind that fits is used, so the order matters: a bool is also an int, a Number a str, a datetime a date.
 _ENCODERS: dict[Any, Callable[[Any], bytes]] = {
     bool: lambda value: _primitive(_TRUE if value else _FALSE),
     int: _int,

@@ -1,9 +1,9 @@
 """
-The functions that Spark calls on a worker. Each takes batches of keys, looks the keys up in a run on the engine of the
-plan, and yields batches of values.
+The functions that Spark calls on a worker. Each function takes batches of keys, looks the keys up with the engine of
+the plan, and yields batches of values.
 
-A value gets to its row by the code of the row's key, never by the order in which answers arrive: Spark would not notice
-a wrong order.
+A value gets to its row by the code (the index) of the row's key, never by the order in which answers arrive, because
+Spark would not notice a wrong order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log_to_file()
 
 
 def arrow_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[pa.Array[Any]]:
-    """Yield the values of Arrow batches of keys; a batch is one array, or a tuple of arrays."""
+    """Look up the keys in Arrow batches, and yield their values; a batch is one array, or a tuple of arrays."""
     yield from _enrich(_plan(payload), (batch if isinstance(batch, tuple) else (batch,) for batch in batches))
 
 
@@ -57,7 +57,11 @@ def sql_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[pa.Array[Any
 
 
 def pandas_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield the values of pandas batches of keys; a batch is a tuple of Series, see `pandas_arrow.keys_of`."""
+    """
+    Look up the keys in *batches*, and yield their values for each batch.
+
+    A batch is a tuple of pandas Series, see `pandas_arrow.keys_of`.
+    """
     from .pandas_arrow import frame_of, keys_of
 
     plan = _plan(payload)
@@ -81,13 +85,13 @@ def _enrich(plan: Plan, batches: Iterable[Sequence[pa.Array[Any]]]) -> Iterator[
     """
     Look up the keys of *batches* and yield arrays of values.
 
-    There are as many values as keys, in the order of the keys; the arrays have other lengths than the batches, and
-    some are empty.
+    There are as many values as keys, in the order of the keys. The arrays may differ in length from the batches, and
+    some arrays are empty.
     """
     filled = (batch for batch in batches if len(batch[0]))
     first = next(filled, None)
     if first is None:
-        return  # the partition is empty: nothing is opened
+        return  # the partition is empty: no connector is opened
     bridge = begin(plan, first)
     all_batches = chain((first,), filled)
     del first  # this reference would keep the batch in memory until the task ends

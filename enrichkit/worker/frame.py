@@ -3,8 +3,8 @@ The worker's half of `enrich_frame`: record batches in, record batches out.
 
 An ordered run yields whole slices, whose rows go to Spark at once. An unordered run yields the rows of each call
 separately. These rows are gathered until they fill a batch, until the oldest of them has waited for `LINGER`, or until
-the next input batch is pulled, because that may take long. The columns of the input pass through unchanged, whatever
-their types.
+the next input batch is pulled: no row waits for it, because it may take long to come. The columns of the input pass
+through unchanged, whatever their types.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ LINGER = 0.02
 
 
 def enrich_batches(task: FrameTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Look up the keys of *batches* and yield the rows that *task* describes, in batches of other sizes, some empty."""
+    """Look up the keys of *batches* and yield the rows that *task* describes, in batches of any size, even empty."""
     plan: Plan = pickle.loads(task.plan)  # noqa: S301  # made by our own driver, inside Spark's own pickled closure
     filled = filter(len, batches)
     first = next(filled, None)
     if first is None:
-        return  # the partition is empty: nothing is opened
+        return  # the partition is empty: no connector is opened
     bridge = begin(plan, [first.column(n) for n in task.keys], ordered=task.ordered)
     all_batches = chain((first,), filled)
     del first  # this reference would keep the batch in memory until the task ends
@@ -67,8 +67,8 @@ def _ordered(
         if part is NOTHING:
             yield None
             continue
-        # A call that outlives its timed-out rows keeps their outcomes in memory. Without the tag, the outcomes do not
-        # keep the input batch in memory, too.
+        # A call that still runs after its rows have timed out keeps their outcomes in memory. The tag is removed, so
+        # that these outcomes do not keep the input batch in memory, too.
         tag, part.outcomes.tag = part.outcomes.tag, None
         yield from _output(task, plan, tag.batch, part.outcomes, tag.codes)
         del part, tag  # the part may hold many values, and the next part may take long to come
@@ -111,9 +111,9 @@ class _ReadyRows:
         self.leave_at: float | None = None
 
     def add(self, part: Part) -> None:
-        """Add the rows of *part*, which has none if it stands for a barrier."""
+        """Add the rows of *part*; a part that stands for a barrier has no rows."""
         if part.rows:
-            # The rows with a null key come as a part without keys. Their index is the number of keys: no key has it.
+            # The rows with a null key come as a part without keys. Their index is the number of keys, which no key has.
             self._indices.setdefault(part.outcomes, []).extend(part.indices or (len(part.outcomes.keys),))
             self._rows += part.rows
             self._bytes += part.bytes + part.rows * part.outcomes.tag.row_bytes
@@ -196,7 +196,7 @@ def _explode(
     """Yield the output rows for the rows of *batch*, one for each match; see `_output`."""
     size = max(1, min(ROWS, BYTES * batch.num_rows // max(1, batch.nbytes)))
     longest = max((len(value) for value in outcomes.values if value), default=1)
-    # One row may be much wider than the others, and is copied for each of its matches. To measure a row takes 2 us, so
+    # One row may be much wider than the others, and is copied for each of its matches. Measuring a row takes 2 us, so
     # rows are measured only when the longest list of matches could make too many bytes.
     row_bytes = None if longest * batch.nbytes <= BYTES else lambda row: batch.slice(row, 1).nbytes
     matches, pairs = explode_matches(outcomes, codes, size, BYTES, row_bytes)

@@ -22,11 +22,11 @@ __all__ = ["Slice", "ordered_slices", "unordered_slices"]
 
 class Slice:
     """
-    A slice of the rows of one input batch: the tag of the slice's outcomes.
+    A slice of the rows of one input batch. The `tag` of the slice's `Outcomes` is this object.
 
     Attributes:
-        batch: The rows that `take` has not returned, and also rows that it has returned, as long as these are at most
-            half of the batch.
+        batch: All rows that `take` has not returned yet, and perhaps rows that it has returned, which are at most half
+            of the batch.
         codes: For each row the index of its key; null where the key is null.
         counts: Number of rows of each key; for unordered runs only, None before `sort`.
         row_bytes: Estimated bytes of one row; for unordered runs only.
@@ -54,7 +54,7 @@ class Slice:
         """
         Remove and return the rows of the keys with *indices*, and for each row the position of its key in *indices*.
 
-        In *indices*, the number of keys stands for the rows with a null key.
+        An index that equals the number of keys stands for the rows with a null key.
         """
         rows: list[int] = []
         places: list[int] = []
@@ -71,9 +71,10 @@ class Slice:
 
     def _shrink(self) -> None:
         """
-        Copy the rows that `take` has not returned.
+        Replace the batch by a copy of the rows that `take` has not returned yet.
 
-        A slow row, or a call that outlives its rows, would otherwise keep the whole input batch in memory.
+        Otherwise a single slow row, or a call that still runs although its rows have left, would keep the whole input
+        batch in memory.
         """
         staying = [place for place, row in enumerate(self._order) if row >= 0]
         self.batch = self.batch.take(pa.array([self._order[place] for place in staying], pa.int32()))
@@ -85,7 +86,7 @@ class Slice:
 def ordered_slices(
     task: FrameTask, plan: Plan, bridge: Bridge, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Outcomes | Mark]:
-    """Yield the rows of *batches* in slices that the window allows."""
+    """Yield the rows of *batches* in slices as large as the window allows."""
     for batch in batches:
         yield from _slices(task, plan, bridge, batch, 0, batch.num_rows)
 
@@ -93,7 +94,7 @@ def ordered_slices(
 def unordered_slices(
     task: FrameTask, plan: Plan, bridge: Bridge, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Outcomes | Mark]:
-    """Yield the rows of *batches* in slices that the window allows, with the barriers and pauses between them."""
+    """Yield the rows of *batches* in slices as large as the window allows, with barriers and pauses between slices."""
     last: Any = None  # barrier value of the previous row
     for batch in batches:
         ends = [batch.num_rows]

@@ -1,6 +1,6 @@
 """
-The journal of a task as a stage before the source: keys whose answers it holds are not asked for, and new answers are
-written to it.
+The journal of a task as a stage before the source: keys whose answers the journal holds are not looked up in the
+source, and new answers are written to the journal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["JournalStage", "journal_stage"]
 
 _log = logging.getLogger("enrichkit")
 _told: set[str] = set()
-"""The paths of the journals that failed and about which this process has logged a warning."""
+"""The paths of the failed journals about which this process has already logged a warning."""
 
 
 def journal_stage(plan: Plan, key_columns: Sequence[pa.Array[Any]], info: TaskInfo) -> JournalStage | None:
@@ -76,7 +76,7 @@ class JournalStage(Stage):
         journal: The user's settings for the journal.
 
     Attributes:
-        active: Whether the journal is asked; False when it cannot be used any more.
+        active: Whether the journal is in use; False when it cannot be used any more.
         scope: The part of the journal that the run writes.
         fail: Function that fails the task with an error; the run sets it.
     """
@@ -99,7 +99,7 @@ class JournalStage(Stage):
         self._index, self._writer = index, writer
 
     def get_many(self, keys: Sequence[Any], now: float) -> list[Any]:
-        """Return for each of *keys* its value, `MISS`, or `ABSENT`."""
+        """Return for each of *keys* its value, `MISS` (the source held none) or `ABSENT` (not in the journal)."""
         found: list[Any] = [ABSENT] * len(keys)
         try:
             hits = self._index.lookup(keys, self.scope)
@@ -114,8 +114,8 @@ class JournalStage(Stage):
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
         """
-        Hand answers to the journal's writer. In a journal, the first answer of a key counts, so *late* answers replace
-        none.
+        Hand answers to the journal's writer. *late* makes no difference, because in a journal the first answer of a key
+        counts.
         """
         answers = list(values)
         flags = [value is not MISS for value in answers]

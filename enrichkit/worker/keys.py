@@ -2,12 +2,13 @@
 Dictionary encoding of a batch's key columns: the distinct keys, and for each row the index of its key.
 
 A null part makes a null key. NaN makes a null key, too: NaN equals nothing, so no source can find it. -0.0 is the same
-key as 0.0, as in Spark's joins. Timestamps become datetimes in UTC. In the time zone of the session, Python would treat
-the two instants of an hour that is repeated in autumn as equal, and a row would get the value of another row's key.
+key as 0.0, as in Spark's joins. Timestamps become datetimes in UTC. If they were in the session's time zone, Python
+would treat the two instants of an hour that is repeated in autumn as equal, and a row would get the value of another
+row's key.
 
-Measured on one core of a busy machine, batches of 10,000 rows, per row: a bigint column with 1,000 distinct keys 15 ns
-(68 M rows/s), all-distinct strings of 10 characters 75 to 180 ns with their Python objects, two columns 160 to 270 ns.
-To sort 10,000 distinct keys takes 45 ns per number and 90 ns per string.
+Time per row, measured on one core of a busy machine with batches of 10,000 rows: 15 ns (68 M rows/s) for a bigint
+column with 1,000 distinct keys, 75 to 180 ns for all-distinct strings of 10 characters with their Python objects, and
+160 to 270 ns for two columns. Sorting 10,000 distinct keys takes 45 ns per number and 90 ns per string.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _PYTHON_KINDS: tuple[tuple[Any, type], ...] = (
     (lambda data_type: True, bytes),  # all other types of keys are binary
 )
 _PLAIN = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary(), pa.null(): pa.string()}
-_INVERTS = "inverse_permutation" in pc.list_functions()  # since pyarrow 20; takes 2 ns per element, sorting 40 ns
+_INVERTS = "inverse_permutation" in pc.list_functions()  # since pyarrow 20; 2 ns per element, instead of 40 for sorting
 _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 
@@ -61,7 +62,7 @@ def encode(columns: Sequence[pa.Array[Any]], *, in_order: bool = False) -> tuple
 
     Args:
         columns: One array per key column, each with n rows.
-        in_order: Whether the distinct keys are in ascending order; otherwise they are in the order of their first rows.
+        in_order: Whether to return the distinct keys in ascending order; otherwise in the order of their first rows.
 
     Returns:
         The distinct keys: plain objects for one column, tuples for several. And n codes: for each row the index of its
@@ -106,7 +107,8 @@ def encode(columns: Sequence[pa.Array[Any]], *, in_order: bool = False) -> tuple
 
 def kinds_of(columns: Sequence[pa.Array[Any]]) -> str | None:
     """
-    Return a text that is different for types whose keys Python treats as equal: `1`, `1.0`, `1.00` and `True`.
+    Return a text that differs between types with keys that Python finds equal: int `1`, float `1.0`, decimal `1.00`,
+    `True`.
 
     Return None if a column has no type. This is the case for a column of nulls that comes from pandas.
 
@@ -167,7 +169,7 @@ def _inverse_permutation(order: Any) -> Any:
 
 
 def key_type_error(name: str) -> ConfigError:
-    """Return the error for a key column of the type *name*, Spark's name of a type that is no key."""
+    """Return the error for a key column whose type cannot be a key; *name* is Spark's name of the type."""
     return ConfigError(
         f"A key column has the type {name}, which is no key; allowed are string, binary, boolean, number, date and "
         "timestamp columns. Pass its parts as several key columns, or cast it to string."
@@ -183,7 +185,7 @@ def key_year_error(name: str) -> TaskFailedError:
 
 
 def _normalize(column: Any) -> Any:
-    """Return *column* in a type in which values are equal if and only if they are the same key, with null for NaN."""
+    """Return *column* with null for NaN, in a type in which values are equal if and only if they are the same key."""
     data_type = column.type
     if pa.types.is_dictionary(data_type):
         # A dictionary may hold a value twice, or a value that no row has.
@@ -215,7 +217,8 @@ def _python_objects(dictionary: Any) -> list[Any]:
     """
     Return distinct values as Python objects.
 
-    Dates and timestamps are made without pyarrow, which is 20 times slower for them (1.5 and 5 us).
+    Dates and timestamps are made without pyarrow, which takes 20 times as long for them: 1.5 us for a date, 5 us for a
+    timestamp.
     """
     data_type = dictionary.type
     try:

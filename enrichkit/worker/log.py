@@ -1,4 +1,4 @@
-"""What a worker logs for the program that started Spark, where both are on one machine (`enrichkit.local.spark`)."""
+"""Writes a worker's log to a file, for the program that started Spark on the same machine (`enrichkit.local.spark`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_FILE = "ENRICHKIT_LOG_FILE"
 
 
 def log_to_file() -> None:
-    """Let the logger `enrichkit` of this process append to the file that `LOG_FILE` names, if it names one."""
+    """Let the logger `enrichkit` of this process append to the file that `LOG_FILE` names, if the variable is set."""
     path, logger = os.environ.get(LOG_FILE), logging.getLogger("enrichkit")
     if path and not any(isinstance(handler, logging.FileHandler) for handler in logger.handlers):
         logger.addHandler(logging.FileHandler(path, encoding="utf-8", delay=True))

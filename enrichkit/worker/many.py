@@ -1,7 +1,8 @@
 """
 Several matches per key: a value is a list, with one element for each match.
 
-The matches of all keys of a call are decoded together, because a decoder costs about as much per call as per value.
+The matches of all keys of a call are decoded together, because calling a decoder takes about as long as decoding one
+value.
 """
 
 from __future__ import annotations
@@ -91,20 +92,20 @@ def explode_matches(
     """
     Turn each match into an outcome of its own.
 
-    The output rows come in pieces: thousands of rows with thousands of matches each are millions of output rows.
+    The output rows come in pieces, because thousands of rows with thousands of matches each make millions of rows.
 
     Args:
-        outcomes: Settled outcomes; a value is a list of matches, or None.
+        outcomes: Final outcomes; a value is a list of matches, or None.
         codes: For each row the index of its key; null where the key is null.
         size: Most output rows of a piece.
-        most_bytes: Most bytes of the output rows in a piece that come from rows with several matches.
+        most_bytes: Most bytes that the output rows of input rows with several matches have together in one piece.
         row_bytes: Function that takes the number of an input row and returns the row's size in bytes; None: *size*
             alone limits a piece.
 
     Returns:
         The outcomes: one for each match, and one without a value for each key without a match. And an iterator over the
-        pieces: for each output row the number of its input row, and the index of its outcome, None where the key is
-        null.
+        pieces. A piece is two lists: for each output row the number of its input row, and the index of its outcome, or
+        None where the key is null.
 
     >>> import pyarrow as pa
     >>> outcomes = Outcomes(["a", "b"], 3)

@@ -24,13 +24,13 @@ def keys_of(columns: Sequence[pd.Series]) -> list[pa.Array[Any]]:
     Return one Arrow array per key column.
 
     Args:
-        columns: First, for each key column, a Series of arrays, which keep the exact type of the keys: an array holds
-            one key, or nothing for a null. Then, for each key column, a Series of texts as bytes, and then a Series of
-            instants as text; all texts are null when the keys are not texts, and all instants when the keys are not
-            timestamps.
+        columns: Three Series for each key column, in three groups. The first group has the Series of arrays, which keep
+            the exact type of the keys: an array holds one key, or nothing for a null. The second group has the Series
+            of texts as bytes, all null unless the keys are texts. The third group has the Series of timestamps as
+            texts, all null unless the keys are timestamps.
 
     Raises:
-        ConfigError: A map column is no key.
+        ConfigError: A key column is a map.
         TaskFailedError: On a worker: a timestamp lies outside the years 1 to 9999, the only ones that Python can hold.
     """
     third = len(columns) // 3
@@ -40,8 +40,8 @@ def keys_of(columns: Sequence[pd.Series]) -> list[pa.Array[Any]]:
 
 def _key_array(column: pd.Series, texts: pd.Series, instants: pd.Series) -> pa.Array[Any]:
     if texts.notna().any():
-        # The conversion is a view, which checks nothing, because a text of Spark may hold bytes that are not UTF-8; the
-        # connector decides what to do with such a text.
+        # The bytes become strings by a view, which checks nothing, because a text of Spark may hold bytes that are not
+        # UTF-8; the connector decides what to do with such a text.
         return pa.array(texts, pa.binary(), from_pandas=True).view(pa.string())
     if instants.notna().any():
         return _parse_timestamps(instants)
@@ -52,7 +52,7 @@ def _key_array(column: pd.Series, texts: pd.Series, instants: pd.Series) -> pa.A
     flat = np.concatenate([part for part, valid in zip(parts, is_valid, strict=True) if valid])
     try:
         values = pa.array(flat.tolist() if flat.dtype == object else flat)
-    except pa.ArrowTypeError as error:  # pyarrow takes a dict for a struct, and the keys of this one are not names
+    except pa.ArrowTypeError as error:  # pyarrow takes a dict for a struct, but this dict's keys are not names
         raise key_type_error("map") from error
     if is_valid.all():
         return values

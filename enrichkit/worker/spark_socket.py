@@ -1,9 +1,9 @@
 """
 Spark as the consumer of this worker's rows: the socket that carries them to the JVM.
 
-PySpark writes rows into a buffer of 64 KB, which it sends when it is full or when the input has ended. A job that wants
-five rows would therefore wait until thousands of keys have been asked for. The JVM closes the socket when the job has
-its rows or was cancelled, but PySpark notices this only when it sends the next full buffer.
+PySpark writes rows into a buffer of 64 KB, and sends the buffer only when it is full or the input has ended. A job that
+wants five rows would therefore wait until thousands of keys have been looked up. The JVM closes the socket when the job
+has its rows or was cancelled, but PySpark notices this only when it sends the next full buffer.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 GRACE = 0.2
-"""Seconds in which the JVM closes the socket of a task of which it wants only the first rows."""
+"""Seconds within which the JVM closes the socket of a task if it wants only the first rows of the task."""
 GRACE_4_0, GRACE_MAX = 1.0, 10.0
 """
-The same for PySpark 4.0: seconds after the first rows and again after each further input, and the most seconds in all.
+The seconds that PySpark 4.0 needs in place of `GRACE`. `GRACE_4_0` counts from the first rows, and again from each
+further input; `GRACE_MAX` is the longest wait from the first rows.
 
-In 4.0, one thread of the JVM writes the input and reads the rows. It reads no row before it has filled the socket with
-input, and it measures the size of a batch after each row, so that a batch takes 0.1 to 0.6 s, depending on the machine.
-Newer versions do not measure, and older ones read the rows on a separate thread.
+In 4.0, one thread of the JVM writes the input and reads the rows. This thread reads no row before it has filled the
+socket with input, and it measures the size of a batch after each row, so that a batch takes 0.1 to 0.6 s, depending on
+the machine. Newer versions do not measure the size, and older versions read the rows on a separate thread.
 """
 
 _took_all: set[str] = set()
-"""The enrichments of which a task in this process has delivered all rows. A task that ends early ends the process."""
+"""The enrichments for which a task in this process delivered all rows. If a task ends early, the process ends, too."""
 
 
 class SparkSocket:
@@ -53,7 +54,7 @@ class SparkSocket:
     """
 
     def __init__(self, stream: io.BufferedWriter, enrichment: str) -> None:
-        import pyspark  # here, because `enrichkit pack` tries its archive out without a PySpark
+        import pyspark  # imported here, because `enrichkit pack` tests its archive without PySpark
 
         self._writes_first = pyspark.__version__.startswith("4.0.")
         self._unread = 0
@@ -74,7 +75,7 @@ class SparkSocket:
         self._stream.flush()
 
     def gone(self) -> bool:
-        """Return whether the JVM has closed the socket. It may be called on any thread, and does not wait."""
+        """Return whether the JVM has closed the socket. Any thread may call this; it does not wait."""
         return bool(self._poll.poll(0))
 
     def took_all(self) -> None:
@@ -96,8 +97,8 @@ def spark_socket(enrichment: str) -> SparkSocket | None:
     """
     Return the socket of the task that runs on this thread; None outside of a Spark worker.
 
-    PySpark has no public name for the writer. It is the variable `outfile` of the function of `pyspark.worker` that
-    runs the task: `main` up to PySpark 4.2, `invoke_udf` in newer versions.
+    PySpark has no public name for the file by which a worker writes to its socket. The file is the variable `outfile`
+    of the function of `pyspark.worker` that runs the task: `main` up to PySpark 4.2, `invoke_udf` in newer versions.
     """
     frame: Any = sys._getframe()
     while frame is not None:

@@ -1,4 +1,4 @@
-"""One task, from its start to the enriched rows that it yields: keys of slices, bridge, run, fallbacks and engine."""
+"""Sets up one task on a worker: the keys of its slices of rows, and the bridge, run, fallbacks and engine for them."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ _row_bytes: dict[str, BytesEach] = {}
 
 def begin(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool = True) -> Bridge:
     """
-    Begin a task, and return its bridge, which takes slices of rows and yields their rows with outcomes.
+    Begin a task, and return its bridge to the event loop. The bridge takes slices of rows and yields them with
+    outcomes.
 
     Args:
         plan: The enrichment.
         key_columns: Key columns of the first batch; all batches of the task have keys of the same types.
-        ordered: Whether slices are returned in the order in which they come.
+        ordered: Whether slices are returned in the order in which they were given.
     """
     return _bridge(plan, key_columns, ordered=ordered)
 
@@ -70,8 +71,7 @@ class KeySlice(NamedTuple):
         start: Index of the first row in the batch.
         rows: Number of rows.
         keys: The distinct keys of the rows.
-        key_array: The keys as one Arrow column, for the overlap check on the Spark thread; None when slices are not
-            compared.
+        key_array: The keys as one Arrow column, for the check whether two slices have keys in common; None: no check.
         codes: For each row the index of its key in *keys*; null where the key is null.
     """
 
@@ -85,7 +85,7 @@ class KeySlice(NamedTuple):
 def key_slices(
     plan: Plan, bridge: Bridge, key_columns: Sequence[pa.Array[Any]], start: int, end: int, *, ordered: bool = True
 ) -> Iterator[KeySlice]:
-    """Yield the keys of the rows of a batch from *start* to *end*, in slices as large as the window allows now."""
+    """Yield the keys of the rows from *start* to *end* of a batch, in slices as large as the window allows now."""
     while start < end:
         rows = min(bridge.slice_rows, end - start)
         keys, key_array, codes = keys_of(plan, [part.slice(start, rows) for part in key_columns], ordered=ordered)
@@ -103,10 +103,10 @@ def keys_of(
     keys, codes = encode(key_columns, in_order=connector.neighbours)
     # A cache and an unordered run handle each key as a Python object.
     in_bundles = ordered and plan.options.cache is None
-    # The window of a source with neighbours holds ten rounds of calls: too many keys to compare.
+    # With `neighbours`, the window has the keys of ten calls per slot, which are too many to compare.
     is_compared = in_bundles and len(key_columns) == 1 and plan.batch_size > 1 and not connector.neighbours
     key_array = keys.columns[0] if is_compared else None
-    # The engine cuts a slice of neighbours again and again, which is quicker for keys in columns.
+    # With `neighbours`, the engine cuts a slice again and again, which is quicker for keys in Arrow columns.
     in_columns = in_bundles and (connector.key_columns or connector.neighbours)
     return keys if in_columns else keys.objects(), key_array, codes
 
@@ -114,8 +114,8 @@ def keys_of(
 def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) -> Bridge:
     loop, secrets, info = loop_thread(), _secrets_digest(plan), _task_info()
     start, few = 2 * plan.capacity * plan.batch_size, first_keys(plan.batch_size)
-    # The first slices have as many rows as the first calls may have keys: smaller slices would make these calls smaller
-    # than allowed.
+    # The first slices have as many rows as the first calls may have keys, because smaller slices would make these calls
+    # smaller than allowed.
     row_bytes = _row_bytes.setdefault(plan.cache_key, BytesEach(few))
     return Bridge(
         loop,
@@ -157,7 +157,7 @@ def _cache(plan: Plan, loop: LoopThread, secrets: str, key_columns: Sequence[pa.
         refresh_ahead=options.refresh_ahead,
     )
     # A cache finds an answer by the key as a Python object, where 1 equals 1.0. To the source these are two keys, so
-    # keys of different types have caches of their own. While the type is not known, the task has a cache for itself.
+    # keys of different types have caches of their own. While the type is not known, the task uses a cache of its own.
     kinds = kinds_of(key_columns)
     return make_cache() if kinds is None else loop.cache(f"{plan.cache_key}{secrets} {kinds}", make_cache)
 
@@ -221,7 +221,7 @@ def _run_maker(
                 emit,
                 default_values=dict(plan.default_values),
                 fallbacks=fallbacks,
-                # With a cache, the cache's time to live says how long an answer may be used.
+                # With a cache, answers must not be used longer than its time to live, so there is no `Reuse`.
                 reuse=Reuse(plan.options.reuse_bytes) if plan.options.reuse and cache is None else None,
                 preload=make_table() if make_table is not None else None,
                 journal=journal,
@@ -248,7 +248,7 @@ def _run_maker(
 
 
 def _has_background(cache: Cache) -> bool:
-    """Return whether keys of *cache* are asked for in the background."""
+    """Return whether keys of *cache* are looked up in the background."""
     return cache.refresh_ahead > 0.0 or cache.stale_if_error > 0.0
 
 
@@ -286,11 +286,12 @@ def _side_run(
 def _table_maker(
     plan: Plan, loop: LoopThread, secrets: str, key_columns: Sequence[pa.Array[Any]], decode: Decode, encoding: Any
 ) -> Callable[[], Table] | None:
-    """Return the function that finds or makes the loaded table on the loop thread; None if the run has no table."""
+    """Return the function that finds or makes the preloaded table on the loop thread; None if the run has no table."""
     preload, kinds = plan.options.loads, kinds_of(key_columns)
     if preload is None or kinds is None:  # a column of nulls from pandas: the type of the keys is not known yet
         return None
-    # As with the caches, keys of different types can be equal in Python, but they are different keys to the source.
+    # Keys of different types can be equal in Python, but are different keys to the source, so each type has its own
+    # table.
     key = f"{plan.cache_key}{secrets} {kinds}"
     python_kinds = python_kinds_of(key_columns)
     limit = 2 * (plan.options.longest_wait or 0.0) + HARD_LIMIT_EXTRA
@@ -378,7 +379,8 @@ def _engine(plan: Plan | SidePlan) -> Engine:
 
 def _call_run(content_key: str, run: str, task: TaskInfo) -> str:
     """
-    Return the fingerprint of a source and the run. It is the same in each replay, and empty if no connector needs it.
+    Return a text that identifies a source and the run. The text is the same in each replay of the run, so that calls
+    have the same idempotency keys again; it is empty if no connector needs such keys.
     """
     if not (content_key and run):
         return ""
@@ -390,8 +392,8 @@ def _secrets_digest(plan: Plan | SidePlan) -> str:
     """
     Return a digest of the resolved secrets, so that users whose secrets differ share no engine and no cache.
 
-    A secret that expires counts by its reference only: a new token does not mean another user, and all tasks of the
-    process use the same token.
+    For a secret that expires, only its reference counts, because a new token does not mean another user, and all tasks
+    of the process use the same token.
     """
     digest = hashlib.sha256()
     for secret in secrets_of(plan.config):

@@ -39,7 +39,7 @@ class AcmeConnector(Connector[AcmeConfig]):  # the workers create it
 
     async def fetch_many(self, keys: Sequence[str], call: Call) -> Mapping[str, Any]:
         values = {key: self._values[key] for key in keys if key in self._values}  # leave out keys without a value
-        # With call.many, a user wants all matches of a key, as a list.
+        # If call.many is true, the value of a key must be a list of all its matches.
         return {key: [value] for key, value in values.items()} if call.many else values
 
     async def close(self) -> None:  # called, perhaps twice, when the worker has been idle for a while

@@ -1,8 +1,8 @@
 """
 The page of a monitor: hand-written HTML, CSS and JavaScript without a build step, and the same page as one file.
 
-The page gets a `View` (`../view.py`), from the server or from an element in the file, and shows it. Names, error
-messages and all else that the page shows may be untrusted data, so all of it is inserted as text, never as HTML.
+The page shows a `View` (`../view.py`), which comes from the server or from an element of the file. Names, error
+messages and everything else that the page shows may be untrusted data, so the page inserts them as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ POLICY = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'\">"
 )
-"""The content security policy of the page as one file: the file may use what it contains, and request nothing."""
+"""The content security policy of the page as one file: it permits inline scripts and styles, but no requests."""
 
 
 def page_files() -> dict[str, tuple[str, bytes]]:
-    """Return the media type and the content of each file of the page, by its name, which the URLs in the page use."""
+    """Return the media type and the content of each file of the page, by the name that the URLs in the page use."""
     folder = resources.files(__name__)
     return {name: (kind, folder.joinpath(name).read_bytes()) for name, kind in KINDS.items()}
 
@@ -54,7 +54,7 @@ def self_contained(view: View, title: str) -> str:
         SCRIPT: f'<script type="application/json" id="view">{data}</script>\n<script type="module">\n{script}</script>',
     }
     done = ""
-    for mark, text in parts.items():  # in the order in which the page has the marks; inserted text is not searched
+    for mark, text in parts.items():  # in the order of the marks in the page; inserted text is not searched for marks
         before, found, page = page.partition(mark)
         assert found, mark
         done += before + text

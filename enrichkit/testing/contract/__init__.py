@@ -38,11 +38,12 @@ class ConnectorContract(
     SparkChecks,
 ):
     """
-    Tests of everything that the engine expects of a connector. A connector that passes gives each row its own value.
+    Tests of everything that the engine expects of a connector. A connector that passes them gives each row the value of
+    the row's own key.
 
-    A plugin's test class inherits this class and defines three fixtures, a fourth one if its source is a server, and a
-    fifth one, `unreadable`, if the source can hold a value that cannot be read. The docstring of each fixture says what
-    the fixture must return:
+    A plugin's test class inherits this class and defines the fixtures `connector`, `known` and `missing_key`. If the
+    source is a server, the test class also defines `address`. If the source can hold a value that cannot be read, the
+    test class also defines `unreadable`. The docstring of each fixture says what the fixture must return:
 
     ```python
     class TestAcmeContract(ConnectorContract):
@@ -66,16 +67,17 @@ class ConnectorContract(
 
         @pytest.fixture
         def unreadable(self, acme):
-            acme.fill_bytes("bytes", b"\\xff")  # which are no text
+            acme.fill_bytes("bytes", b"\\xff")  # not valid UTF-8
             return ["bytes"]
     ```
 
-    `pyproject.toml` needs `addopts = "-p enrichkit.testing.fixtures"` under `[tool.pytest.ini_options]`, which provides
-    Spark. No pytest plugin for asyncio is needed. The docstring of each check says what to look at in the connector
-    when the check fails. The checks of an optional method, such as `store_many`, detect whether the connector has the
-    method.
+    `pyproject.toml` needs `addopts = "-p enrichkit.testing.fixtures"` under `[tool.pytest.ini_options]`; these fixtures
+    include a Spark session. No pytest plugin for asyncio is needed. The docstring of each check says what to look at in
+    the connector when the check fails. The checks of an optional method, such as `store_many`, detect whether the
+    connector has the method.
 
-    The only way to leave a check out is to override it with a mark that gives the reason; `pytest` reports the reason:
+    The only way to leave a check out is to override it and to mark the override as `xfail` with a reason. `pytest`
+    reports the reason:
 
     ```python
     @pytest.mark.xfail(reason="The server forgets some of the stored values.")

@@ -1,4 +1,4 @@
-"""Checks of the answers of one call: the right values, under the keys of the call, for any keys."""
+"""Checks that one call returns the right values under the keys that it was given, whatever these keys are."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class AnswerChecks(Fixtures):
         """
         Look at how `Keys.columns` are read: the columns may be slices of longer arrays.
 
-        A connector without `key_columns` gets a tuple of keys instead.
+        A connector that does not set `key_columns` gets a tuple of keys instead of `Keys`.
         """
         keep = source.keys[::-1][: source.connector.max_batch_size - 1]
         for key in (None, source.missing, *source.hostile_keys()):
@@ -151,7 +151,7 @@ class AnswerChecks(Fixtures):
         )
 
     def test_a_group_may_be_as_large_as_it_says(self, source: Source) -> None:
-        """Look at `max_batch_size` and the limits of client and server: parameters of a statement, length of a URL."""
+        """Compare `max_batch_size` with limits of client and server: parameters of a statement, length of a URL."""
         size = source.connector.max_batch_size
         keys = [*source.unknown_keys(size - len(source.group)), *source.group]
         answers = source.fetch(keys)
@@ -174,7 +174,7 @@ class AnswerChecks(Fixtures):
         self._assert_right_or_refused(source, keys)
 
     def test_a_key_that_comes_twice_is_answered_or_refused(self, source: Source) -> None:
-        """Look for answers that are assigned by position: the engine never repeats a key, but other callers may."""
+        """Look for answers assigned to keys by position, which goes wrong if a caller repeats a key."""
         for key in source.keys:
             self._assert_right_or_refused(source, [key, source.keys[0], key])
 
@@ -183,7 +183,7 @@ class AnswerChecks(Fixtures):
         self._assert_right_or_refused(source, [])
 
     def test_several_matches_come_as_a_list(self, source: Source) -> None:
-        """Look at `call.many`: each value is a list with one element per match, or the connector refuses the call."""
+        """If `call.many` is set, return for each key a list of its matches, or raise a `PermanentError`."""
         keys = [*source.group, source.missing][: source.connector.max_batch_size]
         try:
             answers = source.fetch(keys, many=True)
@@ -203,7 +203,7 @@ class AnswerChecks(Fixtures):
         )
 
     def _assert_right_or_refused(self, source: Source, keys: list[Key]) -> None:
-        """Assert that `fetch_many` answers all of *keys*, a group that the engine never makes, or refuses them."""
+        """Assert that `fetch_many` answers *keys* or raises a `ConnectorError`; the engine never makes such a group."""
         try:
             answers = source.fetch(keys)
         except ConnectorError:

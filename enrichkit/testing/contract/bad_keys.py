@@ -1,4 +1,4 @@
-"""Checks of keys that cannot be answered: however many they are, each costs only its own row, and none gets a value."""
+"""Checks of bad keys, whose lookup always fails: each of them fails only its own row, and none gets a value."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["BadKeyChecks"]
 
 class BadKeyChecks(Fixtures):
     """
-    When a call fails with a `PermanentError`, the engine asks for parts of the call's keys until it finds the bad keys.
+    When a call fails with a `PermanentError`, the engine splits it into smaller calls until it finds the bad keys.
 
     A key must get its own value, or an error that says why it gets none. A replaced character, a cut number, or a
     failure that looks like a missing key would be a wrong row that nobody notices.
     """
 
     def test_a_value_that_cannot_be_read_is_an_error(self, source: Source, unreadable: Sequence[Key]) -> None:
-        """Look at what the client package does with such a value: `errors="replace"`, a rounding, a default, None."""
+        """Look for how the client package hides what it cannot read: `errors="replace"`, rounding, a default, None."""
         for key in unreadable:
             answers = _searched(source, [key])
             assert key in answers, (
@@ -41,7 +41,7 @@ class BadKeyChecks(Fixtures):
             )
 
     def test_bad_keys_in_any_number_harm_no_other(self, source: Source, unreadable: Sequence[Key]) -> None:
-        """Look at a call with several bad keys: a Failure for each, or a PermanentError for any call that has one."""
+        """Look at a call with several bad keys: return a Failure for each of them, or raise a PermanentError."""
         bad = list(unreadable) or source.hostile_keys()
         for count in sorted({1, 3, len(bad)}):
             some, keys = bad[:count], list(source.keys)
@@ -58,7 +58,7 @@ class BadKeyChecks(Fixtures):
 
 
 def _searched(source: Source, keys: list[Key]) -> dict[Key, Any]:
-    """Return the answers for *keys*; as the engine does, ask for both halves of a call that fails for one key."""
+    """Return the answers for *keys*; if a call fails with a `PermanentError`, make a call for each half of its keys."""
     most = source.connector.max_batch_size
     if len(keys) > most:
         return _searched(source, keys[:most]) | _searched(source, keys[most:])
@@ -83,6 +83,6 @@ def _is_error(source: Source, answer: Any) -> bool:
         return isinstance(answer.error, PermanentError)
     try:
         source.values({source.missing: answer})
-    except ValueError:  # the errors of json and of UTF-8 are of this class
+    except ValueError:  # the exceptions of the JSON and UTF-8 decoders are of this class
         return True
     return False

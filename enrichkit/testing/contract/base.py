@@ -1,4 +1,4 @@
-"""The fixtures: those that the author of a plugin writes, and those that the kit derives from them."""
+"""The fixtures of the checks: those that the author of a plugin writes, and those that are derived from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Fixtures:
     Attributes:
         patience: Seconds that a check waits for an event before the check fails. Increase it for a slow source.
         own_process: Whether the checks that break connections, and those that cancel calls of a server, run in
-            processes of their own. False is for a debugger; each of these checks then warns of what that costs.
+            processes of their own. Set it to False to use a debugger; each of these checks then warns that a crash
+            would end the whole test run.
     """
 
     patience: ClassVar[float] = 10.0
@@ -46,14 +47,14 @@ class Fixtures:
         """
         The contents of the source as `{key: value}`. The fixture stores them in the source.
 
-        There are three keys or more, with different values. A value has the form in which a user gets it: a mapping for
-        a struct. If keys are text, one key has a quote and one is not ASCII.
+        There are three keys or more, with different values. A value has the form in which a user gets it; for example,
+        a struct is a mapping. If keys are text, one key has a quote and one has a character outside ASCII.
         """
         raise NotImplementedError(f"{type(self).__name__} must have a fixture `known`: what it put into the source.")
 
     @pytest.fixture
     def missing_key(self) -> Key:
-        """A key of the right type that the source does not hold. Nor does it hold keys that begin with this key."""
+        """A key of the right type. The source holds neither this key nor any key that begins with it."""
         raise NotImplementedError(
             f"{type(self).__name__} must have a fixture `missing_key`: a key that the source does not hold."
         )
@@ -66,11 +67,11 @@ class Fixtures:
     @pytest.fixture
     def unreadable(self, known: dict[Key, Any]) -> Sequence[Key]:
         """
-        Keys that the source holds, and whose values a user cannot get as they are. The fixture stores them.
+        Keys that the source holds, but whose values a user cannot get unchanged. The fixture stores them.
 
         For example: bytes that are no text in the encoding of the column, an infinite date, a number with more digits
-        than the Spark type has, a row of a view that divides by zero, a document that says that it failed. Empty if the
-        source cannot hold such a value.
+        than the Spark type has, a row of a view that divides by zero, a document that holds an error instead of a
+        value. Empty if the source cannot hold such a value.
         """
         return ()
 
@@ -82,13 +83,13 @@ class Fixtures:
         """
         return with_address(connector, address, (host, port))
 
-    # The kit derives the fixtures below from those above.
+    # The fixtures below are derived from those above; a plugin does not write them.
 
     @pytest.fixture
     def source(
         self, connector: Connector[Any], known: dict[Key, Any], missing_key: Key, address: tuple[str, int] | None
     ) -> Iterator[Source]:
-        """The connector, open."""
+        """The connector under test, already opened."""
         with Source(connector, known, missing_key, patience=self.patience) as source:
             source.is_server = address is not None
             source.open()
@@ -112,10 +113,10 @@ class Fixtures:
         """
         The unopened connector, with the fault proxy between it and its server; None if the source is not a server.
 
-        Without an address the fixture asserts that the connector opens no connections.
+        If `address` is None, the fixture asserts that the connector opens no connections.
         """
         if address is None or proxy is None:
-            # Other threads, for example py4j's, may open sockets at the same time, but hardly in all three rounds.
+            # Other threads, for example py4j's, may open sockets at the same time, but hardly in all three attempts.
             for _ in range(3):
                 with Source(connector, known, missing_key, patience=self.patience) as source:
                     source.run(asyncio.sleep(0))  # a running event loop has sockets of its own

@@ -106,7 +106,7 @@ class CallChecks(Fixtures):
 
     @needs_network
     def test_the_loop_goes_on_while_a_call_waits(self, network: Network) -> None:
-        """Look for a blocking client or `time.sleep`, which stop all lookups of the process. Use `to_thread`."""
+        """Look for a blocking client or `time.sleep`, which stop all lookups of the process: use `to_thread`."""
         network.open()
         with network.frozen():
             try:
@@ -143,7 +143,11 @@ class CallChecks(Fixtures):
 
     @needs_network
     def test_a_cancelled_call_ends_as_cancelled(self, network: Network) -> None:
-        """Look for `except BaseException` and `except CancelledError` without `raise`: the call then keeps its slot."""
+        """
+        Look for `except BaseException` and `except CancelledError` without `raise`.
+
+        A call that goes on after it was cancelled keeps one of the engine's `capacity` slots.
+        """
         network.open()
         network.look_up(network.keys)
         with network.frozen():
@@ -173,7 +177,7 @@ class CallChecks(Fixtures):
 
     @needs_network
     def test_cancelled_calls_give_their_places_back(self, network: Network) -> None:
-        """Look for a semaphore or connection that a cancelled call does not give back: use `finally`, `async with`."""
+        """Look for a semaphore or connection that a cancelled call does not return: use `finally` or `async with`."""
         network.open()
         for _ in range(3):
             with network.frozen():
@@ -190,7 +194,7 @@ class CallChecks(Fixtures):
 
     @needs_network
     def test_a_call_out_of_time_is_transient(self, network: Network) -> None:
-        """Look at the client package's exception for its own time limit; a call need not end before it is cancelled."""
+        """Look at what the client package raises at its time limit; without one, a call may wait to be cancelled."""
         network.open()
         network.look_up(network.keys)
         with network.frozen():

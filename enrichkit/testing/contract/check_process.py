@@ -1,6 +1,6 @@
 """
-The code of the fork server and of its forks. Each fork is the process of one check: it calls a job, and sends the
-exception of the job to pytest.
+The code of the fork server and of its forks. Each fork is the process of one check: it runs the job that calls the
+check, and sends the job's exception, if any, to pytest.
 
 The module `fork_server` has the code that runs in pytest.
 """
@@ -29,9 +29,9 @@ import pytest
 __all__ = ["METHOD", "NUMBER", "RemoteProxy", "fork", "serve"]
 
 NUMBER = struct.Struct("i")
-"""The form in which the fork server tells the id of a process, and then its exit code."""
+"""The format in which the fork server sends the id of a new process to pytest, and later its exit code."""
 
-_REQUEST_MAX = 65536  # bytes of the names of modules
+_REQUEST_MAX = 65536  # the most bytes that the names of modules in a request may have
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -66,12 +66,12 @@ METHOD = _Method()
 
 def fork() -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # pytest may have a thread, which the fork does not need
+        warnings.simplefilter("ignore", DeprecationWarning)  # it warns that a fork lacks its parent's threads
         return os.fork()
 
 
 def serve(requests: socket.socket, parent: int) -> None:
-    """Fork a process for each pair of file descriptors that arrives: the channel of the job, and its output."""
+    """Fork a process for each pair of file descriptors that arrives: a job's channel to pytest, and its output."""
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # pytest handles Ctrl-C
     this = os.getpid()
@@ -80,7 +80,7 @@ def serve(requests: socket.socket, parent: int) -> None:
         for module in request[0].decode().split("\n"):
             with contextlib.suppress(Exception):  # the job meets the same exception, and reports it
                 importlib.import_module(module)
-        gc.freeze()  # no process may finalize an object of pytest, and fewer memory pages have to be copied
+        gc.freeze()  # so that no fork finalizes an object of pytest, and fewer memory pages are copied
         pid = fork()
         if pid == 0:
             requests.close()
@@ -90,7 +90,7 @@ def serve(requests: socket.socket, parent: int) -> None:
             os.close(fd)
         requests.sendall(NUMBER.pack(pid))
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        with contextlib.suppress(ProcessLookupError):  # the job has left no process behind
+        with contextlib.suppress(ProcessLookupError):  # raised if the job has left no process behind
             os.killpg(pid, signal.SIGKILL)
         requests.sendall(NUMBER.pack(code))
 
@@ -101,7 +101,7 @@ def _work(channel_fd: int, output: int) -> NoReturn:
         os.setsid()  # so that the processes that the job leaves can be ended together
         for standard in (1, 2):
             os.dup2(output, standard)
-        sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  # open to the end
+        sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  # open until exit
         faulthandler.enable(2)
         sys.unraisablehook = _warn_of_unraisable
         threading.excepthook = _warn_of_thread
@@ -114,7 +114,7 @@ def _work(channel_fd: int, output: int) -> NoReturn:
                 os.environ.update(environment)
                 os.chdir(folder)
                 pickle.loads(job)(RemoteProxy(channel))  # noqa: S301  # the data is our own
-            except BaseException as error:  # noqa: BLE001  # pytest gets it
+            except BaseException as error:  # noqa: BLE001  # sent to pytest below
                 failure, text = _portable(error), "".join(traceback.format_exception(error))
             gc.collect()
         found = [(str(each.message), each.category, each.filename, each.lineno) for each in caught]

@@ -22,7 +22,7 @@ __all__ = ["ConfigChecks", "own_fields"]
 
 
 class ConfigChecks(Fixtures):
-    """A config is pickled, compared and hashed, so it must be a plain value. Its error messages must help."""
+    """A config is pickled, compared and hashed, so it must be a plain value; its error messages must help the user."""
 
     def test_known_and_missing_key_are_as_the_kit_needs_them(self, known: dict[Key, Any], missing_key: Key) -> None:
         """Look at your fixtures: with too few keys, or only simple ones, the other checks prove nothing."""
@@ -51,7 +51,7 @@ class ConfigChecks(Fixtures):
             )
 
     def test_the_config_is_a_frozen_dataclass(self, connector: Connector[Any]) -> None:
-        """Look at the decorator of the config: `@dataclass(frozen=True, kw_only=True)`, on a `ConnectorConfig`."""
+        """Look at the config's class: it must be a `ConnectorConfig` with `@dataclass(frozen=True, kw_only=True)`."""
         name = type(connector.config).__name__
         assert isinstance(connector.config, ConnectorConfig), (
             f"The config must be a ConnectorConfig; it is of the class {name}. Derive this class from ConnectorConfig."
@@ -79,7 +79,7 @@ class ConfigChecks(Fixtures):
         assert connector.name, f"The connector's `name` must not be empty; it is ''. Set `name = 'acme'` in {kind}."
 
     def test_equal_configs_are_one_key(self, connector: Connector[Any]) -> None:
-        """Look for lists and dicts among the fields: use tuples, which have a hash. Equal configs share an engine."""
+        """Look for lists and dicts in fields: use tuples. A config must have a hash, as equal ones share an engine."""
         twin = dataclasses.replace(connector.config)
         name = type(twin).__name__
         assert twin == connector.config, (
@@ -107,7 +107,7 @@ class ConfigChecks(Fixtures):
         )
 
     def test_the_config_survives_pickling(self, connector: Connector[Any]) -> None:
-        """Look for locks, clients and open files among the fields: Spark pickles the config to send it to workers."""
+        """Look for locks, clients and open files among the fields, which prevent Spark from pickling the config."""
         name = type(connector.config).__name__
         try:
             copy = pickle.loads(pickle.dumps(connector.config))  # noqa: S301  # the data is our own
@@ -160,7 +160,7 @@ class ConfigChecks(Fixtures):
         )
 
     def test_the_limits_make_sense(self, connector: Connector[Any]) -> None:
-        """Look at `capacity`, `batch_size` and `max_batch_size`: whole numbers from 1 on, in a sensible relation."""
+        """Look at `capacity`, `batch_size`, `max_batch_size`: each is 1 or more, the second is at most the third."""
         limits = connector.capacity, connector.batch_size, connector.max_batch_size
         assert all(type(limit) is int and limit >= 1 for limit in limits), (
             f"`capacity`, `batch_size` and `max_batch_size` must be whole numbers from 1 on; they are {short(limits)}. "
@@ -173,7 +173,7 @@ class ConfigChecks(Fixtures):
         )
 
     def test_the_encoding_is_known(self, connector: Connector[Any]) -> None:
-        """Look at `encoding`: the engine also reads it from a connector that is not open."""
+        """Look at `encoding`: the engine also reads it from a connector that is not open, so set it before `open`."""
         assert connector.encoding in ("python", "json", "text"), (
             f"`encoding` must be 'python', 'json' or 'text'; it is {short(connector.encoding)}. Take the one that says "
             "in which form `fetch_many` returns a value; 'python' is the default."
@@ -192,7 +192,7 @@ class ConfigChecks(Fixtures):
         )
 
     def test_the_keys_are_of_the_declared_shape(self, connector: Connector[Any], known: dict[Key, Any]) -> None:
-        """Look at `key_parts` of the config and `key_types` of the connector: the driver checks key columns by them."""
+        """Look at `key_parts` of the config, `key_types` of the connector: the driver checks columns against them."""
         parts = connector.config.key_parts or len(parts_of(next(iter(known))))
         other = [key for key in known if len(parts_of(key)) != parts]
         assert not other, (

@@ -1,4 +1,4 @@
-"""Checks of a connector whose server or network fails: a `TransientError` during the fault, right values afterwards."""
+"""Checks that a failing server or network causes a `TransientError`, and that all values are right after the fault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUTS = (0, 1, 2, 5, 9, 17, 33, 65)  # bytes that pass before a connection ends; 
 
 class FaultChecks(Fixtures):
     """
-    The engine retries only a `TransientError`, so each error that may pass by itself must be a `TransientError`.
+    The engine retries only a `TransientError`, so each error that may go away by itself must be a `TransientError`.
 
     As the engine does, the checks repeat a call after a transient error until the source answers.
     """
@@ -47,7 +47,7 @@ class FaultChecks(Fixtures):
 
     @needs_network
     def test_it_opens_no_more_connections_than_calls(self, network: Network) -> None:
-        """Look at the size of the pool: at most `capacity` connections, the number for which servers are sized."""
+        """Look at the size of the pool: at most `capacity` connections, because servers are sized for that number."""
         network.open()
         groups = [[key] for key in network.keys for _ in range(network.capacity)]
         for _ in range(3):
@@ -62,7 +62,7 @@ class FaultChecks(Fixtures):
         self._assert_few_connections(network)
 
     def _assert_few_connections(self, network: Network) -> None:
-        # The proxy hears of a closed connection a moment later than of the new one that replaces it.
+        # The proxy notices a closed connection a moment later than the new connection that replaces it.
         assert wait_until(lambda: network.proxy.open <= network.capacity, CLOSING), (
             f"The connector must have at most {network.capacity} connections open, its `capacity`, although more calls "
             f"are made at once here; {network.proxy} counts {network.proxy.open}. Give `capacity` to the pool of the "
@@ -71,7 +71,7 @@ class FaultChecks(Fixtures):
 
     @needs_network
     def test_calls_share_their_connections(self, network: Network) -> None:
-        """Look for a connection per call: to open a connection costs more than the lookup."""
+        """Look for code that opens a connection for each call: opening one costs more than a lookup."""
         network.open()
         before = network.proxy.opened
         for _ in range(10):
@@ -165,7 +165,7 @@ class FaultChecks(Fixtures):
 
     @needs_network
     def test_a_lost_connection_is_no_miss(self, network: Network) -> None:
-        """Look for an empty result after a lost connection: it would say that the source does not hold the keys."""
+        """Look for an empty result after a lost connection: the engine would treat all keys of the call as missing."""
         network.open()
         for size in CUTS[:4]:
             network.proxy.close_after(size, times=1)

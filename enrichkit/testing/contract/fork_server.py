@@ -1,10 +1,11 @@
 """
-A process for each check that injects faults, so that a client package that crashes fails only one check.
+A separate process for each check that injects faults, so that a crash of the client package fails only one check.
 
-The processes are forks of a fork server: a fork of pytest that was made before the first test, and so has neither
-threads nor connections nor Spark. A later fork of pytest itself would inherit locks that threads of pytest hold, but
-not the threads that release these locks. Everything that a fixture creates stays in the process of pytest: the servers,
-and the fault proxy, which a check uses through a stand-in. The code that runs in the forks is in `check_process`.
+The processes are forks of a fork server. The fork server is itself a fork of pytest, made before the first test, so it
+has no threads, no connections and no Spark session. A later fork of pytest itself would inherit locks that threads of
+pytest hold, but not the threads that release these locks. Everything that a fixture creates stays in the process of
+pytest: the servers, and the fault proxy, which a check uses through a stand-in. The code that runs in the forks is in
+`check_process`.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ForkServer"]
 
-_LAST_WORDS = 2.0  # seconds in which a process that gets SIGABRT may write where its threads are
+_LAST_WORDS = 2.0  # seconds in which a process that gets SIGABRT may write the tracebacks of its threads
 _STACKS = re.compile(r"^(?:Current thread|Thread) .*(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _FRAMES_OF_PYTEST = re.compile(r'  File "[^"\n]*check_process\.py".*?(?=\n\n|\Z)', re.DOTALL)
 
 
 class ForkServer:
     """
-    A process that forks a child for each job, and reports how the child ended. It ends with pytest, however pytest
-    ends.
+    A process that forks a child for each job, and reports how the child ended. The process ends when pytest ends, even
+    if pytest is killed.
     """
 
     running: ForkServer | None = None
@@ -92,7 +93,7 @@ class ForkServer:
         data = pickle.dumps((job, dict(os.environ), os.getcwd()))
         ours, theirs = multiprocessing.Pipe()
         with ours, tempfile.TemporaryFile() as output:
-            with theirs:  # pyarrow imports an installed pandas when it makes its first column of objects
+            with theirs:  # the server imports pandas, if installed: otherwise pyarrow would import it in each process
                 socket.send_fds(
                     self._socket, ["\n".join(("pandas", *modules)).encode()], [theirs.fileno(), output.fileno()]
                 )
@@ -116,7 +117,7 @@ class ForkServer:
             warnings.warn_explicit(*warning)
 
     def _end(self, pid: int) -> None:
-        """End the process *pid*: with SIGABRT, so that it writes where its threads are, and if need be with SIGKILL."""
+        """End process *pid* with SIGABRT, which makes it write its threads' tracebacks, and if need be with SIGKILL."""
         for sig in (signal.SIGABRT, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):  # it has ended by itself
                 os.kill(pid, sig)
@@ -136,7 +137,7 @@ class _ProcessTraceback(Exception):
 
 
 def _attend(channel: Connection, data: bytes, proxy: Any) -> Any:
-    """Send the job, make its calls of *proxy*, and return its result; None if the process ended without a result."""
+    """Send the job *data*, make the calls of *proxy* that it requests, and return its result, or None if it died."""
     try:
         channel.send_bytes(data)
         while isinstance(request := channel.recv(), tuple):
@@ -151,7 +152,7 @@ def _attend(channel: Connection, data: bytes, proxy: Any) -> Any:
 
 
 def _obituary(name: str, code: int, printed: str) -> str:
-    """Return the message of the check *name*, whose process ended early, with the exit code *code*."""
+    """Return the error message for the check *name*, whose process ended early with the exit code *code*."""
     how = signal.Signals(-code).name if code < 0 else f"the exit code {code}"
     stacks = _STACKS.search(printed.partition("\n\nExtension modules:")[0])
     return (

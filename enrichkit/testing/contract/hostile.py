@@ -1,4 +1,4 @@
-"""Checks of keys that are meant to do harm, or have a type that the source does not know: they harm no other key."""
+"""Checks that keys which are meant to do harm, or which have an unexpected type, do not affect other keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HostileKeyChecks(Fixtures):
     """Keys come from a column that anybody may have filled, so any key can be any text."""
 
     def test_a_hostile_key_is_data(self, source: Source) -> None:
-        """Look at how your connector puts keys into statements, addresses and commands: it must encode them all."""
+        """Look at how your connector puts keys into statements, addresses and commands: it must encode every key."""
         for key in source.hostile_keys():
             wrong = source.wrong(self._harmless(source, [key]))
             assert not wrong, (
@@ -36,7 +36,7 @@ class HostileKeyChecks(Fixtures):
         )
 
     def test_a_hostile_key_harms_no_other(self, source: Source) -> None:
-        """Look at `Failure`: return one for a key that the source cannot take, or at least raise a `PermanentError`."""
+        """Look at keys that the source cannot take: return a `Failure` for each, or at least raise `PermanentError`."""
         keep = source.keys[: source.connector.max_batch_size - 1]
         for key in source.hostile_keys():
             answers = self._harmless(source, [*keep, key])
@@ -85,7 +85,7 @@ class HostileKeyChecks(Fixtures):
             )
 
     def _harmless(self, source: Source, keys: list[Key]) -> dict[Key, Any]:
-        """Return the answers for *keys*, or {} after a `PermanentError`, on which the engine would bisect the group."""
+        """Return the answers for *keys*, or {} after a `PermanentError`, on which the engine would split the call."""
         try:
             answers = source.fetch(keys)
         except (FatalError, TransientError) as error:

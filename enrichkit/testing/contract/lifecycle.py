@@ -1,4 +1,4 @@
-"""Checks of `open` and `close`: repeatedly, on several event loops, in a forked process, and without leaks."""
+"""Checks that `open` and `close` work repeatedly, on several event loops and in a forked process, and leak nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LifecycleChecks(Fixtures):
             source.close()
 
     def test_it_can_be_opened_again(self, source: Source) -> None:
-        """Look for state that stays closed after `close`: a flag, a client that was created in `__init__`."""
+        """Look for state that `close` ends and `open` does not renew: a flag, or a client that `__init__` created."""
         for _ in range(2):
             right, got = source.expected(source.keys), source.look_up_values(source.keys)
             assert right == got, (
@@ -68,7 +68,7 @@ class LifecycleChecks(Fixtures):
                     )
 
     def test_two_of_them_do_not_touch_each_other(self, source: Source) -> None:
-        """Look for clients in the class or the module: another connector may close while this connector works."""
+        """Look for clients kept in the class or the module: another connector may close them while this one works."""
         twin = Source(type(source.connector)(source.connector.config), source.known, None, patience=self.patience)
         with twin:
             twin.open()
@@ -85,7 +85,8 @@ class LifecycleChecks(Fixtures):
 
     def test_a_forked_process_makes_its_own(self, source: Source) -> None:
         """
-        Look for connections, threads and caches of the module: Spark forks its workers, and both processes go on.
+        Look for connections, threads and caches in globals of a module: Spark forks its workers, and both parent and
+        child keep running.
 
         If the client package cannot be used in both processes, the connector must raise a `FatalError` in the child.
         The child must not hang.
@@ -102,7 +103,7 @@ class LifecycleChecks(Fixtures):
                 right, got = source.expected(source.keys), twin.look_up_values(source.keys)
                 return "" if right == got else f"returned {told(right, got)}"
 
-        failure = failure_in_a_fork(child, 4 * self.patience)  # each of its steps ends by itself: open, fetch, close
+        failure = failure_in_a_fork(child, 4 * self.patience)  # open, fetch and close each have a time limit
         assert failure is None, (
             "In a forked process, a new connector must return the values of all known keys, or raise a FatalError; the "
             f"process {failure}. Look for connections, threads and caches of the module, which a fork does not bring "
@@ -115,7 +116,7 @@ class LifecycleChecks(Fixtures):
         )
 
     def test_a_closed_connector_leaves_no_task(self, source: Source) -> None:
-        """Look for `create_task` without an owner: `close` must end all tasks that the connector has started."""
+        """Look for `create_task` whose result is not kept: `close` must end all tasks that the connector started."""
         source.look_up(source.keys)
         source.close()
         assert wait_until(lambda: not source.tasks(), self.patience), (
@@ -176,7 +177,7 @@ class LifecycleChecks(Fixtures):
         with network.frozen():
             [task] = network.start_all(network.keys[:1], timeout=0.3)
             network.cancel(task)
-        del task  # the task's exception refers to the frames of the call, and these may refer to a connection
+        del task  # the task's exception refers to frames of the call, which may keep a connection alive
         network.close()
         assert wait_until(lambda: network.proxy.open == 0, self.patience), (
             f"`close` must close all connections; {network.proxy} counts {network.proxy.open} after "
@@ -185,7 +186,7 @@ class LifecycleChecks(Fixtures):
 
     @needs_network
     def test_close_waits_for_no_server(self, network: Network) -> None:
-        """Look at what `close` waits for: a server that has fallen silent confirms no goodbye, and ends no call."""
+        """Let `close` wait for no server: a silent one neither confirms the end of a connection nor answers a call."""
         network.open()
         network.look_up(network.keys[:1])
         with network.frozen():

@@ -27,8 +27,8 @@ def needs_network(check: Check) -> Check:
     """
     Decorate a check that needs the fixture `network`; without a network the check passes.
 
-    A source that is not a server has no network. In its place the fixture `network` asserts that the connector opens no
-    connection that could fail.
+    A source that is not a server has no network. For such a source, the fixture `network` asserts that the connector
+    opens no connection that could fail.
     """
 
     @functools.wraps(check)
@@ -44,8 +44,8 @@ def cancels(check: Check) -> Check:
     """
     Decorate a check that needs the fixture `source` and cancels calls.
 
-    A source that is no server may be a part of this process, such as a double of a client package. The check of such a
-    source therefore runs in this process.
+    A source that is no server may be a part of this process, such as a test double of a client package. The check of
+    such a source therefore runs in this process.
     """
 
     @functools.wraps(check)
@@ -61,9 +61,9 @@ def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
     """
     Run *check* in a process of its own, with a new connector, and return true.
 
-    Return false without running it, and warn, if the test class says `own_process = False`, or if the connector's class
-    and config, the known values or the test class cannot be pickled: then nothing can be sent to the process. If the
-    config cannot be pickled, another check fails.
+    If the test class says `own_process = False`, warn and return false without running *check*. Do the same if the
+    connector's class or config, the known values or the test class cannot be pickled, because what cannot be pickled
+    cannot be sent to the process. If it is the config that cannot be pickled, another check fails.
     """
     __tracebackhide__ = True
     if not test.own_process:
@@ -85,7 +85,7 @@ def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
                 has_network=proxy is not None,
             )
         )
-    except Exception as error:  # noqa: BLE001  # whatever the classes of the values do
+    except Exception as error:  # noqa: BLE001  # pickling may raise anything
         reason = f"what it needs cannot be pickled ({type(error).__name__}: {error})"
         advice = "Define the test class and the classes of connector, config and values at the top of a module."
         _warn(check, reason, advice)
@@ -96,7 +96,7 @@ def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
         ForkServer.start().run(check.__name__, job, proxy, kind.requires)
     except Exception:
         # pytest shows the code of a failed check, and so its docstring, only if the check ran in the process of pytest.
-        # pytest always shows what was written to stderr.
+        # The docstring is therefore written to stderr, which pytest always shows.
         sys.stderr.write(f"{check.__name__}: {inspect.cleandoc(check.__doc__ or '')}\n")
         raise
     return True

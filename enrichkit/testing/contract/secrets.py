@@ -1,4 +1,4 @@
-"""Checks that no text of a config or of its connector shows a secret."""
+"""Checks that no repr of a config or a connector, and no error message of a config, shows a secret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECRET_NAME = re.compile(r"passw|secret|token|credential|api_?key", re.IGNORECA
 
 
 class SecretChecks(Fixtures):
-    """Plans, logs and tracebacks show configs, connectors and messages to people who may not know the secrets."""
+    """Plans, logs and tracebacks show configs, connectors and messages to people who must not see the secrets."""
 
     def test_the_repr_of_the_config_hides_its_secrets(self, connector: Connector[Any]) -> None:
         """Look at the fields that may hold a password, or a URL with one: they need `field(repr=False)`."""
@@ -57,7 +57,7 @@ class SecretChecks(Fixtures):
 
 
 def _secret_fields(config: ConnectorConfig) -> list[dataclasses.Field[Any]]:
-    """Return the fields that may hold a secret: fields without repr, with a name for secrets, or with a URL."""
+    """Return the fields that may hold a secret: those with `repr=False`, a URL, or a name like `password`."""
     return [
         field
         for field in own_fields(config)
@@ -67,7 +67,7 @@ def _secret_fields(config: ConnectorConfig) -> list[dataclasses.Field[Any]]:
 
 def _with_secrets(config: ConnectorConfig) -> list[tuple[str, ConnectorConfig]]:
     """
-    Return copies of *config*, each with a secret in one field, and the name of the field.
+    Return pairs of a field's name and a copy of *config* with a secret in this field.
 
     The secret is the value of a field that may hold a secret, or the password in a field that holds a URL.
     """

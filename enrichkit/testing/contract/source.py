@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Network", "Source", "keys_of_other_types", "parts_of", "with_address"]
 
-# Most of these keys try to be read as something other than a key: as SQL or one of its patterns, a template, a path or
-# query, or a command in the protocols of Redis and HTTP. The other keys cannot be encoded, or end a C string.
+# Most of these texts have a meaning in another language: SQL and its patterns, templates, JSON, paths, queries, or the
+# protocols of Redis and HTTP. Others are empty or long, cannot be encoded as UTF-8, or would end a C string early.
 _HOSTILE_TEXTS = (
     "",
     " ",
@@ -74,7 +74,7 @@ class Source(Bench):
 
     @property
     def group(self) -> list[Key]:
-        """The known keys, at most as many as one call takes."""
+        """The known keys, or the first `max_batch_size` of them if there are more."""
         return self.keys[: self.connector.max_batch_size]
 
     def expected(self, keys: Sequence[Key]) -> dict[Key, Any]:
@@ -87,7 +87,7 @@ class Source(Bench):
         return {key: decoded(answer, self.known.get(key), encoding) for key, answer in answers.items()}
 
     def look_up_values(self, keys: Sequence[Key]) -> dict[Key, Any]:
-        """Look up *keys* in groups as large as the connector takes, and return the values as Python objects."""
+        """Look up *keys* in groups, as `look_up` does, and return the values as Python objects."""
         return self.values(self.look_up(keys))
 
     def wrong(self, answers: Mapping[Key, Any]) -> dict[Key, Any]:
@@ -106,7 +106,7 @@ class Source(Bench):
         }
 
     def unknown_keys(self, count: int) -> list[Key]:
-        """Return *count* unknown keys, variants of the missing key; fewer if its type has too few values."""
+        """Return *count* unknown keys: the missing key and variants of it; fewer if its type has too few values."""
         keys = dict.fromkeys(
             (self.missing, *(_next_to(self.missing, n) for n in range(1, count + len(self.known) + 1)))
         )
@@ -126,9 +126,10 @@ class Source(Bench):
         """
         Return *keys* in the form in which the engine passes them to `fetch_many`.
 
-        The form is a tuple, or, with `key_columns`, `Keys` whose columns are slices of longer arrays. A lone surrogate
-        in a text becomes three of them in columns: UTF-8 cannot encode it, so the column holds three invalid bytes, and
-        each of these bytes is read as one lone surrogate.
+        If the connector sets `key_columns`, the form is `Keys` whose Arrow columns are slices of longer arrays;
+        otherwise it is a tuple. In columns, one lone surrogate of a text becomes three. UTF-8 cannot encode a
+        surrogate, so the column holds three invalid bytes in its place, and each byte is read back as one lone
+        surrogate.
         """
         if not self.connector.key_columns:
             return tuple(keys)
@@ -158,7 +159,7 @@ class Network(Source):
             self.proxy.thaw()
 
     def start_all(self, *groups: Sequence[Key], timeout: float) -> list[Any]:
-        """Begin a call for each of *groups* on a frozen proxy; return the calls' tasks once the proxy has heard one."""
+        """Begin a call for each of *groups* on a frozen proxy; return the tasks once any call has reached it."""
         before = self.proxy.heard
         tasks = [self.start(keys, timeout=timeout) for keys in groups]
         assert wait_until(lambda: self.proxy.heard > before, self.patience), (
@@ -166,13 +167,13 @@ class Network(Source):
             f"the server or send bytes to it; none of {len(tasks)} calls did. Look for what a call waits for before "
             "that: a lock or a connection that another call holds."
         )
-        self.run(asyncio.sleep(0))  # the loop may still be in the step that sent the bytes
+        self.run(asyncio.sleep(0))  # the loop may still be running the callback that sent the bytes
         return tasks
 
 
 def with_address(connector: Connector[Any], address: tuple[str, int], to: tuple[str, int]) -> Connector[Any]:
     """
-    Return a connector like *connector* in whose config the address *to* replaces *address*.
+    Return a connector like *connector*, but with the address *to* instead of *address* in its config.
 
     Raises:
         AssertionError: The config does not hold *address*.
@@ -203,7 +204,7 @@ def parts_of(key: Key) -> tuple[Any, ...]:
 
 
 def keys_of_other_types(key: Key) -> list[Key]:
-    """Return keys like *key* whose last part has another type, as from a wrong key column."""
+    """Return variants of *key* whose last part has another type, as if a user had named a wrong key column."""
     *rest, last = parts_of(key)
     others = [
         other for other in ("twelve", 12, 1.5, b"\x00twelve", dt.date(2020, 2, 2)) if type(other) is not type(last)
@@ -231,7 +232,7 @@ def _in_columns(keys: Sequence[Key]) -> Keys:
 
 
 def _next_to(key: Key, n: int) -> Key:
-    """Return the *n*-th variant of *key*; of a tuple, only the first part that is not a bool is varied."""
+    """Return the *n*-th variant of *key*; in a tuple, only the first part that is not a bool is varied."""
     if isinstance(key, tuple):
         at = next((i for i, part in enumerate(key) if not isinstance(part, bool)), 0)
         return (*key[:at], _next_to(key[at], n), *key[at + 1 :])

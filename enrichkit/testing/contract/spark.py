@@ -78,7 +78,7 @@ class SparkChecks(Fixtures):
 
 
 def plain(value: Any, like: Any) -> Any:
-    """Return *value*, which comes from Spark, in the form of *like*, a value of the fixture `known`."""
+    """Return *value*, which Spark has returned, in the form of *like*, the value in the fixture `known`."""
     from pyspark.sql import Row
 
     if isinstance(value, Row) and isinstance(like, Mapping):

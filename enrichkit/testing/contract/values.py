@@ -37,7 +37,7 @@ class ValueChecks(Fixtures):
         )
 
     def test_a_declared_type_comes_first(self, source: Source) -> None:
-        """Look at `describe`: if the user has declared the type with `returns`, it must return `config.returns`."""
+        """Look at `describe`: it must return `config.returns` if the user has set `returns` in the config."""
         config = dataclasses.replace(source.connector.config, returns="bigint")
         with type(source)(type(source.connector)(config), source.known, None, patience=self.patience) as declared:
             declared.open()
@@ -48,7 +48,7 @@ class ValueChecks(Fixtures):
             )
 
     def test_the_values_are_in_the_declared_encoding(self, source: Source) -> None:
-        """Look at `encoding`: with `"json"` a value is bytes, with `"text"` bytes, str, or a mapping of such values."""
+        """Look at `encoding`: a value must be bytes for `"json"`, and bytes, str or a mapping to these for `"text"`."""
         plain: tuple[type, ...] = {"json": (bytes,), "text": (bytes, str)}.get(source.connector.encoding, (object,))
         for answer in source.look_up(source.keys).values():
             parts = answer.values() if isinstance(answer, Mapping) and source.connector.encoding == "text" else [answer]
@@ -75,7 +75,7 @@ class ValueChecks(Fixtures):
         )
 
     def test_what_is_stored_ends_with_its_time(self, source: Source) -> None:
-        """Look at the unit of *ttl*: seconds, which may be fractions; None means that the value never expires."""
+        """Look at the unit of *ttl*: it is seconds, whole or fractional; None means that the value never expires."""
         if not self._stores(source) or not source.connector.stores_ttl:
             return
         value = source.fetch(source.keys[:1])[source.keys[0]]
@@ -89,7 +89,7 @@ class ValueChecks(Fixtures):
         )
 
     def test_storing_nothing_is_nothing(self, source: Source) -> None:
-        """Look for statements and pipelines that have no empty form."""
+        """Look for statements and pipelines that cannot be empty: without values, `store_many` must do nothing."""
         if self._stores(source):
             source.run(source.connector.store_many({}, None))
         right, got = source.expected(source.keys), source.look_up_values(source.keys)
@@ -154,7 +154,7 @@ class ValueChecks(Fixtures):
         )
 
     def _assert_not_implemented(self, name: str, call: Callable[[], Any]) -> None:
-        """Assert that *call* raises `NotImplementedError`, as the connector's class does not have the method *name*."""
+        """Assert that *call* raises `NotImplementedError`, because the connector's class lacks the method *name*."""
         cause = None
         try:
             did = f"returned {short(call())}"

@@ -1,4 +1,4 @@
-"""The addresses that a response names: the target of a redirect, and the next page. Only the same origin is asked."""
+"""The check of the address that a response names for a redirect or the next page: it must have the same origin."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _REFERENCE = re.compile(rf"[!-\[\]-~]{{1,{MAX_ADDRESS}}}").fullmatch
 
 
 class AddressError(Exception):
-    """The reason why an address is not asked. The text leaves out the address, which may hold a key or a credential."""
+    """The reason why no request goes to an address. The text omits the address, which may hold a key or credential."""
 
 
 def named_address(base: str, reference: Any, secrets: Collection[str] = ()) -> str | AddressError:
     """
-    Return the address that a response to a request to *base* names, or the reason why that address is not asked.
+    Return the absolute address for *reference*, which a response names, or the reason why no request may go there.
 
-    The client's own parser joins and compares the addresses, because two parsers may find different hosts in the same
-    text. The error is returned and not raised, because a traceback may show the variables of this frame, which hold
-    what the service has sent.
+    The HTTP client's own parser joins and compares the addresses, because another parser may find another host in the
+    same text. The error is returned and not raised, because a traceback may show the variables of this frame, which
+    hold what the service has sent.
 
     Args:
         base: Address of the request.
         reference: The address as the response has it, absolute or relative; None when the response has none.
-        secrets: Names of parameters that are left out of the address, because the sender adds them itself.
+        secrets: Names of query parameters to leave out of the address, because the `Sender` adds them to each request.
     """
     from pyreqwest.http import Url
 

@@ -1,4 +1,4 @@
-"""One request, as the steps for pages, redirects, tokens and secrets pass it on to the client."""
+"""The description of one request, which the layers for pages, redirects, tokens and secrets pass on to the `Sender`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Asking(NamedTuple):
         client: The client that `Sender.current_client` returned; None when the connector is not open.
         url: Address, without the parameters that are secrets.
         body: Body without the fields that are secrets; None: no body.
-        timeout: Seconds until the request ends.
+        timeout: Seconds after which the request is aborted.
         headers: Headers of this request.
         limit: Most bytes of the response; None: `max_bytes`.
         token: Token to send with the request; None: no token.
-        method: Method; None: the method of the config.
+        method: HTTP method; None: the method of the config.
     """
 
     client: Client | None
@@ -47,4 +47,7 @@ class Asking(NamedTuple):
 
 
 Send: TypeAlias = "Callable[[Asking], Awaitable[Reply | None]]"
-"""A function that sends one request and returns the reply, or None for a miss. It raises the errors of `fetch_many`."""
+"""
+A function that sends one request and returns the reply, or None for a miss. It raises the errors that `fetch_many` may
+raise.
+"""

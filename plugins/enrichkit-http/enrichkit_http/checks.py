@@ -1,4 +1,4 @@
-"""The checks of `HttpConfig`: one function for each field that needs more than one line."""
+"""The checks of `HttpConfig`: one function for each field whose check takes more than one line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ __all__ = [
     "statuses",
 ]
 
-# Finds a character that RFC 3986 does not allow outside a fragment. The client's URL parser would rewrite it.
+# Finds a character that RFC 3986 does not allow outside a fragment. The client's URL parser would rewrite such a
+# character.
 _NOT_IN_URL = re.compile(r"[^A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%{}-]|%(?![0-9A-Fa-f]{2})").search
 _HOST_NAME = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?)*"
@@ -40,7 +41,7 @@ _HOST_NAME = re.compile(
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)").fullmatch
 # msgspec, which finds the fields, accepts no quote, backslash or control character in the name of a field.
 _PATH = re.compile(r"[^.\[\]\"\\\x00-\x1f]+(?:\.[^.\[\]\"\\\x00-\x1f]+)*").fullmatch
-# Matches names of query parameters and form fields that look like credentials; `sort_key` does not.
+# Matches names of query parameters and form fields that look like credentials; `sort_key` is no match.
 _IN_QUERY = re.compile(
     r"(?:^key|api_?key|access_?key|auth|token|secret|password|signature|session)$", re.IGNORECASE
 ).search
@@ -100,8 +101,8 @@ def _parts(url: str, authority: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
-        parts.port  # noqa: B018  # a property that raises
-        # Some parsers take '127.1' and '0x7f000001' for addresses, others for names.
+        parts.port  # noqa: B018  # a property that raises `ValueError` for a wrong port
+        # '127.1' and '0x7f000001' are rejected: some parsers take them for IP addresses, others for host names.
         if authority.startswith("["):
             ipaddress.IPv6Address(host)
         elif _ENDS_IN_NUMBER(host):
@@ -135,7 +136,7 @@ def is_local(host: str) -> bool:
 
 def credential_in(query: str) -> str | None:
     """
-    Return the name of the first parameter of *query* that looks like a credential and does not hold a part of the key.
+    Return the first name in *query* that looks like a credential and has a value without placeholders, or None.
 
     >>> credential_in("id={0}&apiKey=abc"), credential_in("key={0}&sort_key=name")
     ('apiKey', None)
@@ -144,7 +145,10 @@ def credential_in(query: str) -> str | None:
 
 
 def credential_named(pairs: Iterable[Named]) -> str | None:
-    """Return the name of the first of *pairs*, parameters or fields, that looks like a credential, or None."""
+    """
+    Return the first name in *pairs* whose value is a `Secret`, or that looks like a credential and has a value without
+    placeholders; return None if there is no such name.
+    """
     for name, value in pairs:
         if isinstance(value, Secret) or (value and "{" not in value and _IN_QUERY(name)):
             return name
@@ -162,7 +166,7 @@ def names_in(query: str) -> set[str]:
 
 
 def body_text(body: Any) -> str:
-    """Return a template of a body as JSON text; *body* is data or JSON text."""
+    """Return the body template *body*, which is data or JSON text, as JSON text."""
     try:
         text = body if isinstance(body, str) else json.dumps(body, allow_nan=False)
         data = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
@@ -170,7 +174,7 @@ def body_text(body: Any) -> str:
         return msgspec.json.encode(data).decode()
     except ConfigError:
         raise
-    except (ValueError, TypeError, RecursionError) as error:  # also half of a surrogate pair, or data nested too deep
+    except (ValueError, TypeError, RecursionError) as error:  # also for half of a surrogate pair, or too deep nesting
         raise ConfigError(
             f"HttpConfig.body is not JSON ({error}); it must be data made of dict, list, str, int, float, bool and "
             'None, or JSON text. Write {"id": "{0}"}.'
@@ -183,7 +187,7 @@ def _no_constant(name: str) -> Any:
 
 def _finite(digits: str) -> float:
     number = float(digits)
-    if math.isinf(number):  # msgspec would encode it as null
+    if math.isinf(number):  # msgspec would encode infinity as null
         raise ValueError("a number is out of the range of a double")
     return number
 
@@ -216,7 +220,7 @@ def check_path(field: str, path: Any, *, brackets: bool) -> None:
 
 def masked(url: str) -> str:
     """
-    Return *url* with `***` for the values of its query, except values that hold a part of the key.
+    Return *url* with each value in its query replaced by `***`, unless the value holds a placeholder.
 
     >>> masked("https://api.example/u/{0}?in={1}&token=abc")
     'https://api.example/u/{0}?in={1}&token=***'

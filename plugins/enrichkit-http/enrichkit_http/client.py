@@ -1,9 +1,9 @@
 """
 The HTTP client, and the reading of its responses.
 
-pyreqwest (Rust: reqwest, hyper, rustls) speaks the protocol and reads responses on a thread of its own. These
-defaults of pyreqwest are switched off: proxies from environment variables, redirects, cookies, the Referer header,
-decompression.
+pyreqwest (written in Rust, with reqwest, hyper and rustls) speaks HTTP, and reads responses on a thread of its own.
+These defaults of pyreqwest are switched off: proxies from environment variables, redirects, cookies, the Referer
+header, decompression.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ __all__ = [
 ]
 
 SECOND = timedelta(seconds=1)
-# Less than 15 s, after which common servers and load balancers close an idle connection, perhaps while the client sends
-# a request on it.
+# Common servers and load balancers close an idle connection after 15 s or more. The client closes it earlier, because a
+# request that it sends while the server closes the connection would fail.
 IDLE_TIMEOUT = 10 * SECOND
 LAST_WORDS = 0.1
 """
-Seconds for which the exit of a program waits for the thread of the client, which frees Python objects after a request.
+Seconds that a program waits when it exits, so that the client's thread can free the Python objects of past requests.
 
 Python aborts the process if the client's thread frees Python objects while the interpreter shuts down. Without the
 wait, this happened to 7 of 40 programs that looked up one key.
@@ -62,7 +62,7 @@ _CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 
 
 class AmbiguousLengthError(PermanentError):
-    """Two parsers could find different ends of the response; its connection must not be used again."""
+    """Two HTTP parsers could disagree on where the response ends, so its connection must not be used again."""
 
 
 Reply: TypeAlias = tuple[bytes, str | None, bool]
@@ -88,7 +88,7 @@ def make_client(config: HttpConfig, capacity: int) -> Client:
 
 
 def make_token_client(config: HttpConfig, token_url: str) -> Client:
-    """Return a client for the token endpoint at *token_url*, which gets none of the headers of *config*."""
+    """Return a client for the token endpoint at *token_url*. The client sends none of the headers of *config*."""
     headers = {"user-agent": USER_AGENT, "accept": "application/json"}
     return _built(_builder(1).default_headers(headers), config, token_url.lower().startswith("https:"))
 
@@ -146,7 +146,8 @@ def _check_files() -> None:
     """
     Raise an `UnavailableError` if this process can open no more files.
 
-    The client's own error does not say so: it is "no CA certificates", because the client could not open their files.
+    The client's own error hides this cause: it says "no CA certificates", because the client could not open the files
+    that hold them.
     """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
@@ -201,7 +202,7 @@ def _pem(field: str, path: str, mark: bytes) -> bytes:
         raise FatalError(
             f"HttpConfig.{field} {path!r} cannot be read on this worker: {error.strerror}. Ship the file there."
         ) from None
-    if mark not in content:  # the client would accept a file without a certificate, and add none
+    if mark not in content:  # the client would take a file without a certificate, and raise no error
         raise FatalError(
             f"HttpConfig.{field} {path!r} holds no {mark.decode()!r}; it must be a PEM file. Convert it with openssl."
         )
@@ -213,14 +214,15 @@ async def receive(response: Response, limit: int, *, text: bool) -> Reply:
     Read a successful response to its end. After an error the caller must close the response.
 
     Args:
-        response: The response, of which only the head was read.
+        response: The response; only its head has been read so far.
         limit: The most bytes that the body may have, before and after decompression.
         text: True if the body is text: it is returned in its own charset, with the name of the charset. False if the
             body is JSON: it is returned in UTF-8.
 
     Raises:
         PermanentError: The body is too large, or has a compression that is not supported.
-        AmbiguousLengthError: The response has more than one length, or a Transfer-Encoding other than `chunked`.
+        AmbiguousLengthError: The response has both a Content-Length and a Transfer-Encoding, or a Transfer-Encoding
+            other than `chunked`.
     """
     length, transfer = header(response, "content-length"), header(response, "transfer-encoding")
     if transfer is not None and (length is not None or transfer.strip().lower() != "chunked"):
@@ -249,7 +251,7 @@ async def receive(response: Response, limit: int, *, text: bool) -> Reply:
     framed = length is not None or transfer is not None or not response.version.startswith("HTTP/1")
     if text:
         return body, _charset_in(header(response, "content-type") or ""), framed
-    if not body.isascii() or b"\0" in body[:4]:  # zero bytes: UTF-16 or UTF-32; ASCII text has none
+    if not body.isascii() or b"\0" in body[:4]:  # zero bytes occur in UTF-16 and UTF-32 only
         body = as_utf8(body, _charset_in(header(response, "content-type") or ""))
     return body, None, framed
 

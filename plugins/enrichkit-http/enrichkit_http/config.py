@@ -1,5 +1,5 @@
 """
-The config of an HTTP source, checked on the driver before any row moves.
+The config of an HTTP source. Its fields are checked on the driver, when the config is created.
 
 The file is long because the docstring of `HttpConfig` says what each of its fields means.
 """
@@ -45,93 +45,107 @@ __all__ = ["HttpConfig"]
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HttpConfig(ConnectorConfig):
     """
-    The requests for keys, and the place of the values in the responses.
+    The settings of an HTTP source: how to request the value of a key, and where in the response the value is.
 
     Attributes:
-        url: Template of the address. `{0}`, `{1}` (or `{}`) stand for the key columns, which are percent-encoded. They
-            may stand only in path segments and in values of the query.
+        url: Template of the address. `{0}`, `{1}` (or `{}`) stand for the key columns, whose values are
+            percent-encoded. These placeholders may stand only in path segments and in values of the query.
         method: `"GET"`, `"POST"` or `"PUT"`; always POST with `bulk`.
-        params: Parameters of the query besides those of `url`, as a mapping of each name to a text or a `Secret`, or
-            as pairs of name and value. `{0}`, `{1}` in a text stand for the key columns, at most one in each text.
-            Names and values are percent-encoded.
+        params: Parameters of the query besides those of `url`, as a mapping of each name to a text or a `Secret`, or as
+            pairs of name and value. `{0}`, `{1}` in a text stand for the key columns; no text may use more than one
+            column. Names and values are percent-encoded.
         headers: A mapping of each header name to a text or a `Secret`, or pairs of name and value. Credentials belong
-            here. `{0}`, `{1}` in a text stand for the key columns, at most one in each text. A key is rejected if it
-            has a line break, a control or non-ASCII character, or would put a blank at an end of the value. In a header
-            that looks like a credential a placeholder stands alone.
-        bearer: `Secret` of the header `Authorization: Bearer`, without the word Bearer. Not with `oauth`.
-        sign: `"package.module:function"`, a function that the workers import and call with an `UnsignedRequest` for
-            each request: each attempt, redirect and page. It returns the headers to add, such as a signature, as a
-            mapping, and may be asynchronous. A synchronous function must not block, because all requests of the process
-            would wait with it. A `TransientError` that it raises is tried again. Not with a `Secret` in `params` or
-            `form`.
+            here. `{0}`, `{1}` in a text stand for the key columns; no text may use more than one column. A key is
+            rejected if the header's value would hold a line break, a control or non-ASCII character, or begin or end
+            with a blank. In a header whose name looks like that of a credential, a placeholder must be the whole
+            value.
+        bearer: `Secret` that holds the token of the header `Authorization: Bearer`, without the word Bearer. Not with
+            `oauth`.
+        sign: `"package.module:function"`, a function that the workers import. They call it with an `UnsignedRequest`
+            for each single request, i.e. again for each attempt, redirect and page. The function returns a mapping of
+            the headers to add, such as a signature, and may be asynchronous. A synchronous function must not block,
+            because it would delay all requests of the process. If the function raises a `TransientError`, the request
+            is tried again. Not with a `Secret` in `params` or `form`, which the function would not see.
         oauth: Credentials with which the workers fetch the tokens for the header `Authorization: Bearer`: an `OAuth`,
-            or a mapping of its fields. All calls of a worker process share one token. A new token is fetched before
-            the old one expires, and once after a 401. A POST is repeated after a 401, because the service refused it
-            before it did anything.
-        body: JSON template of a POST, as data or as JSON text. A part of the key, encoded as JSON, replaces each string
-            that is exactly `"{0}"`. With `bulk`, `"{0}"` is the list of keys; it is also the default body.
-        form: Fields of a POST or PUT that is sent as `application/x-www-form-urlencoded`, as a mapping of each
-            name to a text or a `Secret`, or as pairs of name and value. `{0}`, `{1}` in a text stand for the key
-            columns, at most one in each text. Instead of `body`, and not with `bulk`.
+            or a mapping of its fields. All calls of a worker process share one token. A new token is fetched before the
+            old one expires, and once after a 401. Even a POST is repeated after a 401, because the service refused it
+            before doing anything.
+        body: Template of the JSON body of a POST or PUT, as data or as JSON text. Each string that is exactly a
+            placeholder, such as `"{0}"`, is replaced by that part of the key, encoded as JSON. With `bulk`, `"{0}"`
+            stands for the list of keys; the default body is this list alone.
+        form: Fields of a POST or PUT that is sent as `application/x-www-form-urlencoded`, as a mapping of each name to
+            a text or a `Secret`, or as pairs of name and value. `{0}`, `{1}` in a text stand for the key columns; no
+            text may use more than one column. Not with `body` or `bulk`.
         idempotent: True when a POST or PUT may be repeated after a failure. A GET and a bulk POST may always be
-            repeated. A PUT needs this setting, too, although HTTP calls PUT idempotent: the repeat of a late PUT can
-            overwrite what somebody else has written meanwhile, and not every service makes PUT idempotent.
-        idempotency_key: True to send the header `Idempotency-Key` with a POST or PUT, by which the service recognizes a
-            repeated request, for example after a failed task: see `Call.idempotency_key`. So requests are repeated
-            after a failure as with `idempotent`. Not with `bulk`, whose requests may hold other keys when they are
-            repeated.
+            repeated. A PUT needs this setting, too, although HTTP calls PUT idempotent, because a repeated PUT can
+            overwrite what somebody else has written since the first one, and because PUT is not idempotent in every
+            service.
+        idempotency_key: True to send the header `Idempotency-Key` with each POST or PUT, so that the service can
+            recognize a repeated request, for example one of a task that runs again; see `Call.idempotency_key`. With
+            this setting, requests are repeated after a failure, as with `idempotent`. Not with `bulk`, because a
+            repeated bulk request may hold other keys.
         bulk: True to POST many keys of one column at once. The response is a list in the order of the keys, an object
-            by key, or with `key_field` a list in any order. A null in a list without `key_field` is a miss, and so is
-            an absent key in the other two forms; a null under a key is a stored null.
-        key_field: Path to the field of a response (with `bulk`: of an element) that repeats the key. If a
-            response repeats another key, the connector drops the response and its own connections, and asks for the key
-            again.
-        value: Path to the value inside a response, for example `data.profile`. An absent field is a miss, a null is a
-            null. The task fails if none of its first responses has the path, see the option `absent_fields`.
-            With `bulk` the path is inside each element; `results[].profile` first goes to the list or object
-            `results`.
-        errors: Path to the field in which a response with the status of a success says that it is an error, for example
-            `errors` of GraphQL. The key is in error when the field holds anything but null, false, 0 or something
-            empty, even if the response also holds a value. With `bulk` the path is inside each element, or with
-            `results[]` in the whole response.
-        success: Path to the field that is `true` in each response that holds a value, for example `ok`; the key is in
-            error when the field holds something else or is absent. With `bulk` the path is read as that of `errors`.
-        missing: Statuses by which the service says that it does not hold the key; 400 to 499, or 204. None: 404; with
-            `raw`, no status, and with `bulk`, no status, because a status concerns all keys at once.
-        missing_when: `"empty"` where a successful response with an empty body, or a 204, says that the service does not
-            hold the key. None: an empty body is an error, or with ``returns="string"`` an empty text. Not with `bulk`,
-            `raw` or `next_page`.
+            whose field names are the keys, or with `key_field` a list in any order. In a list without `key_field`, a
+            null is a miss. In an object, or in a list with `key_field`, an absent key is a miss, and a null as its
+            value is a stored null.
+        key_field: Path to the field in which a response (with `bulk`: each element of it) repeats the key. If a
+            response repeats another key, responses were mixed up: the connector drops the response and all its
+            connections, and asks for the key again.
+        value: Path to the value inside a response, for example `data.profile`. If the field is absent, the key is a
+            miss. A field that is null gives a null value. The task fails if none of its first 20 responses has the
+            path, see the option `absent_fields`. With `bulk` the path starts inside each element; `results[].profile`
+            is the field `profile` in each element of the list or object `results`.
+        errors: Path to the field by which a response with a success status reports an error, for example `errors` of
+            GraphQL. The key gets an error when the field holds anything but null, false, 0, or an empty text, list or
+            object, even if the response also holds a value. With `bulk` the path starts inside each element; but if
+            `value` has a path before `[]`, as in `results[]`, it starts at the top of the response.
+        success: Path to the field, for example `ok`, that is `true` in each response that holds a value. The key gets
+            an error when the field holds something else or is absent. With `bulk` the path starts inside each element,
+            or at the top of the response, by the same rule as that of `errors`.
+        missing: Statuses by which the service says that it does not hold the key; 400 to 499, or 204. None stands
+            for 404, and with `raw` or `bulk` for no status. With `bulk`, such a status makes all keys of the request
+            misses.
+        missing_when: `"empty"` if a successful response with an empty body, or a 204, says that the service does not
+            hold the key. None: an empty body is an error; but with ``returns="string"`` it is an empty text. Not with
+            `bulk`, `raw` or `next_page`.
         raw: True to take each response as data: the value is a struct of the status and the body as text. Only a 429,
-            502, 503 or 504 is no value: it says that the service is away, and the request is tried again. Not with
-            `bulk`, `value`, `key_field`, `errors`, `success` or `missing`.
-        redirects: Most redirects that a GET follows, 0 to 10, and only to the same scheme, host and port; any other
-            redirect is an error of the key. With `raw`, a redirect is no value if this number is above 0.
-        next_page: Path to the address of the next page inside a response, for example `links.next`; absent, null or
-            empty on the last page. The address may be relative and must have the same scheme, host and port. The
-            lists at `value` of all pages become one list, the value of the key. Only with method GET.
-        page_param: Parameter of the query that takes what is at `next_page`, if that is a token (text or a whole
-            number) and no address.
-        max_pages: Most pages of one key, 1 to 10,000; more of them are an error of the key. `max_bytes` and the timeout
-            hold for all pages of a key together.
-        max_bytes: Most bytes of one response, both as sent and decompressed; 1 to 1 GiB. None: 1 MiB, and 8 MiB with
-            `bulk`, where a response holds the values of all keys of a call.
-        follow_rate_headers: True to slow down to what the headers of responses say that the service still allows:
-            `RateLimit` and `RateLimit-Remaining` of the IETF draft, and `X-RateLimit-Remaining`, each with its reset.
-            The requests of a worker process are spread evenly when less than a fifth of the limit remains.
-        http2: True to speak HTTP/2: after ALPN over https, from the first byte over http.
-        proxy: Proxy for all requests, as `http://host:port` or `https://host:port`. None: no proxy, whatever variables
-            such as HTTPS_PROXY say. Through a proxy https is tunnelled, so that the proxy sees the host and port only.
-        proxy_auth: `Secret` that holds `user:password` for the proxy. To an `http://` proxy it goes unencrypted.
-        tls_ca: PEM file, on the workers, of authorities to trust in addition to those of the system.
-        tls_cert: PEM file, on the workers, with the certificate of the client, and with its private key unless
-            `tls_key` names another file.
-        tls_key: PEM file, on the workers, with the private key of the client.
-        insecure: True to accept any certificate with https, and to send credentials unencrypted to other machines with
-            http.
-        returns: Type of one value. `"string"` takes a response as it is, decoded by its charset; with `value` or `bulk`
-            a JSON string gives its text, and any other value its JSON. Values of all other types are decoded from
-            JSON. With `raw` it is `"status int, body string"`, the default, or `"status int, body string, headers
-            map<string,string>"`.
+            502, 503 or 504 is no value: the service is unavailable then, and the request is tried again. With `oauth`,
+            a 401 is no value either. Not with `bulk`, `value`, `key_field`, `errors`, `success` or `missing`.
+        redirects: The most redirects that are followed for one GET, 0 to 10. Only redirects to the same scheme, host
+            and port are followed; any other redirect is an error of the key. With `raw`, a redirect response is a value
+            only if this number is 0.
+        next_page: Path inside a response to the address of the next page, for example `links.next`. On the last page
+            this field is absent, null, false or empty. The address may be relative and must have the same scheme, host
+            and port. The lists that all pages have at the path `value` are joined into one list, which is the value
+            of the key. Only with method GET.
+        page_param: Parameter of the query in which the token of the next page is sent. Set it if `next_page` is the
+            path to such a token (text or a whole number) and not to an address.
+        max_pages: Most pages of one key, 1 to 10,000; a key with more pages gets an error. `max_bytes` and the timeout
+            apply to all pages of a key together.
+        max_bytes: The most bytes that a response may have, both as it is sent and decompressed; 1 to 1 GiB. None: 1
+            MiB, or 8 MiB with `bulk`, where a response holds the values of all keys of a call.
+        follow_rate_headers: True to send no more requests than the service still allows, according to the headers of
+            its responses: `RateLimit` and `RateLimit-Remaining` of the IETF draft, and `X-RateLimit-Remaining`, each
+            with its reset time. The requests of a worker process are spread evenly when less than a fifth of the limit
+            remains.
+        http2: True to speak HTTP/2. Over https, client and service agree on it by ALPN; over http, the client uses it
+            from the first byte.
+        proxy: Proxy for all requests, as `http://host:port` or `https://host:port`. None: no proxy, even if a variable
+            such as HTTPS_PROXY names one. Requests over https are tunnelled through the proxy, which then sees only the
+            host and port.
+        proxy_auth: `Secret` that holds `user:password` for the proxy. It is sent unencrypted to an `http://` proxy.
+        tls_ca: Path on the workers of a PEM file with certificate authorities to trust in addition to those of the
+            system.
+        tls_cert: Path on the workers of a PEM file with the client's certificate. The file also holds the private key,
+            unless `tls_key` names another file.
+        tls_key: Path on the workers of a PEM file with the client's private key.
+        insecure: True to accept any certificate over https, and to allow sending credentials unencrypted over http to
+            other machines.
+        returns: Type of one value. With `"string"`, the value is the whole response, decoded by its charset. With
+            `"string"` and `value` or `bulk`, the value is a part of the JSON response: a JSON string without its
+            quotes, or anything else as JSON text. A value of a type other than string is decoded from JSON. With `raw`,
+            the type is the default `"status int, body string"`, or the same with `, headers map<string,string>` at its
+            end.
 
     Raises:
         ConfigError: A field is wrong. Raised on the driver.
@@ -210,7 +224,7 @@ class HttpConfig(ConnectorConfig):
             self._check_plain_http(parts.hostname or "", parts.query)
 
     def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # the dataclass is frozen, and `__post_init__` calls this
+        object.__setattr__(self, name, value)  # the dataclass is frozen: an assignment would raise
 
     def _check_method(self) -> None:
         if self.method not in ("GET", "POST", "PUT"):
@@ -325,7 +339,10 @@ class HttpConfig(ConnectorConfig):
                 )
 
     def _defaults(self) -> dict[str, Any]:
-        """Return the values for None fields. With `bulk`, responses are larger and a status is about all keys."""
+        """
+        Return the values that replace None. They differ with `bulk`, where responses are larger and a status concerns
+        all keys.
+        """
         return {"missing": () if self.bulk or self.raw else (404,), "max_bytes": 2**23 if self.bulk else 2**20}
 
     def _check_plain_http(self, host: str, query: str) -> None:
@@ -364,7 +381,7 @@ class HttpConfig(ConnectorConfig):
 
     @property
     def secret_params(self) -> tuple[str, ...]:
-        """The names of the parameters in `params` whose values only a worker knows."""
+        """The names of the parameters in `params` whose values are secrets."""
         return tuple(name for name, value in self.param_pairs if not isinstance(value, str))
 
     @property

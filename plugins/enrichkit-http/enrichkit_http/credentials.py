@@ -1,10 +1,10 @@
 """
 The credentials of a source, which may expire and be replaced while a job runs.
 
-A client holds the secrets that it was made with. When one of these secrets is due, another thread reads it again, and
-then a new client replaces the old one; until then requests use the old client. After a 401 the secrets are read once
-more. If they have changed, the request is repeated. If they have not changed, the keys wait, provided that the service
-has accepted the secrets before.
+An HTTP client holds the secrets that it was made with. Shortly before a secret expires, another thread reads it again,
+and then a new client replaces the old one; until then requests use the old client. After a 401 the secrets are read
+once more. If a secret has changed, the request is repeated. If none has changed, the error is fatal. But if the service
+has accepted the secrets before, the engine keeps the keys and asks for them again later.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Credentials:
         return bool(self.secrets)
 
     def due(self) -> bool:
-        """Return whether one of the secrets must be read again."""
+        """Return whether a secret must be read again, for example because it expires soon."""
         return self._expiring and not all(map(fresh, self.secrets))
 
     async def read(self) -> None:
-        """Read the secrets that are due, on another thread, so that `note` does not have to. Raises `FatalError`."""
+        """Read the due secrets on another thread, so that `note` need not block the event loop. Raises `FatalError`."""
         try:
             for secret in self.secrets:
                 await revealed(secret)
@@ -64,7 +64,7 @@ class Credentials:
             raise FatalError(str(error)) from None
 
     def note(self) -> None:
-        """Record the present values of the secrets when a client is made with them. Raises `FatalError`."""
+        """Record the present values of the secrets, with which a client is about to be made. Raises `FatalError`."""
         try:
             self._used = {secret: secret.resolve() for secret in self.secrets}
         except ConfigError as error:
@@ -72,7 +72,7 @@ class Credentials:
 
     def refuse(self) -> bool:
         """Record that the service refused the secrets, and return whether one of them may have a new value now."""
-        return any(list(itertools.starmap(refuse, self._used.items())))  # a list: the call must be made for each secret
+        return any(list(itertools.starmap(refuse, self._used.items())))  # a list: `any` alone stops at the first True
 
 
 class Renewed:
@@ -111,7 +111,7 @@ class Renewed:
         raise refused
 
     async def _renewed(self, client: Client | None, deadline: float) -> bool:
-        with contextlib.suppress(TimeoutError):  # a secret's function or command that takes longer gives no new value
+        with contextlib.suppress(TimeoutError):  # a secret not read by the deadline counts as unchanged
             async with asyncio.timeout(max(deadline - monotonic(), 0.0)):
                 return await self._sender.renewed_after_refusal(client)
         return False

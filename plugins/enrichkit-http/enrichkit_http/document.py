@@ -1,4 +1,6 @@
-"""Functions on documents as bytes: decompression, conversion to UTF-8, and the JSON text of one field."""
+"""
+Functions for the bytes of a response: decompression, conversion to UTF-8, and extraction of one field as JSON text.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.B
 
 
 def encoding_of(body: bytes, charset: str | None) -> str:
-    """Return the encoding of the text *body*: the declared *charset*, the one of its byte order mark, or UTF-8."""
+    """
+    Return the encoding of the text *body*: the declared *charset*, or else that of its byte order mark, or else UTF-8.
+    """
     if charset is not None or body[:1] not in (b"\xff", b"\xfe", b"\0"):
         return charset or "utf-8"
     return next((name for mark, name in _MARKS.items() if body.startswith(mark)), "utf-8")
@@ -37,7 +41,8 @@ def as_utf8(body: bytes, charset: str | None) -> bytes:
     """
     Return the JSON text *body* in UTF-8, without a byte order mark.
 
-    RFC 8259 requires UTF-8 (section 8.1). Nevertheless, if the service declares another *charset*, it is used.
+    RFC 8259 (section 8.1) requires JSON to be UTF-8. If the service declares another *charset* nevertheless, *body* is
+    decoded by that charset.
 
     Raises:
         PermanentError: The body is not text in its encoding, or Python does not know the charset.
@@ -56,10 +61,10 @@ def as_utf8(body: bytes, charset: str | None) -> bytes:
 
 def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
     """
-    Return *body* without its Content-Encoding: `gzip`, `deflate` or none.
+    Return *body* decompressed; its Content-Encoding may be `gzip`, `deflate` or none.
 
-    The connector does this itself, because HTTP clients were seen to accept a truncated gzip stream, and to
-    decompress any number of bytes.
+    The connector does this itself, because some HTTP clients accept a truncated gzip stream, or set no limit to the
+    number of decompressed bytes.
 
     Raises:
         PermanentError: The encoding is not supported, the stream is not whole, or it holds more than *limit* bytes.
@@ -95,7 +100,7 @@ def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
         if room <= 0:
             raise too_large(limit)
         rest = stream.unused_data
-        # A file of gzip may have several members (RFC 1952, 2.2); nothing else may follow.
+        # A gzip stream may have several members (RFC 1952, 2.2). Any other data after a stream is an error.
         if not stream.eof or (rest and not (window > zlib.MAX_WBITS and rest.startswith(_GZIP))):
             raise PermanentError("The compressed answer is cut off, or something follows it; it was not used.")
     return b"".join(members)
@@ -105,12 +110,14 @@ _GZIP = b"\x1f\x8b"
 
 
 def _begins_as_zlib(body: bytes) -> bool:
-    """Return whether *body* begins with a header of zlib (RFC 1950, 2.2), or is too short to tell."""
+    """Return whether *body* begins with a zlib header (RFC 1950, 2.2), or is too short to tell."""
     return len(body) < 2 or (body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0)
 
 
 def too_large(limit: int, *, pages: bool = False) -> PermanentError:
-    """Return the error for a response, or with *pages* all pages of an answer, of more than *limit* bytes."""
+    """
+    Return the error for more than *limit* bytes in one response, or with *pages* in all pages of an answer together.
+    """
     together = "its pages have together" if pages else "it has"
     return PermanentError(f"{TOO_LARGE}: {together} more than {limit:,} bytes. Raise HttpConfig.max_bytes if it may.")
 
@@ -130,11 +137,14 @@ class Path:
         for name in reversed(self._names):
             step = msgspec.defstruct("Step", [("next", inner, UNSET)], rename={"next": name})
             inner = step | UnsetType | None
-        # One pass over the document; the decoder makes an object for each step of the path, and skips all other fields.
+        # The decoder reads a document once, makes an object for each step of the path, and skips all other fields.
         self._decoder = msgspec.json.Decoder(step)
 
     def find(self, document: bytes) -> Any:
-        """Return the JSON text at the path; `ABSENT` if its field is absent, or a field before it is absent or null."""
+        """
+        Return the JSON text at the path. Return `ABSENT` if the last field of the path is absent, or if an earlier one
+        is absent or null.
+        """
         try:
             node: Any = self._decoder.decode(document)
         except ValidationError:
@@ -148,7 +158,7 @@ class Path:
         return bytes(node)
 
     def absent(self, document: bytes) -> Absent:
-        """Return the answer for a *document* in which `find` has found nothing."""
+        """Return the `Absent`, a kind of miss, for a *document* in which `find` found nothing."""
 
         def names() -> list[str] | None:
             node: Any = msgspec.json.decode(document)

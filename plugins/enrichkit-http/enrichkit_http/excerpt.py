@@ -27,8 +27,8 @@ __all__ = ["BYTES", "beginning_of"]
 BYTES = 300
 READ = 4096
 """
-Number of bytes read: more than `BYTES`, so that a secret that crosses the end of the shown bytes is read whole, and
-redacted.
+Number of bytes that are read. It is larger than `BYTES`, so that a secret that begins in the shown bytes and ends after
+them is read as a whole, and redacted.
 """
 WAIT = 0.5
 """Seconds within which the body must arrive. Most services send the body together with the headers."""
@@ -38,10 +38,11 @@ async def beginning_of(response: Response, config: HttpConfig, token: Token | No
     """
     Return the first `BYTES` bytes of the body of *response* as printable text, without the secrets of *config*.
 
-    The text is empty when there is no body, when none comes within `WAIT` seconds, or when a secret cannot be read.
+    The text is empty when there is no body, when none comes within `WAIT` seconds, or when a secret cannot be read and
+    so cannot be redacted.
     """
     body = b""
-    with contextlib.suppress(Exception):  # the caller raises the error for the status, not an error of this reading
+    with contextlib.suppress(Exception):  # a failed read does not matter: the caller raises the error for the status
         async with asyncio.timeout(WAIT):
             while len(body) < READ and (chunk := await response.body_reader.read_chunk()) is not None:
                 body += chunk.to_bytes()

@@ -1,7 +1,7 @@
 """
-The class `Exchange` sends requests with all protections of this package. Other plugins use it, too.
+The class `Exchange`, by which this plugin and others send requests with all the safeguards of this package.
 
-A plugin for a service that speaks HTTP makes an `HttpConfig`, and sends its requests by an `Exchange`.
+A plugin for another HTTP service makes an `HttpConfig`, and sends its requests through an `Exchange`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Exchange:
     """
     A sender of requests to one source, which can be used between `open` and `close`.
 
-    It follows the config's settings for size limits, TLS, proxy, secrets and their renewal, redirects and statuses, and
-    translates failures into the errors of `fetch_many`. It does not fill the placeholders of the config: the caller
-    does.
+    It applies the config's settings for size limits, TLS, proxy, secrets and their renewal, redirects and statuses, and
+    turns failures into the errors that `fetch_many` may raise. The caller, not this class, fills the placeholders of
+    the config.
 
     Args:
         config: The address to which requests go, and the settings for them.
@@ -40,7 +40,7 @@ class Exchange:
         limited: True to raise a `LimitedError` for a 429, False to raise an `UnavailableError`.
 
     Attributes:
-        repeatable: True when a request may be sent again after the service may have carried it out.
+        repeatable: True when a request may be sent again even if the service may have carried it out already.
     """
 
     def __init__(self, config: HttpConfig, *, text: bool = False, limited: bool = True) -> None:
@@ -62,7 +62,7 @@ class Exchange:
 
     async def open(self, capacity: int) -> None:
         """
-        Make the client for *capacity* requests at a time, not connected yet.
+        Make the client, without connecting it, for *capacity* requests at a time.
 
         Raises `FatalError` for a secret or a file that cannot be read.
         """
@@ -77,7 +77,7 @@ class Exchange:
         await self.sender.close()
 
     def listen(self, call: Call) -> None:
-        """Report the limits in response headers to *call* from now on, if the config has `follow_rate_headers`."""
+        """From now on, report rate limits in response headers to *call*, if the config has `follow_rate_headers`."""
         if self._follows:
             self.sender.allows = call.allows  # any call will do: all calls report to the same engine
 
@@ -94,19 +94,19 @@ class Exchange:
         """
         Send *body* to *url* and return the body of the response, decompressed and whole; None for a miss.
 
-        Without a body the request is a GET, whatever the method of the config.
+        Without a body the request is a GET, even if the config has another method.
 
         Args:
             url: Address of the config, or another address of the same origin.
             body: Body of the request, or None.
             call: The call that the request is made for.
-            timeout: Seconds until the request ends; None: `Call.timeout`.
-            headers: Headers of this request. They replace headers of the config with the same names.
+            timeout: Seconds after which the request is aborted; None: `Call.timeout`.
+            headers: Headers of this request. A header given here replaces the header of the same name in the config.
             limit: Most bytes of the response; None: `max_bytes` of the config.
 
         Raises:
             LimitedError: The service answered 429.
-            ConnectorError: Any other error of `fetch_many`.
+            ConnectorError: Any other error that `fetch_many` may raise.
         """
         self.listen(call)
         client = self.sender.current_client()

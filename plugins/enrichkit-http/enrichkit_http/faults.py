@@ -2,8 +2,8 @@
 The translation of failed requests into transient, permanent and fatal errors.
 
 The errors of the client are distinguished by their causes and not by their class, because the client raises a
-`ConnectTimeoutError` also for a slow response on an open connection. The text of the client's errors never
-leaves this module, because it holds the address with key and query.
+`ConnectTimeoutError` also for a slow response on an open connection. The texts of the client's errors never
+leave this module, because they hold the address with key and query.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ __all__ = [
 CONNECT_TIMEOUT = 2.0
 SUCCESS = (200, 201, 203)
 
-# These statuses are retried like each 5xx: the server gave up waiting for the request, or has had too many requests
-# (RFC 9110, section 15.5.9; RFC 6585, section 4).
+# These statuses are retried like most 5xx: with 408 the server gave up waiting for the request, and with 429 it has had
+# too many requests (RFC 9110, section 15.5.9; RFC 6585, section 4).
 _RETRIED = (408, 429)
-# Statuses of a service, or of a gateway in front of it, that accepts no request at present, whatever its key (RFC 9110,
-# sections 15.6.3 to 15.6.5; RFC 6585, section 4).
+# Statuses by which a service, or a gateway in front of it, says that it accepts no request at present, whatever the key
+# (RFC 9110, sections 15.6.3 to 15.6.5; RFC 6585, section 4).
 UNAVAILABLE = (429, 502, 503, 504)
 # The statuses in `UNAVAILABLE` by which a service says that it gets more requests than it accepts.
 _BUSY = (429, 503)
-# 5xx that are not retried: the server does not support this kind of request (RFC 9110, sections 15.6.2 and 15.6.6).
+# 5xx that are not retried, because the server does not support the method (501) or the HTTP version (505); see RFC
+# 9110, sections 15.6.2 and 15.6.6.
 _NOT_RETRIED = (501, 505)
 _MILLISECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?").fullmatch
 _LONGEST_WAIT = 86_400.0  # the engine clamps the wait to 60 s
@@ -59,7 +60,7 @@ _UNTRUSTED = re.compile(
 # "Bytes remaining on stream": an HTTP/2 connection that ended inside a frame.
 _CUT_OFF = re.compile(r"end of file|\beof\b|reset|closed|broken pipe|bytes remaining on stream", re.IGNORECASE)
 _UNKNOWN_NAME = re.compile(r"(?:name|node).*not known|does not resolve|no address associated", re.IGNORECASE)
-# The client gives an error of the system as a text only, "Too many open files (os error 24)".
+# The client passes on an error of the operating system as text only: "Too many open files (os error 24)".
 _TOO_MANY_FILES = re.compile(r"too many open files.*\(os error ([0-9]+)\)", re.IGNORECASE)
 _NO_CONNECTION = {
     re.compile(r"dns error"): "its name has no address",
@@ -72,7 +73,7 @@ _NO_CONNECTION = {
 
 
 class LimitedError(UnavailableError):
-    """The service answered 429: a limit refused the request, before the service did anything."""
+    """The service answered 429: because of a limit, it refused the request before it did anything."""
 
 
 REFUSES = (
@@ -123,7 +124,7 @@ def header(response: Response, name: str) -> str | None:
     """
     Return the value of a header, or None.
 
-    The client refuses to return a value that is not ASCII. The result is then a text that no caller accepts.
+    The client refuses to return a value that is not ASCII; the result is then a text that no caller accepts.
     """
     try:
         return response.get_header(name)
@@ -135,8 +136,8 @@ def retry_after(values: list[str], date: str | None) -> float | None:
     """
     Return the longest wait in seconds among the *values* of Retry-After, or None; malformed values do not count.
 
-    A wait until a given date starts at the *date* of the response, so that the clock of this machine does not matter.
-    The wait starts now only if the response has no valid *date*.
+    A wait until a given moment is counted from the *date* of the response, so that the clock of this machine does not
+    matter. If the response has no valid *date*, the wait is counted from now.
 
     >>> retry_after(["1", " 5 ", "-1", "nan", "1e9"], None)
     5.0
@@ -155,7 +156,8 @@ def retry_after(values: list[str], date: str | None) -> float | None:
 
 def milliseconds(text: str | None) -> float | None:
     """
-    Return the seconds in `Retry-After-Ms`, which model services send beside Retry-After; None if absent or malformed.
+    Return the seconds in *text*, the value of the header `Retry-After-Ms`; return None if it is absent or malformed.
+    Services of language models send this header in addition to Retry-After.
 
     >>> milliseconds("250"), milliseconds("soon")
     (0.25, None)
@@ -173,7 +175,7 @@ def moment(text: str) -> datetime | None:
 
 
 def _no_connection(causes: list[str]) -> str:
-    """Return why there is no connection, as *causes*, the texts of the client's libraries, tell it."""
+    """Return why no connection was made, according to *causes*, the error texts of the client's libraries."""
     for found in filter(None, map(_TOO_MANY_FILES.search, causes)):
         if (exhausted := files_exhausted(OSError(int(found[1]), ""))) is not None:
             return exhausted
@@ -182,7 +184,7 @@ def _no_connection(causes: list[str]) -> str:
 
 def client_error(error: PyreqwestError, origin: str, timeout: float) -> tuple[ConnectorError, bool]:
     """
-    Return the `ConnectorError` for an exception of the client, and whether the request certainly was not sent.
+    Return the `ConnectorError` for an exception of the client, and whether it is certain that the request was not sent.
 
     Args:
         error: The exception.
@@ -209,13 +211,14 @@ def client_error(error: PyreqwestError, origin: str, timeout: float) -> tuple[Co
         return UnavailableError(message, sent=False), True
     if isinstance(error, TimeoutError):
         return TransientError(f"No complete answer from {origin} within {timeout:.3g} s."), False
-    # The class `DecodeError` is reliable: hyper could not parse the response, or the response was cut off.
+    # Unlike other classes of errors, `DecodeError` can be relied on: hyper could not parse the response, or it was cut
+    # off.
     cut_off = bool(causes) and _CUT_OFF.search(causes[-1]) is not None
     if any(cls.__name__ == "DecodeError" for cls in type(error).__mro__) and not cut_off:
         return PermanentError(
             f"The answer from {origin} is not valid HTTP: its head, length or chunks are malformed or too long."
         ), False
-    # If this connector itself has closed the client, the error does not mean that the service is away.
+    # If this connector itself has closed the client, the error does not mean that the service is unavailable.
     closed = any(cls.__name__ == "ClientClosedError" for cls in type(error).__mro__)
     kind = TransientError if closed else UnavailableError
     return kind(f"The connection to {origin} broke before the answer was complete."), False

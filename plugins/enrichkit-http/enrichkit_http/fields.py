@@ -19,7 +19,7 @@ from .template import Piece, pieces_of, text_of
 __all__ = ["Form", "Named", "check_one_part", "named_values", "pairs_of", "with_params"]
 
 Named: TypeAlias = tuple[str, str | Secret]
-"""A name and its value: text, perhaps with the placeholder of a part of the key, or a secret."""
+"""A name and its value. The value is a secret, or text that may hold a placeholder for a part of the key."""
 
 
 def pairs_of(field: str, values: Any, example: str) -> tuple[tuple[Any, Any], ...]:
@@ -35,11 +35,11 @@ def pairs_of(field: str, values: Any, example: str) -> tuple[tuple[Any, Any], ..
 
 def named_values(field: str, values: Any) -> tuple[Named, ...]:
     """
-    Return *values*, a mapping or pairs, as a tuple of checked pairs.
+    Check *values*, which are a mapping or pairs, and return them as a tuple of pairs.
 
     Raises:
         ConfigError: A name is not text, is empty, occurs twice, or holds a placeholder; a value is neither text nor a
-            `Secret`, holds other braces than placeholders, or has two parts of the key.
+            `Secret`, holds a brace that belongs to no placeholder, or has placeholders for two parts of the key.
     """
     pairs = pairs_of(field, values, "{'id': '{0}'}")
     seen = set()
@@ -64,10 +64,10 @@ def named_values(field: str, values: Any) -> tuple[Named, ...]:
 
 
 def check_one_part(field: str, name: str, value: str) -> None:
-    """Raise `ConfigError` for a value with other braces than placeholders, or with two parts of the key."""
+    """Raise `ConfigError` if *value* has a brace outside a placeholder, or placeholders for two parts of the key."""
     try:
         numbers = {piece for piece in pieces_of(value, field) if isinstance(piece, int)}
-    except ConfigError:  # the text of the error shows what is in the braces, and the value may be a credential
+    except ConfigError:  # replaced, because its text shows a part of the value, which may be a credential
         raise ConfigError(
             f"HttpConfig.{field} gives {name!r} a value with braces in which no number stands; only {{}} and the "
             "numbers {0}, {1}, ... of the key columns may. Write {0} for the first key column, or refer to a value "
@@ -115,7 +115,7 @@ def _numbered(pieces: Sequence[Piece], *, quoted: bool = False) -> str:
 
 class Form:
     """
-    A template of a form, as `application/x-www-form-urlencoded`, without its secrets.
+    A template of a form (`application/x-www-form-urlencoded`), without those of its fields that are secrets.
 
     Attributes:
         numbers: Numbers of the key parts that the template uses.

@@ -26,17 +26,18 @@ __all__ = [
     "is_header",
 ]
 
-# RFC 9110, sections 5.6.2 and 5.5: a name is a token; a value is visible ASCII, with blanks inside it.
+# RFC 9110, sections 5.6.2 and 5.5: a name is a token; a value is visible ASCII, and does not begin or end with a blank.
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+").fullmatch
 _VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?").fullmatch
 _CREDENTIAL = re.compile(r"auth|cookie|token|secret|password|key|signature|session", re.IGNORECASE).search
 
-# The client itself sets the headers that delimit requests: contradictory ones would make request smuggling possible.
+# Headers that only the HTTP client may set. They delimit requests, and contradictory ones would allow request
+# smuggling.
 FRAMING = ("connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade")
 
 
 def header_pairs(headers: Any) -> tuple[Named, ...]:
-    """Return *headers*, a mapping or pairs, as a tuple of checked pairs."""
+    """Check *headers*, which are a mapping or pairs, and return them as a tuple of pairs; raises `ConfigError`."""
     pairs = pairs_of("headers", headers, "{'X-Api-Key': Secret.env('API_KEY')}")
     seen = set()
     for name, value in pairs:
@@ -94,7 +95,7 @@ def check_header_value(name: str, value: str) -> None:
     """
     Raise `ConfigError` for a *value* that the service would not receive unchanged.
 
-    A worker calls this function again for each secret that it has resolved.
+    The driver calls this function for texts, and a worker for each secret that it has resolved.
     """
     if not _VALUE(value):
         raise ConfigError(
@@ -128,7 +129,7 @@ def is_header(name: Any, value: Any) -> bool:
 
 
 def holds_credential(header: Named) -> bool:
-    """Return whether a header looks like a credential."""
+    """Return whether a header holds a `Secret`, or has a name that looks like that of a credential."""
     name, value = header
     return isinstance(value, Secret) or _CREDENTIAL(name) is not None
 
@@ -154,7 +155,7 @@ class HeaderTemplates:
         Return the headers for a key; *texts* are the texts of its parts.
 
         Raises:
-            RejectedKeyError: A value would hold a character that no header carries unchanged.
+            RejectedKeyError: A header's value would not arrive unchanged, for example because it holds a line break.
 
         >>> HeaderTemplates([("X-Tenant", "shop-{0}")]).fill(["7"])
         [('x-tenant', 'shop-7')]

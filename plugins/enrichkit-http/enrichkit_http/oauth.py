@@ -1,4 +1,4 @@
-"""OAuth client credentials: their check on the driver, the request for a token, and the reading of its answer."""
+"""OAuth client credentials: their check on the driver, the request for a token, and the reading of the answer."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ __all__ = ["OAuth", "check_oauth", "oauth_of", "refusal", "token_in", "token_req
 LONGEST_LIFE = 86_400.0
 LIFE = 300.0  # seconds; used if the answer does not say how long the token is valid
 
-# Error codes of RFC 6749, sections 4.1.2.1 and 5.2, which are shown. Any other text of an endpoint could repeat the
-# secret.
+# The error codes of RFC 6749, sections 4.1.2.1 and 5.2. Error messages show no other text of a token endpoint, because
+# other texts could repeat the secret.
 _ERRORS = (
     "invalid_request",
     "invalid_client",
@@ -49,8 +49,8 @@ class OAuth:
     The client credentials with which workers fetch tokens (RFC 6749, section 4.4).
 
     Attributes:
-        token_url: Address of the token endpoint, `https://`; `http://` only to this machine, or with `insecure` of the
-            `HttpConfig`.
+        token_url: Address of the token endpoint, which starts with `https://`. `http://` is allowed only to this
+            machine, or if `insecure` of the `HttpConfig` is True.
         client_id: Name of the client, as text.
         client_secret: `Secret` of the client; a worker reads it again for each token.
         scope: Scopes of the token, separated by blanks. None: the scopes that the endpoint grants by default.
@@ -99,7 +99,9 @@ scope=None, in_body=False)
 
 
 def oauth_of(value: Any) -> OAuth | None:
-    """Return the `OAuth` for *value*, a mapping of its fields as in a TOML file; an `OAuth` or None stays as it is."""
+    """
+    Return the `OAuth` with the fields in *value*, a mapping as from a TOML file; return an `OAuth` or None unchanged.
+    """
     known = [field.name for field in fields(OAuth)]
     if isinstance(value, Mapping) and set(known[:3]) <= set(value) <= set(known):
         return OAuth(**value)
@@ -113,7 +115,7 @@ def oauth_of(value: Any) -> OAuth | None:
 
 
 def check_oauth(config: HttpConfig, oauth: OAuth) -> None:
-    """Raise `ConfigError` if others could read the credentials on the way, or if other fields contradict *oauth*."""
+    """Raise `ConfigError` if the secret would cross a network unencrypted, or if other fields contradict *oauth*."""
     address = split_url(oauth.token_url)
     local = is_local(address.hostname or "") and (not config.proxy or is_local(split_url(config.proxy).hostname or ""))
     if address.scheme == "http" and not config.insecure and not local:
@@ -172,7 +174,7 @@ def token_in(body: bytes) -> tuple[str, float] | None:
 
 
 def refusal(status: int, body: bytes) -> FatalError:
-    """Return the error for a *status* other than 200. Its text shows nothing of *body* but a standard error code."""
+    """Return the error for a *status* other than 200. It quotes nothing of *body* but a standard error code."""
     code = _object(body).get("error")
     said = f" with the error {code!r}" if code in _ERRORS else ""
     return FatalError(

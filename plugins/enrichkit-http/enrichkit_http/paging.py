@@ -122,7 +122,7 @@ class Pages:
         return b"[" + b",".join(map(bytes, elements)) + b"]", None, True
 
     def _parts_of(self, reply: Reply | None, number: int) -> tuple[Any, Any]:
-        """Return the JSON text of the list in a page, or `ABSENT`, and its reference to the next page, or None."""
+        """Return the JSON text of a page's list (or `ABSENT`), and the page's reference to the next page (or None)."""
         if reply is None:
             raise PermanentError(
                 f"The service does not hold page {number} of the answer, which the page before names; the other pages "
@@ -168,7 +168,7 @@ class Pages:
 
 
 def _with(first: str, name: str, token: Any) -> str | ValueError:
-    """Return the address *first* with the *token* of a page, or the reason why the token is not sent."""
+    """Return the address *first* with *token* as its parameter *name*, or the reason why the token is not sent."""
     if type(token) is int:
         token = str(token)
     if not isinstance(token, str) or len(token) > MAX_TOKEN or not token.isprintable():

@@ -9,12 +9,11 @@ __all__ = ["Permits"]
 
 class Permits:
     """
-    The permits of one open client, one for each request in flight.
+    A semaphore for the requests of one open client: each request in flight holds a permit.
 
-    The engine never makes more calls at a time than `capacity`, so `acquire` only counts. The requests of cancelled
-    calls still run for a while. Up to `capacity` of these requests add a permit each, so that the next calls of the
-    engine need not wait for them. A caller waits for a permit only while more than `capacity` cancelled calls still
-    have a request in flight.
+    The engine never makes more calls at a time than `capacity`. But the requests of cancelled calls still run for a
+    while. Up to `capacity` of these requests add a permit each, so that the engine's next calls need not wait for them.
+    So a caller waits for a permit only while more than `capacity` cancelled calls still have a request in flight.
 
     Attributes:
         capacity: The most calls that the engine makes at a time.
@@ -33,13 +32,16 @@ class Permits:
         return f"<Permits: {self.busy} of {self.limit} busy>"
 
     async def wait(self, seconds: float) -> bool:
-        """Return True as soon as a permit is free, without acquiring it, or False if none is free for *seconds*."""
+        """
+        Return True as soon as a permit is free, without acquiring it, or False if none becomes free within *seconds*.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while self.busy >= self.limit:
             waiter = loop.create_future()
             self._waiters.append(waiter)
-            # Not wait_for: before Python 3.12 it loses a cancellation that comes at the same time as the result.
+            # `asyncio.wait_for` is not used, because before Python 3.12 it loses a cancellation that comes together
+            # with the result.
             await asyncio.wait((waiter,), timeout=end - loop.time())
             if not waiter.done():
                 self._waiters.remove(waiter)
@@ -53,8 +55,8 @@ class Permits:
     def release(self) -> None:
         """Release a permit."""
         self.busy -= 1
-        # All waiters wake, and all but one wait again, which is cheap enough because waiting is rare. If only one were
-        # woken and its call was cancelled, the others would not learn of the free permit.
+        # All waiters are woken, and all but one then wait again. This is cheap enough, because waiting is rare. If only
+        # one waiter were woken, and its call were cancelled, the others would not learn of the free permit.
         for waiter in self._waiters:
             waiter.set_result(None)
         self._waiters.clear()

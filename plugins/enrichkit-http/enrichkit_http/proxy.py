@@ -17,7 +17,10 @@ __all__ = ["check_proxy", "with_proxy"]
 
 
 def check_proxy(proxy: Any, auth: Any) -> None:
-    """Raise `ConfigError` if *proxy* is not a scheme, host and port, or if *auth* is not a secret."""
+    """
+    Raise `ConfigError` if *proxy* is not just a scheme, host and port, or if *auth* is no `Secret`, or is given without
+    *proxy*.
+    """
     if proxy is None and auth is None:
         return
     if proxy is None:
@@ -28,7 +31,7 @@ def check_proxy(proxy: Any, auth: Any) -> None:
     try:
         parts = split_url(proxy)
         right = parts.port is not None and parts.path in ("", "/") and "?" not in proxy
-    except ConfigError:  # its text is about URL templates, so the error below replaces it
+    except ConfigError:  # this error is about URL templates, so the error below replaces it
         right = False
     if not right:
         raise ConfigError(

@@ -1,11 +1,11 @@
 """
 The limits that a service announces in headers: the old and new headers of the IETF draft, and the common `X-` headers.
 
-A service sends one of these forms: `RateLimit: "default";r=50;t=30`
-(https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/), its predecessors `RateLimit: limit=100,
-remaining=50, reset=30` and `RateLimit-Remaining: 50`, and `X-RateLimit-Remaining: 50`. The last two forms can come
-separately for requests and tokens (`x-ratelimit-remaining-requests`). A header that cannot be parsed is ignored,
-because it must not make a lookup fail.
+A service uses one of four forms. The draft's latest version
+(https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/) has `RateLimit: "default";r=50;t=30`. Its
+earlier versions have `RateLimit: limit=100, remaining=50, reset=30`, or `RateLimit-Remaining: 50`. Other services send
+`X-RateLimit-Remaining: 50`. The last two forms may exist separately for requests and for tokens, as in
+`x-ratelimit-remaining-requests`. A header that cannot be parsed is ignored, because it must not make a lookup fail.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Allowed", "Limit", "allowed", "limit_of", "report_allowed"]
 
 UNITS = ("requests", "tokens")
 EPOCH = 1e9
-"""A reset above this number is in seconds since 1970; a reset above 1000 times this number is in milliseconds."""
+"""A reset time above this number is a moment in seconds since 1970; above 1000 times this number, in milliseconds."""
 _LONGEST = 86_400.0
 _PARAMETER = re.compile(r";\s*([a-z]+)\s*=\s*\"?([^;,\"]*)\"?")
 _PAIR = re.compile(r"\b(limit|remaining|reset)\s*=\s*([0-9.]+)")
@@ -39,12 +39,12 @@ _SCALES = (86_400.0, 3600.0, 60.0, 1.0, 0.001)
 
 class Allowed(NamedTuple):
     """
-    The number of requests or tokens that a service still allows before its limit starts again.
+    The number of requests or tokens that a service still allows before its rate limit resets.
 
     Attributes:
         remaining: Number of requests or tokens that are left.
-        seconds: Seconds until the limit starts again; infinite if the service does not say, but `allowed` never returns
-            such a limit.
+        seconds: Seconds until the limit resets. Infinite if the service does not say when; `allowed` ignores such a
+            limit.
         limit: Number of requests or tokens per period of the limit; None if the service does not announce it.
         unit: `"requests"` or `"tokens"`.
     """
@@ -57,7 +57,7 @@ class Allowed(NamedTuple):
 
 class Limit(NamedTuple):
     """
-    The rate limit that caused a response.
+    The rate limit because of which a service refused a request.
 
     Attributes:
         wait: Seconds to wait; None if the service does not say how long.
@@ -67,7 +67,9 @@ class Limit(NamedTuple):
 
 
 def report_allowed(response: Response, report: Callable[..., None] | None) -> None:
-    """Call *report*, unless it is None, for each unit (requests, tokens) that the headers of *response* limit."""
+    """
+    Call *report*, unless it is None, for each unit (requests, tokens) that is limited by the headers of *response*.
+    """
     if report is None:
         return
 
@@ -86,7 +88,8 @@ def report_allowed(response: Response, report: Callable[..., None] | None) -> No
 
 def allowed(get: Callable[[str], str | None], unit: str = "requests") -> Allowed | None:
     """
-    Return the tightest limit of *unit* in the headers, or None; *get* returns the value of a header by its name.
+    Return the strictest limit on *unit*: the one that leaves the fewest requests or tokens per second until its reset.
+    Return None if there is none. *get* returns a header's value by its name.
 
     >>> allowed({"ratelimit": '"default";r=50;t=30', "ratelimit-policy": '"default";q=100;w=60'}.get)
     Allowed(remaining=50.0, seconds=30.0, limit=100.0, unit='requests')
@@ -99,7 +102,7 @@ def allowed(get: Callable[[str], str | None], unit: str = "requests") -> Allowed
 
 def limit_of(response: Response) -> Limit | None:
     """
-    Return the rate limit that caused *response*, a 403 such as GitHub sends for a limit; None for any other 403.
+    Return the rate limit that *response*, a 403, reports, as GitHub does; return None if the 403 has another cause.
 
     https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
     """
@@ -115,7 +118,7 @@ def _is_used_up(left: Allowed) -> bool:
 
 
 def _limits(get: Callable[[str], str | None]) -> Iterator[Allowed]:
-    """Yield all limits in the headers, also those without the time at which they start again."""
+    """Yield all limits in the headers, including those without a reset time."""
     yield from _structured(get)
     yield from _named(get)
 
@@ -174,7 +177,8 @@ def _number(text: str | None) -> float | None:
 
 def _seconds(text: str, date: str | None) -> float | None:
     """
-    Return the seconds until a reset: a number of seconds, a moment since 1970, or a duration such as `6m0s`.
+    Return the seconds until a reset, which *text* gives as seconds, as a moment since 1970, or as a duration such as
+    `6m0s`. Return None for any other text.
 
     >>> _seconds("12", None), _seconds("1m30s", None), _seconds("20ms", None), _seconds("soon", None)
     (12.0, 90.0, 0.02, None)

@@ -21,7 +21,8 @@ __all__ = ["RAW_RETURNS", "RAW_STATUSES", "RawReceiver", "check_raw_returns"]
 RAW_RETURNS = "status int, body string"
 RAW_STATUSES = frozenset(range(200, 1000)) - frozenset(UNAVAILABLE)
 
-# Matches the type as users write it, and as the planner writes it: struct<status:int,body:string>.
+# Matches the type in the form that users write (`status int, body string`), and in the form that the planner writes
+# (`struct<status:int,body:string>`).
 _RAW_TYPE = re.compile(
     r"(struct<)?status(?::| )int,body(?::| )string(,headers(?::| )map<string,string>)?(?(1)>)", re.IGNORECASE
 ).fullmatch
@@ -30,7 +31,10 @@ _WITHOUT_BODY = (204, 304)
 
 
 def check_raw_returns(returns: Any) -> None:
-    """Raise `ConfigError` for DDL that is not the type of a whole response. Types that are not text pass unchecked."""
+    """
+    Raise `ConfigError` if *returns* is DDL text, but not that of a whole response. A type that is no text is not
+    checked.
+    """
     if isinstance(returns, str) and not _RAW_TYPE(_compact(returns)):
         raise ConfigError(
             f"HttpConfig.returns is {returns!r} with raw; it must be '{RAW_RETURNS}' or "
@@ -55,7 +59,10 @@ class RawReceiver:
         self._with_headers = "headers" in returns.lower()
 
     async def receive(self, response: Response, limit: int, *, text: bool) -> Reply:
-        """Return a JSON document of status, body and headers as the reply; see `client.receive`."""
+        """
+        Return as the reply a JSON document with the status, the body and, if declared, the headers; see
+        `client.receive`.
+        """
         body, charset, framed = await receive(response, limit, text=True)
         status = response.status
         if not framed and status not in _WITHOUT_BODY:
@@ -67,7 +74,10 @@ class RawReceiver:
 
 
 def _headers(response: Response) -> dict[str, str]:
-    """Return the headers by lower-case name. Cookies are left out: they are credentials, and cannot be joined."""
+    """
+    Return the headers by lower-case name. `Set-Cookie` is left out, because cookies are credentials, and because
+    several cookies cannot be joined by commas.
+    """
     found: dict[str, str] = {}
     try:
         for name, value in response.headers.items():

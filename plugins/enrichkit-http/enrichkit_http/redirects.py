@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["REDIRECTS", "RedirectError", "Redirects", "check_redirects"]
 
-# RFC 9110, section 15.4. 300 and 304 name no address that may be asked instead.
+# RFC 9110, section 15.4. 300 and 304 name no address to which the request could be sent instead.
 REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -22,7 +22,7 @@ class RedirectError(Exception):
     The service answered with a redirect inside its origin.
 
     Attributes:
-        address: The address to ask instead.
+        address: The address to send the request to instead.
     """
 
     def __init__(self, address: str) -> None:
@@ -31,7 +31,7 @@ class RedirectError(Exception):
 
 
 def check_redirects(redirects: Any, method: str) -> None:
-    """Raise `ConfigError` for a wrong number of redirects, and for redirects of a request that is no GET."""
+    """Raise `ConfigError` for a wrong number of redirects, and for redirects of a request that is not a GET."""
     if type(redirects) is not int or not 0 <= redirects <= 10:
         raise ConfigError(
             f"HttpConfig.redirects is {redirects!r}; it must be a whole number from 0 to 10. Write 3, or leave it out."

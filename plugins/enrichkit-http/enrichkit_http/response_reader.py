@@ -1,8 +1,8 @@
 """
-The reading of responses: find the values in a document, and the keys to which the values of a bulk response belong.
+The reading of responses: finding the values in a document, and the key of each value in a bulk response.
 
 Values are cut out of a document as JSON text (`msgspec.Raw`) and not decoded, because the engine decodes each value
-once, against the declared type. This module only checks that the JSON is whole.
+later, against the declared type. This module only checks that the JSON is whole.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EchoMismatchError(Exception):
 
 class ResponseReader:
     """
-    A reader of the responses of a source. It holds no state of a call.
+    A reader of the responses of a source. It keeps nothing from one response to the next.
 
     Attributes:
         is_text: True when a value is text; False when it is JSON.
@@ -63,12 +63,12 @@ class ResponseReader:
 
     def read_one(self, key: str, body: bytes, charset: str | None, *, many: bool, framed: bool) -> Any:
         """
-        Return the value in the response to one key, or `ABSENT`.
+        Return the value in the response to one key; `ABSENT` or an `Absent` for a miss.
 
         Args:
             key: The key as text, for the comparison with the key that the response repeats.
             body: Body of the response.
-            charset: Charset of the body, for text; None: UTF-8.
+            charset: Declared charset of a body of text. None: the charset of its byte order mark, or UTF-8.
             many: True when the value is a list of matches.
             framed: True when the service announced the length of the body, so that the body is known to be whole.
 
@@ -93,12 +93,12 @@ class ResponseReader:
         self, keys: Mapping[str, Key], body: bytes, charset: str | None, *, many: bool, framed: bool
     ) -> dict[Key, Any]:
         """
-        Return the values in a bulk response, under the keys of the request; a key without a value is a miss.
+        Return the values in a bulk response, each by its key; a key that is not in the result is a miss.
 
         Args:
             keys: The keys by their texts, in the order of the request.
             body: Body of the response.
-            charset: Charset of the body, for text; None: UTF-8.
+            charset: Declared charset of a body of text. None: the charset of its byte order mark, or UTF-8.
             many: True when each value is a list of matches.
             framed: True when the service announced the length of the body.
 
@@ -159,7 +159,7 @@ class ResponseReader:
         absent: dict[str, Absent] = {}
         for element in elements:
             document = bytes(element)
-            if document == b"null":  # stands for some key that the service does not hold, without saying for which
+            if document == b"null":  # some key that the service does not hold; the null does not say which one
                 continue
             value = self._element(document, many=False)
             name = self._repeated_key(document)
@@ -229,19 +229,22 @@ class ResponseReader:
 def checked(body: bytes, framed: bool) -> bytes:
     """Return the JSON document in *body* without the blanks around it."""
     document = bytes(_document.decode(body))
-    # An object, list or string marks its own end; but a number that was cut off, such as 1 of 12, is still a number.
+    # An object, list or string marks its own end. But a number that was cut off, such as 1 instead of 12, is valid
+    # JSON, too.
     if not framed and document[:1] not in (b"{", b"[", b'"'):
         raise not_framed()
     return document
 
 
 def _first_failure(matches: Sequence[Any]) -> Failure | None:
-    """Return the first failure in *matches*, or None: a failed match makes its key fail."""
+    """Return the first failure in *matches*, or None. A single failed match makes the whole key fail."""
     return next((match for match in matches if isinstance(match, Failure)), None)
 
 
 def not_framed() -> PermanentError:
-    """Return the error for a body that may be cut off: neither the protocol nor the body itself marks its end."""
+    """
+    Return the error for a body that may be cut off, because neither the protocol nor the body itself marks its end.
+    """
     return PermanentError(
         "The answer has neither a Content-Length nor chunks, and is no JSON object, list or string, so a whole one "
         "looks like one that was cut off. Let the service send a Content-Length."
@@ -249,7 +252,7 @@ def not_framed() -> PermanentError:
 
 
 def not_json(body: bytes, *, of_one: bool = False) -> PermanentError:
-    """Return the error for a body that is not a JSON document. *of_one* says that it is the answer to one key."""
+    """Return the error for a body that is not a JSON document. *of_one* is True if *body* answers one key."""
     if of_one and not body.strip():
         return PermanentError(
             "The answer is empty, and no JSON document. If that says that the service does not hold the key, set "
@@ -263,7 +266,7 @@ def not_json(body: bytes, *, of_one: bool = False) -> PermanentError:
 
 def decoded(body: bytes, charset: str | None) -> str:
     """
-    Return *body* as text, without a byte order mark, which would be a character of the value.
+    Return *body* as text, without the byte order mark, which would otherwise become a character of the value.
 
     Raises:
         PermanentError: The bytes are not text in the *charset*.

@@ -28,7 +28,7 @@ __all__ = ["Sealed", "sealed"]
 
 class Sealed:
     """
-    The resolved secrets of a config, except the secrets in its headers, which the client holds.
+    The resolved secrets in `params` and `form` of a config; those in the headers are held by the client.
 
     Raises:
         FatalError: A secret is absent on this worker.
@@ -47,7 +47,7 @@ class Sealed:
         return "<Sealed: ***>"
 
     def add_query(self, builder: RequestBuilder, url: str) -> RequestBuilder:
-        """Return *builder* with the secret parameters that *url* does not have already."""
+        """Return *builder* with the secret parameters added, except those that *url* has already."""
         if not self._query:
             return builder
         present = names_in(url.partition("?")[2])
@@ -63,6 +63,6 @@ def _resolved(pairs: Iterable[Named]) -> list[tuple[str, str]]:
 
 
 def sealed(config: HttpConfig) -> Sealed | None:
-    """Return the secrets of *config*, or None if *config* has no secrets outside its headers."""
+    """Return the secrets in `params` and `form` of *config*, or None if there are none."""
     pairs = (*config.param_pairs, *config.form_pairs)
     return Sealed(config) if any(isinstance(value, Secret) for _, value in pairs) else None

@@ -40,13 +40,15 @@ __all__ = ["Sender"]
 
 # Seconds that an abandoned request may take, after its own time limit, to release its connection.
 LINGER = 0.05
-# Seconds, +/- 20 %, after which new connections replace the old ones: the host name may point to another server now.
+# Seconds, +/- 20 %, after which new connections replace the old ones, because the host name may point to another server
+# by then.
 LIFETIME = 300.0
-# If more consecutive responses than this have the status 403, the service refuses all keys, and not single keys.
+# If more consecutive responses than this have the status 403, the service is taken to refuse all keys, and not single
+# keys.
 FORBIDDEN_MAX = 20
 # Seconds after which a renewal of the client is tried again, when a file or secret of the config could not be read.
 RENEW_AGAIN = 5.0
-# Seconds between two checks whether a file of the config has changed.
+# Least number of seconds between two checks whether a file of the config has changed.
 LOOK = 1.0
 
 
@@ -54,18 +56,18 @@ class Sender:
     """
     The sender of a connector's requests. It has an HTTP client between `open` and `close`.
 
-    The cancellation of a call does not end the client's request; only the time limit of the request does. So the time
-    limit of each request is the time that its call has left, and the request of a cancelled call keeps a permit until
-    its time limit.
+    The cancellation of a call does not abort its request: the client aborts a request only at the request's time limit.
+    So the time limit of each request is the time that its call has left. The request of a cancelled call keeps its
+    permit until this time limit.
 
     Args:
         config: Config of the source.
         text: True when a value is text, so that the charset of a response matters.
 
     Attributes:
-        repeatable: True when a request may be sent again after the service may have carried it out.
+        repeatable: True when a request may be sent again even if the service may have carried it out already.
         limited: Class of the error for a 429.
-        allows: Function that is called with the limits in response headers; None: these headers are ignored.
+        allows: Function that is called with the rate limits in response headers; None: these headers are ignored.
         credentials: The secrets of the config.
     """
 
@@ -108,7 +110,7 @@ class Sender:
         self._forbidden = 0  # responses with the status 403 since the last answer
 
     async def open(self, capacity: int) -> None:
-        """Make the client, not connected yet. Raises `FatalError` for a secret or file that cannot be read."""
+        """Make the client without connecting it. Raises `FatalError` for a secret or file that cannot be read."""
         from pyreqwest.exceptions import PyreqwestError
 
         self._client_error: type[PyreqwestError] = PyreqwestError
@@ -129,11 +131,11 @@ class Sender:
 
     def current_client(self) -> Client | None:
         """
-        Return the client, or a new one in its place if it has reached its `LIFETIME` or one of its files has changed.
+        Return the client. If it has reached its `LIFETIME`, or if one of its files has changed, replace it first.
 
-        If a secret is due, start a renewal in the background and return the old client. Clients have a lifetime because
-        a client closes only idle connections itself, and would use a busy connection for ever. The connections of a
-        replaced client end with its last request.
+        If a secret is due to be read again, start a renewal in the background and return the old client. Clients have a
+        lifetime because a client closes only idle connections itself, and would use a busy connection for ever. The
+        connections of a replaced client close after its last request.
         """
         if self._client is not None:
             if self.credentials.due():
@@ -179,7 +181,7 @@ class Sender:
             return self._client is not client
 
     async def request(self, asking: Asking) -> Reply | None:
-        """Send one request and return the reply, or None for a miss; raises the errors of `fetch_many`."""
+        """Send one request and return the reply, or None for a miss; raises the errors that `fetch_many` may raise."""
         client, timeout = asking.client, asking.timeout
         if client is None:
             raise ContractError(
@@ -213,7 +215,7 @@ class Sender:
             self._answered()
             return reply
         except asyncio.CancelledError:
-            if request is not None and unread is None:  # the client goes on with the request until its time limit
+            if request is not None and unread is None:  # the client continues the request until its time limit
                 permits.keep(deadline + LINGER - monotonic())
             raise
         except AmbiguousLengthError:
@@ -230,7 +232,8 @@ class Sender:
         """Return the `ConnectorError` for *error*, which ended a request that had *timeout* seconds."""
         translated, unsent = client_error(error, self._origin, timeout)
         if self._last_answer and self._tls_files and isinstance(translated, FatalError):
-            # A certificate that has worked is being replaced: the keys wait for the new one, as in an outage.
+            # A certificate that worked before is probably being replaced, so the keys wait for the new one, as they
+            # wait for the end of an outage.
             translated = UnavailableError(f"{translated} Connections have worked before.", sent=False)
         return self.checked_for_repeat(translated, executed=not unsent)
 
@@ -238,11 +241,12 @@ class Sender:
         self, error: PyreqwestError, asking: Asking, timeout: float, deadline: float
     ) -> tuple[StreamRequest, Response]:
         """
-        Send a request again on a new connection if *error* can mean that an old one was closed; else raise *error*.
+        Send a request again on a new connection if the service may just have closed the old one; else raise *error*.
 
         A connection that was used before may end before the response begins, because the service closes idle
-        connections (RFC 9112, section 9.3.1). This is not a failure of the service, and counts as no attempt. If the
-        last answer is older than `IDLE_TIMEOUT`, the client has closed all connections that were used before.
+        connections (RFC 9112, section 9.3.1). This is not a failure of the service, and does not count as an attempt.
+        If the last answer is older than `IDLE_TIMEOUT`, the client has closed all used connections itself, so *error*
+        has another cause.
         """
         translated, unsent = client_error(error, self._origin, timeout)
         used = self._last_answer and monotonic() - self._last_answer < IDLE_TIMEOUT.total_seconds()
@@ -252,7 +256,7 @@ class Sender:
         return request, await request.__aenter__()
 
     def _without_pool(self) -> Client:
-        """Return a client that makes a connection for each request."""
+        """Return a client that opens a new connection for each request."""
         if self._unpooled is None:
             self._unpooled = make_client(self._config, 0)
         return self._unpooled
@@ -275,7 +279,7 @@ class Sender:
             builder = self._sealed.add_query(builder, url)
         if body is not None:
             builder = builder.body_bytes(body) if self._sealed is None else self._sealed.add_body(builder, body)
-        if self._limit[0] != timeout:  # nearly all requests of a run have the same timeout
+        if self._limit[0] != timeout:  # reuse the timedelta: nearly all requests have the same timeout
             self._limit = (timeout, timedelta(seconds=timeout))
         request = builder.timeout(self._limit[1]).build_streamed()
         if self._signer is not None:
@@ -284,12 +288,12 @@ class Sender:
 
     async def _check_forbidden(self, response: Response, deadline: float) -> None:
         """
-        Raise the error for a rate limit, or the error for a single key if the service answers other keys.
+        Raise the error for a 403 by which the service reports a rate limit, or refuses a single key.
 
         Do nothing if a 403 means a miss, or if the service refuses all keys.
 
-        Before the first answer, wait while other requests are in flight that have not ended with a 403: if one of them
-        is answered, the service does not refuse all keys.
+        If every response so far was a 403, wait for the other requests in flight: if one of them gets another answer,
+        the service does not refuse all keys.
         """
         if 403 in self._missing:
             return
@@ -299,7 +303,7 @@ class Sender:
             raise self.limited(text, retry_after=limit.wait, busy=True)
         self._forbidden += 1
         end = deadline - 0.1
-        # An answer or a further 403 ends the wait, and no single event signals both.
+        # The loop polls, because an answer or a further 403 ends the wait, and no single event signals both.
         while not self._last_answer and self._forbidden < self._permits.busy and monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         if self._last_answer and self._forbidden <= FORBIDDEN_MAX:
@@ -355,7 +359,7 @@ class Sender:
         return error
 
     def replace_client(self, client: Client | None) -> None:
-        """Replace *client*, because one of its connections delivers responses to other requests."""
+        """Replace *client*, because one of its connections may deliver responses that belong to other requests."""
         if self._client is client:
             self._renew_client()
 

@@ -44,8 +44,9 @@ MAX_KEY_BYTES = 4096
 _BRACES = re.compile(r"\{[^{}]*\}|[{}]")
 _PLACEHOLDER = re.compile(r"\{([0-9]{0,2})\}")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
-# Between two placeholders these characters separate nothing, because a filled placeholder can hold them. The quote is
-# one of them, because the client sends a quote in a query as %27, and a filled placeholder can hold %27.
+# Matches a text that, between two placeholders, does not show where the first value ends, because a value can hold all
+# its characters, too. The quote is one of these characters, because the client sends a quote in a query as %27, and an
+# encoded value can hold %27.
 _SEPARATES_NOTHING = re.compile(r"[A-Za-z0-9_.~%'-]*").fullmatch
 _NO_SEGMENT = ("", ".", "..")
 
@@ -56,7 +57,7 @@ class RejectedKeyError(ValueError):
 
 def text_of(part: Any) -> str:
     """
-    Return a key part as text. Addresses, bodies and the field names of a response use the same text.
+    Return a key part as text, which is the same in addresses, in bodies and in the field names of a bulk response.
 
     Raises:
         RejectedKeyError: The part has no text that can be sent, or its text is too long.
@@ -92,7 +93,7 @@ def _formatted(part: Any) -> str:
 
 def pieces_of(text: str, field: str) -> list[Piece]:
     """
-    Return the literal texts and the numbers of key parts in the template *text*; *field* is its name for messages.
+    Split the template *text* into literal texts and the numbers of key parts; *field* is its name in messages.
 
     >>> pieces_of("/a/{}/b-{}", "HttpConfig.url")
     ['/a/', 0, '/b-', 1]
@@ -113,7 +114,7 @@ def pieces_of(text: str, field: str) -> list[Piece]:
 
 
 def _numbered(pieces: Sequence[Any], field: str) -> list[Any]:
-    """Return *pieces* with a number for each None, which stands for `{}`: the next number, as in `str.format`."""
+    """Return *pieces* with each None, which stands for `{}`, replaced by the next number, as in `str.format`."""
     automatic = [index for index, piece in enumerate(pieces) if piece is None]
     if automatic and any(isinstance(piece, int) for piece in pieces):
         raise ConfigError(
@@ -124,7 +125,7 @@ def _numbered(pieces: Sequence[Any], field: str) -> list[Any]:
 
 
 def check_separated(url: str) -> None:
-    """Raise `ConfigError` if *url* holds two parts of a key and no character that marks the end of the first part."""
+    """Raise `ConfigError` if nothing between two placeholders of *url* marks where the value of the first one ends."""
     previous: int | None = None
     between = ""
     for piece in pieces_of(url, "HttpConfig.url"):

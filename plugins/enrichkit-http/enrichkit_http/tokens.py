@@ -1,4 +1,7 @@
-"""The tokens of an open connector: all calls share one, replaced before it expires and once after a 401."""
+"""
+The OAuth token that all calls of an open connector share. A new one replaces it before it expires, and once after a
+401.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,11 @@ __all__ = ["Authorized", "Token", "Tokens", "UnauthorizedError"]
 
 # Seconds within which the token endpoint must answer.
 TIMEOUT = 10.0
-# A token is renewed this many seconds before it expires, or a fifth of its lifetime before, if that is less.
+# A token is renewed this many seconds before it expires, but at most a fifth of its lifetime before.
 EARLY = 30.0
-# Seconds after which a failed renewal is tried again, while the old token is still valid. If the service has refused a
-# token, and refuses the next token within these seconds, too, no third token is fetched: it would be refused as well.
+# Seconds after which a failed renewal is tried again, while the old token is still valid. If the service refuses a
+# token, and also refuses the next one within these seconds, no third token is fetched, because it would be refused,
+# too.
 AGAIN = 5.0
 MAX_BYTES = 2**16
 
@@ -50,7 +54,7 @@ class Token:
     A bearer token. Its `repr` hides the text, because a traceback may show the variables of its frames.
 
     Attributes:
-        renews: Moment from which a new token is fetched, while calls still use this token.
+        renews: Moment from which a new token is fetched. Calls use this token until the new one has arrived.
         expires: Moment from which the token is no longer used.
         born: Moment at which the token was requested.
         after_refusal: Whether the token replaced a token that the service had refused.
@@ -88,7 +92,7 @@ class Tokens:
         self._task: asyncio.Task[Token | ConnectorError] | None = None
 
     async def open(self) -> None:
-        """Make the client for the token endpoint, not connected yet. Raises `FatalError` for an unreadable file."""
+        """Make the client for the token endpoint without connecting it. Raises `FatalError` for an unreadable file."""
         self._client = make_token_client(self._config, self._oauth.token_url)
 
     async def close(self) -> None:
@@ -108,7 +112,7 @@ class Tokens:
                 self._fetching()
             return token
         task = self._fetching()
-        # The task is not awaited directly: a cancelled call must not cancel the fetch that other calls wait for.
+        # Not `await task`: cancelling this call would then also cancel the fetch, for which other calls may wait.
         await asyncio.wait((task,), timeout=timeout)
         if not task.done() or task.cancelled():
             raise TransientError(f"No token from {self._origin} within {timeout:.3g} s.")
@@ -177,7 +181,7 @@ class Tokens:
 
 def _no_token(error: ConnectorError) -> ConnectorError:
     """
-    Return the error to report for a key whose request was not sent, because the token request failed with *error*.
+    Return the error for a key whose request was never sent because the token request before it failed with *error*.
     """
     text = f"The token endpoint gave no token: {error}"
     if isinstance(error, UnavailableError):

@@ -1,4 +1,4 @@
-"""The check whether a response with a success status says in its document that it is an error."""
+"""The check whether a response with a success status reports an error in its JSON document."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Verdict:
         Check a JSON *document*: a response, a page, or an element of a bulk response. A null is no error.
 
         Raises:
-            PermanentError: The document says that it is an error; `said` holds the beginning of what the document says.
+            PermanentError: The document reports an error. The exception's attribute `said` holds the beginning of what
+                the service reports. With `oauth` it is empty.
         """
         if document == b"null":
             return

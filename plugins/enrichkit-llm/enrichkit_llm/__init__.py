@@ -1,4 +1,4 @@
-"""The llm connector of enrichkit: it turns texts into typed columns and vectors, by services with OpenAI's API."""
+"""The llm connector of enrichkit: services with OpenAI's API turn texts into typed columns and vectors."""
 
 from __future__ import annotations
 

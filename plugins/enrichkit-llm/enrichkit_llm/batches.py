@@ -1,4 +1,4 @@
-"""The batch form of a model: the API's `/files` and `/batches` take files of requests, answered within a day."""
+"""The batch form of a model: the API takes a file of requests (`/files`, `/batches`), and answers within a day."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ __all__ = ["ModelBatches"]
 
 _ENDED = ("completed", "failed", "expired", "cancelled")
 CALL = Call(timeout=600.0)
-"""The call of each request. Its timeout is long: a file of requests has up to 200 MB, a file of answers maybe more."""
+"""
+The call with which all requests are made. Its timeout is long, because a file of requests has up to 200 MB, and a file
+of answers maybe more.
+"""
 FREE = Spent(CALL, None)
-"""The account of requests that cost nothing, such as those for a file or for the state of a batch."""
+"""The counter for requests that cost nothing, such as those for a file or for the state of a batch."""
 
 
 class ModelBatches:
@@ -43,7 +46,7 @@ class ModelBatches:
         self.close = self._service.close
 
     async def open(self) -> None:
-        """Make the client, not connected yet. Raises `FatalError` for a secret or file that cannot be read."""
+        """Make the client without connecting it. Raises `FatalError` for a secret or file that cannot be read."""
         await self._service.open(1)
 
     def request(self, name: str, key: Key) -> bytes:
@@ -53,7 +56,9 @@ class ModelBatches:
         return msgspec.json.encode(line) + b"\n"
 
     async def submit(self, name: str, requests: Sequence[bytes], *, again: bool) -> str:
-        """Upload the file of a batch and create the batch, unless they are there already; see `BatchForm.submit`."""
+        """
+        Upload the file of a batch and create the batch, unless the service has them already; see `BatchForm.submit`.
+        """
         file = None
         if again:
             batch = await self._find("/batches?", lambda each: (each.get("metadata") or {}).get("enrichkit") == name)
@@ -75,14 +80,14 @@ class ModelBatches:
 
     async def answers(self, batch: str, call: Call) -> Iterable[tuple[str, Value | Failure | None]]:
         """Return the answers in both files of *batch*: the file of answers and the file of errors."""
-        # No price is passed, because a batch has another price than the calls for which the config names one.
+        # No price is passed, because the price in the config is that of single calls, and a batch has another one.
         found, spent = object_of(await self._read(f"/batches/{batch}")), Spent(call, None)
         files = [found[name] for name in ("error_file_id", "output_file_id") if found.get(name)]
         lines = [line for file in files for line in (await self._read(f"/files/{file}/content")).splitlines()]
         return [self._answer(line, spent) for line in lines]
 
     def _answer(self, text: bytes, spent: Spent) -> tuple[str, Value | Failure | None]:
-        name = ""  # stays empty for a line that cannot be read; its request counts as one without an answer
+        name = ""  # stays empty for a line that cannot be read: the request then counts as not answered
         try:
             line = object_of(text)
             response = line.get("response") or {}
@@ -118,7 +123,7 @@ class ModelBatches:
 
 
 def _form(name: str, requests: Sequence[bytes]) -> bytes:
-    """Return the form that uploads a file. The batch's *name*, which no request holds, separates the form's parts."""
+    """Return the form that uploads a file. The boundary of its parts is the batch's *name*, which no request holds."""
     start = f'--{name}\r\nContent-Disposition: form-data; name="'
     head = f'{start}purpose"\r\n\r\nbatch\r\n{start}file"; filename="{name}.jsonl"\r\n\r\n'
     return b"".join([head.encode(), *requests, f"\r\n--{name}--\r\n".encode()])

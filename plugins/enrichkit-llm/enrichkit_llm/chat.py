@@ -67,7 +67,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return {"requests": float(len(keys)), **priced(read, written, self.config.price)}
 
     def most(self, keys: Sequence[Key]) -> Mapping[str, float]:
-        """Return the most units that requests for *keys* may take, repeats included; see `Connector.most`."""
+        """Return the most tokens (and cost) that requests for *keys* may take, with repeats; see `Connector.most`."""
         config = self.config
         if config.max_tokens is None or config.images:
             wrong = "images is set" if config.images else "max_tokens is None"
@@ -87,7 +87,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return priced(read, written, config.price)
 
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Value | Failure]:
-        """Ask for one key; see `Connector.fetch_many`."""
+        """Ask the model about one key; see `Connector.fetch_many`."""
         if len(keys) != 1:
             raise ContractError(
                 f"The llm connector was given {len(keys):,} keys for one request; it takes 1, as its max_batch_size "
@@ -103,7 +103,10 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return {} if answer is None else {key: [answer] if call.many else answer}
 
     async def _answer(self, document: dict[str, Any], call: Call, spent: Spent) -> Any:
-        """Return the model's answer, or None if it gave none; ask once more if the first answer does not fit."""
+        """
+        Return the model's answer, or None if it gave none. If the first answer does not fit and `repeats` is 1, ask
+        again.
+        """
         end = monotonic() + call.timeout
         body = await self._service.ask(document, call, call.timeout, spent)
         for _ in range(self.config.repeats):
@@ -120,7 +123,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return self._document(self._prompt.text(parts), self._prompt.images(parts))
 
     def answer_of(self, body: bytes, spent: Spent) -> Any:
-        """Return the value in an answer, or None if the model gave none; raises `PermanentError` if it does not fit."""
+        """Return the value in an answer, or None if it has none; raises `PermanentError` for an unusable answer."""
         value, problem = self._read(body, spent)
         if problem is None:
             return value
@@ -129,7 +132,9 @@ class ChatConnector(ModelConnector[ChatConfig]):
         raise wrong
 
     def _read(self, body: bytes, spent: Spent) -> tuple[Any, str | None]:
-        """Return the value in an answer and None, or the model's text and the reason why the text does not fit."""
+        """
+        Return the pair of the value in an answer and None, or of the model's text and the reason why it does not fit.
+        """
         content, cut_off = self._content(body, spent)
         value, problem = (content, None) if content is None or self._schema is None else self._checked(content)
         if problem is None and (self._schema is not None or not cut_off):
@@ -139,7 +144,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return content, problem
 
     def _checked(self, content: str) -> tuple[Any, str | None]:
-        """Return the encoded value in *content* and None, or None and what is wrong with *content*."""
+        """Return the pair of the encoded value in *content* and None, or of None and what is wrong with *content*."""
         assert self._schema is not None
         fenced = _FENCED(content)
         try:
@@ -153,7 +158,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return value if self.encoding == "text" or value is None else msgspec.json.encode(value), None
 
     def _content(self, body: bytes, spent: Spent) -> tuple[str | None, bool]:
-        """Return the model's text in an answer, or None if there is no text, and whether the text was cut off."""
+        """Return the model's text in an answer (None if there is no text), and whether the text was cut off."""
         try:
             document = object_of(body)
         except TransientError:
@@ -162,7 +167,7 @@ class ChatConnector(ModelConnector[ChatConfig]):
         spent.add(document.get("usage"))
         content: Any = ...
         refused = reason = None
-        with suppress(LookupError, TypeError, AttributeError):  # then the error of the first check below is raised
+        with suppress(LookupError, TypeError, AttributeError):  # if the form is wrong, the first check below raises
             content, refused, reason = self._said(document)
         if not isinstance(content, str | None):
             raise PermanentError("The answer has not the form of the API: it holds no text of a model. Check base_url.")
@@ -173,12 +178,12 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return content, reason in ("length", "max_output_tokens")
 
     def _said(self, document: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """Return the model's text, whether the model refused, and why it stopped; raises an error for another form."""
+        """Return the model's text, its refusal, and why it stopped; raises an error if *document* has another form."""
         choice = document["choices"][0]
         return choice["message"].get("content"), choice["message"].get("refusal"), choice.get("finish_reason")
 
     def _document(self, text: str, images: Sequence[str]) -> dict[str, Any]:
-        """Return the request for a prompt."""
+        """Return the request for a prompt of *text* and *images*."""
         content: Any = text
         if images:
             parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
@@ -192,7 +197,10 @@ class ChatConnector(ModelConnector[ChatConfig]):
         return document | _given(temperature=config.temperature, max_tokens=config.max_tokens)
 
     def _add_repeat(self, document: dict[str, Any], content: str, wrong: str) -> None:
-        """Add an answer and what is *wrong* with it to the request, for one repeat."""
+        """
+        Prepare the request *document* for a repeat: add the answer *content*, and the message *wrong*, which says what
+        is wrong with this answer.
+        """
         said = [{"role": "assistant", "content": content}, {"role": "user", "content": wrong}]
         document["messages"] = [*document["messages"], *said]
 

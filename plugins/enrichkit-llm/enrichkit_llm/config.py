@@ -1,4 +1,4 @@
-"""The configs of a model: where its service is, what it is asked, and of which form its answers are."""
+"""The configs of a model: the address of its service, the prompt, and the form of the answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ChatConfig", "EmbeddingConfig", "ModelConfig", "ResponsesConfig"]
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(ConnectorConfig):
     """
-    The fields that the configs of all kinds of models have in common. The subclasses are the configs of sources.
+    The fields that the configs of all kinds of models have in common. A source has one of the subclasses as its config.
 
     Attributes:
         base_url: Address of the service up to the version, for example `https://api.openai.com/v1`.
@@ -31,15 +31,15 @@ class ModelConfig(ConnectorConfig):
             to this machine, unless `insecure` is True.
         headers: Further headers, as a mapping or pairs, as in `HttpConfig`; for Azure
             `{"api-key": Secret.env("NAME")}`.
-        extra: Further fields of each request, as a mapping, for example `{"seed": 7}`. They must not be fields that
-            this config sets itself.
+        extra: Further fields of each request, as a mapping, for example `{"seed": 7}`. They must not be fields that the
+            connector sets itself.
         proxy: Proxy, as in `HttpConfig`.
         tls_ca: PEM file on the workers with authorities to trust, as in `HttpConfig`.
-        insecure: As in `HttpConfig`.
+        insecure: True to accept any certificate, and to allow sending credentials unencrypted, as in `HttpConfig`.
         max_bytes: Most bytes of one response; 1 to 1 GiB.
         price: `Price` of the model, or a mapping of its fields, so that statistics, details and estimates tell the
-            cost. None: they tell the tokens, and no cost. The price is no part of the identity of an answer: the
-            answers of a journal are used whatever the price is.
+            cost. None: they tell the tokens only. When the price changes, the answers in a journal (the store of
+            answers of earlier runs) stay valid.
 
     Raises:
         ConfigError: A field is wrong. Raised on the driver.
@@ -105,8 +105,8 @@ class ModelConfig(ConnectorConfig):
             return HttpConfig(
                 url=self.base_url + path,
                 method="POST",
-                body='"{0}"',  # the connector sends bodies of its own
-                idempotent=True,  # a repeated request costs money, and changes nothing
+                body='"{0}"',  # never sent: the connector makes each body itself
+                idempotent=True,  # a repeated request costs money, but changes nothing at the service
                 bearer=self.api_key,
                 headers=self.headers,
                 missing=(),
@@ -130,24 +130,25 @@ class ChatConfig(ModelConfig):
     A language model behind the endpoint `/chat/completions`.
 
     Attributes:
-        prompt: Text of the user, in which `{0}`, `{1}` stand for the key columns. Or names stand for them, as in
-            `{title} {body}`: each is the key column of this name. Columns without a name, as in SQL functions and for
-            expressions without an alias, take the names that are left, in the order in which the names are first used.
-            `{{` is a brace.
-        system: Text of the system before the prompt, without placeholders. None: none.
-        images: Numbers or names of the key columns that are images: the bytes of a PNG, JPEG, GIF or WebP file, or the
-            address of one. The images follow the text, and need no placeholder in it.
-        temperature: 0 to 2. None: not sent, as some models refuse it.
-        max_tokens: Most tokens of an answer, 1 or more. None: as many as the service gives. A cut-off answer is an
+        prompt: Text of the user message, in which `{0}`, `{1}` stand for the key columns. Names may be used instead, as
+            in `{title} {body}`: each name stands for the key column of this name. Key columns without a name (arguments
+            of SQL functions, expressions without an alias) get the remaining names, in the order of their first use.
+            `{{` stands for a brace.
+        system: Text of the system message before the prompt, without placeholders. None: no system message.
+        images: Numbers or names of the key columns that hold images, each as the bytes of a PNG, JPEG, GIF or WebP
+            file, or as the address of such a file. The images follow the text, and need no placeholder in it.
+        temperature: Temperature of the model, 0 to 2. None: it is not sent, for models that refuse it.
+        max_tokens: Most tokens of an answer, 1 or more. None: as many as the service allows. A cut-off answer is an
             error of its row.
-        choices: The values that a field of the answer may have, by its name: `{"sentiment": ("good", "bad")}`. A field
-            inside another field is named `outer.inner`; a field inside the elements of a list, `list[].inner`. A
-            `Literal` in a class that is given as `returns` says the same.
-        optional: Names of fields that may be null, written as in `choices`; `T | None` in such a class says the same.
+        choices: A mapping of the name of a field of the answer to the values that the field may have, for example
+            `{"sentiment": ("good", "bad")}`. A field inside another field is named `outer.inner`; a field inside the
+            elements of a list, `list[].inner`. A `Literal` in a class that is given as `returns` has the same effect.
+        optional: Names of fields that may be null, written as in `choices`. `T | None` in a class that is given as
+            `returns` has the same effect.
         repeats: How often a model is asked again, and told what was wrong, when its answer does not fit `returns`;
             0 or 1.
-        returns: Type of one value. `"string"`, the default, is the answer as it is; any other type is asked for by its
-            JSON schema, and the answer is checked against it.
+        returns: Type of one value. `"string"`, the default, is the answer as it is. For any other type, its JSON schema
+            is sent with the request, and the answer is checked against the schema.
 
     >>> from enrichkit import Secret
     >>> ChatConfig(base_url="https://api.openai.com/v1", model="gpt-5-mini", prompt="Is this good? {0}",
@@ -235,7 +236,7 @@ class EmbeddingConfig(ModelConfig):
     A model that turns texts into vectors by `/embeddings`, many texts in a call.
 
     Attributes:
-        dimensions: Length of a vector, 1 or more. None: that of the model.
+        dimensions: Length of a vector, 1 or more. None: the model's default length.
         returns: `"array<float>"`.
 
     >>> EmbeddingConfig(base_url="http://localhost:8080/v1", model="bge-small").returns

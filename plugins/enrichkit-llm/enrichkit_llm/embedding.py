@@ -55,11 +55,11 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
     path: ClassVar[str] = "/embeddings"
 
     def cost(self, keys: Sequence[Key]) -> Mapping[str, float]:
-        """Return one request, and an estimate of the tokens of the texts."""
+        """Return the estimated cost of a call for *keys*: one request, and the tokens of the texts."""
         return {"requests": 1.0, **priced(sum(tokens_of(str(key)) for key in keys), 0, self.config.price)}
 
     def most(self, keys: Sequence[Key]) -> Mapping[str, float]:
-        """Return the most units that the texts may take, with one token for each byte."""
+        """Return the most tokens (and cost) that the texts may take: each token has at least one byte."""
         return priced(self._service.most_tokens({"input": [str(key) for key in keys]}), 0, self.config.price)
 
     def request_of(self, key: Key) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
         """
         Ask for the vectors of *keys*; see `Connector.fetch_many`.
 
-        A blank text is a miss and is not sent, because services refuse all texts of a call that holds a blank one.
+        A blank text is a miss and is not sent, because services refuse a whole call if one of its texts is blank.
         """
         refused = [key for key in keys if not isinstance(key, str) or not is_sendable(key)]
         texts = [key for key in keys if isinstance(key, str) and key.strip() and is_sendable(key)]
@@ -93,7 +93,7 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
         return others | {key: [vector] if call.many else vector for key, vector in found}
 
     async def _vectors(self, keys: Sequence[str], call: Call, spent: Spent) -> pa.Array[Any]:
-        """Return the vectors of texts, in their order."""
+        """Return the vectors of *keys*, in the order of the keys."""
         body = await self._service.ask(self._document(keys), call, call.timeout, spent)
         return self._vectors_of(body, len(keys), spent)
 
@@ -102,7 +102,7 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
         return document if self.config.dimensions is None else document | {"dimensions": self.config.dimensions}
 
     def _vectors_of(self, body: bytes, count: int, spent: Spent) -> pa.Array[Any]:
-        """Return the vectors in the answer to *count* texts, in their order."""
+        """Return the vectors in the answer to *count* texts, in the order of the texts."""
         try:
             answer = _answer.decode(body)
         except (msgspec.DecodeError, RecursionError):

@@ -34,7 +34,7 @@ class ModelConnector(Connector[ConfigT]):
         self.units = units_of(config.price)
 
     async def open(self) -> None:
-        """Make the client, not connected yet. Raises `FatalError` for a secret or file that cannot be read."""
+        """Make the client without connecting it. Raises `FatalError` for a secret or file that cannot be read."""
         await self._service.open(self.capacity)
 
     async def close(self) -> None:
@@ -51,4 +51,6 @@ class ModelConnector(Connector[ConfigT]):
 
     @abstractmethod
     def answer_of(self, body: bytes, spent: Spent) -> Any:
-        """Return the value in the answer to one key, or None if the model gave no value; raises `PermanentError`."""
+        """
+        Return the value in the answer to one key, or None if it has none; raises `PermanentError` for a wrong answer.
+        """

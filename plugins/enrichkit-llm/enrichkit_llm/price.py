@@ -25,11 +25,11 @@ class Price:
 
     Attributes:
         input: Price of the tokens that the model reads; 0 or more.
-        output: Price of the tokens that the model writes; 0 or more. Embeddings have none.
+        output: Price of the tokens that the model writes; 0 or more. Embedding models write none.
         cached: Price of the tokens read from the service's own cache of prompts, 0 to `input`; None: `input`.
 
     Raises:
-        ConfigError: A price is no number from 0 on. Raised on the driver.
+        ConfigError: A price is not a number from 0 to 1,000,000, or `cached` is above `input`. Raised on the driver.
 
     >>> Price(input=0.15, output=0.60).of(1_000_000, 500_000)
     0.45
@@ -50,13 +50,18 @@ class Price:
                 )
 
     def of(self, read: int, written: int, cached: int = 0) -> float:
-        """Return the price of *read* tokens, *cached* of them from the service's cache, and of *written* tokens."""
+        """
+        Return the price of *read* tokens, of which *cached* come from the service's cache, plus that of *written*
+        tokens.
+        """
         saved = 0.0 if self.cached is None else min(cached, read) * (self.input - self.cached)
         return (read * self.input - saved + written * self.output) / 1e6
 
 
 def price_of(value: Any, config: str) -> Price | None:
-    """Return the `Price` for *value*, a mapping of its fields as in a TOML file; a `Price` or None stays as it is."""
+    """
+    Return the `Price` with the fields in *value*, a mapping as from a TOML file; return a `Price` or None unchanged.
+    """
     if isinstance(value, Mapping) and {"input"} <= set(value) <= {"input", "output", "cached"}:
         return Price(**value)
     if value is None or isinstance(value, Price):
@@ -68,19 +73,19 @@ def price_of(value: Any, config: str) -> Price | None:
 
 
 def priced(read: int, written: int, price: Price | None) -> dict[str, float]:
-    """Return the *read* and *written* tokens in units of cost: as `tokens`, and with a *price* also as `cost`."""
+    """Return the sum of the *read* and *written* tokens as `tokens`, and if there is a *price* also their `cost`."""
     units = {"tokens": float(read + written)}
     return units if price is None else units | {"cost": price.of(read, written)}
 
 
 def units_of(price: Price | None) -> tuple[str, ...]:
-    """Return the units that calls report."""
+    """Return the names of the units in which calls report their cost."""
     return ("requests", "tokens", "tokens_in", "tokens_out", *(() if price is None else ("cost",)))
 
 
 class Spent:
     """
-    The cost of one call so far, its repeat included, which is reported to the engine.
+    A counter of the cost of one call, including a repeated request. It reports the cost to the engine.
 
     Args:
         call: The call.
@@ -92,7 +97,10 @@ class Spent:
         self._units = dict.fromkeys(units_of(price), 0.0)
 
     def add(self, usage: Any) -> None:
-        """Report an answer with the tokens in its field *usage*, in which the two APIs name the counts differently."""
+        """
+        Add and report the tokens in *usage*, a field of an answer. The APIs for chat and for responses name the counts
+        in this field differently.
+        """
         if isinstance(usage, dict):
             read = _count(usage, "prompt_tokens", "input_tokens")
             written = _count(usage, "completion_tokens", "output_tokens")

@@ -1,4 +1,6 @@
-"""The prompt of a request: a text made from a template over the key columns, and the images sent with the text."""
+"""
+The prompt of a request: a text made from a template with placeholders for the key columns, and the images sent with it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
 
 class Prompt:
     """
-    A template over the parts of a key.
+    A template of a prompt, with placeholders for the parts of a key.
 
     Args:
         template: Text with `{0}` or `{name}`.
@@ -28,10 +30,11 @@ class Prompt:
 
     Attributes:
         parts: Number of parts of the key.
-        names: The names in the template and the images, in the order of their first use; empty if numbers are used.
+        names: The names in the template and *images*, in the order of their first use; empty if numbers are used.
 
     Raises:
-        ConfigError: The template has wrong braces, mixes numbers and names, or leaves a part out.
+        ConfigError: The template has wrong braces or no placeholder, mixes numbers and names, or skips the number of a
+            part.
     """
 
     def __init__(self, template: Any, images: Sequence[int | str] = (), owner: str = "ChatConfig") -> None:
@@ -72,10 +75,10 @@ def numbered(template: str, images: Sequence[int | str], columns: Sequence[str |
     Return the fields `prompt` and `images` with each name replaced by the number of its key column.
 
     A name stands for the column of the same name, or else for a column whose name differs only in case. Columns without
-    a name take the names that are left, in the order of their first use.
+    a name get the remaining names, in the order of their first use in *template*, and then in *images*.
 
     Raises:
-        ConfigError: A column has a name that neither the template nor *images* has.
+        ConfigError: A column has a name that neither the template nor *images* has, or that another column has, too.
     """
     left = list(Prompt(template, images, owner).names)
     if not left:

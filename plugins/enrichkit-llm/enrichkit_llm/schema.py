@@ -1,4 +1,4 @@
-"""The declared type as a JSON schema, and the check of an answer against it."""
+"""The JSON schema of the declared type, and the check of an answer against this schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS |= {"integer": (int,), "number": (int, float)}
 
 def named_parts(hint: Any, path: str = "") -> tuple[dict[str, tuple[Any, ...]], list[str]]:
     """
-    Return what the annotations of a class tell about its fields and a Spark type cannot express.
+    Return what the annotations of a class say about its fields beyond what a Spark type can express.
 
     Returns:
         The values of each `Literal` by the path of the field, and the paths of the fields that may be None.

@@ -1,4 +1,4 @@
-"""The requests to a service of models, which enrichkit-http sends, and the handling of the service's limits."""
+"""The requests to a service of models, sent by enrichkit-http, and the handling of the service's rate limits."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ class Service:
         Args:
             path: Path and query.
             body: Body of the request; None: a GET.
-            call: The call.
-            timeout: Seconds until the request ends.
-            spent: The account to which a request without an answer is reported.
-            more: `headers` and `limit` of `Exchange.body`.
+            call: The call that the request is made for.
+            timeout: Seconds after which the request is aborted.
+            spent: The counter to which a request without an answer is reported.
+            more: The arguments `headers` and `limit` of `Exchange.body`.
 
         Raises:
-            UnavailableError: A limit of the service refused the request: no attempt of its keys is counted. If the
-                service asks for a wait, no call is sent until the wait is over.
-            ConnectorError: Any other error of `fetch_many`.
+            UnavailableError: The service refused the request because of a rate limit. This does not count as an attempt
+                of the keys. If the service asks for a wait, the engine sends no call until the wait is over.
+            ConnectorError: Any other error that `fetch_many` may raise.
         """
         limited: LimitedError | None = None
         try:
@@ -96,15 +96,16 @@ class Service:
             spent.report(known=bool(error.said) or not getattr(error, "sent", True))
             if not isinstance(error, PermanentError):
                 raise
-            # The error advises changes of HttpConfig, which a user of this package has not written.
+            # The error advises the user to change HttpConfig. This advice is cut off, because the user has written no
+            # HttpConfig.
             refused = PermanentError(_ADVICE.sub(". Its own words are shown with show_keys=True.", str(error)))
             refused.said = error.said
             raise refused from None
         if limited is not None:
             if limited.retry_after is not None:
                 call.allows(0, limited.retry_after)
-            # Because the error names a node, only these keys wait: it is no outage of the service, and no attempt is
-            # counted.
+            # Because the error has a `node`, it delays only these keys, and no attempt is counted. Without a `node`,
+            # the engine would take the error for an outage of the whole service.
             raise UnavailableError(str(limited), retry_after=limited.retry_after, node="the limit of the service")
         if answer is None:  # this is no miss: the config of `http` names no status that means a miss
             spent.report(known=False)

@@ -1,8 +1,8 @@
 """
-The parser of a URL; asyncmy gets host, port and user from this parser, and never sees the URL.
+The parser of the URL of a source; asyncmy gets host, port and user from this parser, and never the URL itself.
 
-So one parser decides both whether the server is local and which server is connected to. Messages never quote the URL,
-because any part of it that looks wrong may be half of a password.
+So the check whether the server is local sees the host to which asyncmy connects; two parsers might find different hosts
+in one URL. Messages never quote the URL, because any part of it that looks wrong may be half of a password.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Address:
         host: Host name or IP address.
         port: Port.
         user: User; None: the user of the worker process.
-        password: Password; None: `MariadbConfig.password`, or no password.
+        password: Password in the URL; None: `MariadbConfig.password` is used, or no password.
         database: Database; None: `MariadbConfig.table` names the database.
     """
 
@@ -41,7 +41,7 @@ class Address:
 
     @property
     def local(self) -> bool:
-        """Whether no byte leaves this machine: the host is on the loopback interface."""
+        """Whether the host is on the loopback interface, so that no byte leaves this machine."""
         address = _ip(self.host)
         return self.host.lower() == "localhost" or (address is not None and address.is_loopback)
 
@@ -60,8 +60,8 @@ def parse_url(url: object) -> Address:
         port = parts.port
     except ValueError:
         raise _unreadable() from None
-    # If the password holds a '/', '?', '#' or '@' that is not encoded, the host ends too early or begins too late.
-    # Checked in the URL itself, because urlsplit drops tabs and newlines.
+    # If the password has a '/', '?', '#' or '@' that is not percent-encoded, urlsplit finds a wrong host. The regular
+    # expression searches *url* and not *parts*, because urlsplit drops tabs and newlines.
     if "#" in url or "@" in parts.path or parts.netloc.count("@") > 1 or re.search(r"[\x00-\x20\x7f\\]", url):
         raise _unreadable()
     if "?" in url:

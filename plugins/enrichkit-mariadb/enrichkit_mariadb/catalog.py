@@ -1,4 +1,4 @@
-"""The statement of a source, from the columns of its table in the catalog of the server."""
+"""The lookup statement of a source, made from the columns that the server's catalog lists for the table."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["prepare"]
 
-# Names are compared as bytes: the collation of the catalog finds `Users` and `users` equal, but on Linux these are two
-# tables. Invisible columns are left out, as `SELECT *` does, unless the config names them.
+# Names are compared as bytes, because the collation of the catalog treats `Users` and `users` as equal, although on
+# Linux these are two tables. Invisible columns are left out, as in `SELECT *`, unless the config names them.
 _COLUMNS = """
 SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME, NUMERIC_PRECISION, NUMERIC_SCALE
 FROM information_schema.COLUMNS
@@ -60,8 +60,8 @@ async def prepare(fetch: Fetch, config: MariadbConfig) -> Statement:
     statement = Statement(
         source, f"{quote(database)}.{quote(table)}", keys, values, max_packet, _serves(source, columns)
     )
-    # The statement is executed once without keys. It returns no answers, but raises errors that only the execution
-    # finds, such as a broken view or missing privileges.
+    # The statement is executed once without keys. This execution returns no rows, but it raises errors that only an
+    # execution finds, such as a broken view or missing privileges.
     await fetch(statement.sql, 5.0, 0, "[]")
     return statement
 
@@ -76,9 +76,7 @@ def _as_bytes(column: Column, source: Source) -> Column:
 
 
 def _serves(source: Source, columns: Mapping[str, Column]) -> str:
-    """
-    Return the SQL of the condition that a row has not expired, which begins with `AND`; empty if rows never expire.
-    """
+    """Return SQL that begins with `AND` and is true for rows that have not expired; empty if rows never expire."""
     expiry = source.expiry(columns)
     if expiry is None:
         return ""

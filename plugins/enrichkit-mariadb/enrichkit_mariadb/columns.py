@@ -6,8 +6,8 @@ the same Python type. Without this conversion the server sends a FLOAT with six 
 and asyncmy reads a BIT as bytes and a zero date as text, although it reads all other dates as dates.
 
 Texts arrive as utf8mb4. Some character sets have bytes without a Unicode character, and the server would send a `?`, or
-U+FFFD, in their place. For columns with such a set, the statement selects an empty text in place of a value with such
-bytes, and each other value with an `=` before it.
+U+FFFD, in their place. From a column with such a character set, the statement selects an empty text for a value with
+such bytes, and `=` followed by the value for any other value.
 """
 
 from __future__ import annotations
@@ -110,15 +110,15 @@ class KeyType:
         types: Python types of the keys.
         allowed: The allowed keys in words, for messages.
         column: SQL type of the column of keys in `JSON_TABLE`.
-        equals: SQL of a key in the form in which the key column is compared with it, with `{}` for the column of keys
-            in `JSON_TABLE`; the comparison can use an index on the key column.
+        equals: SQL that turns a key into the form with which the key column is compared; `{}` stands for the column of
+            keys in `JSON_TABLE`. The comparison can use an index on the key column.
         holds: Takes a list of keys of these types, and returns whether the column can hold all of them. It is called
             once for a whole group.
         encode: Takes a key and returns its value in JSON; None when the key itself is that value.
-        returned_as: Takes a key and returns the value that the key column returns for it, after decoding; None when
-            that value is the key itself.
-        unmapped: SQL of a condition, with `{}` for a key, that is true when the column's character set lacks a
-            character of this key; None when a key with such a character can have no row.
+        returned_as: Takes a key and returns the decoded value of the key column in a row with this key; None when that
+            value is the key itself.
+        unmapped: SQL of a condition that is true when the column's character set lacks a character of a key; `{}`
+            stands for the key. None: the condition is not needed, because a key with such a character can have no row.
     """
 
     types: tuple[type, ...]
@@ -173,20 +173,23 @@ def _text_type(column: Column) -> ValueType:
     return ValueType("string", f"IF({_is_replaced(column)}, '', CONCAT('=', {column.sql}))", _text)
 
 
-# The character sets that map all bytes to Unicode: the Unicode sets that cannot hold a lone surrogate, and latin1, of
-# which MariaDB maps each byte. As latin1 is the default of servers before 11.6, tables with this default need no check.
+# The character sets that map all bytes to Unicode: the Unicode sets that cannot hold a lone surrogate, and latin1,
+# because MariaDB maps each of its bytes to a character. latin1 is the default of servers before 11.6, so tables with
+# this default need no check.
 _MAPS_ALL = ("utf8mb4", "utf8mb3", "utf8", "utf16", "utf16le", "latin1")
-# Lone surrogates have no UTF-8: for each of them the server sends three bytes that asyncmy cannot read.
+# By character set, the pattern that finds a lone surrogate in the hexadecimal digits of a text. For a lone surrogate,
+# the server sends three bytes that are not UTF-8, and asyncmy cannot decode them.
 _SURROGATES = {"ucs2": "^(.{4})*D[89A-F]", "utf32": "^(.{8})*0000D[89A-F]"}
 
 
 def _is_replaced(column: Column) -> str:
     """
-    Return the SQL of a condition that is true if the server would replace a character of the text in *column*.
+    Return the SQL of a condition that is true if the server cannot send the text in *column* unchanged as utf8mb4.
 
-    The server has replaced a character if the text has more `?` as utf8mb4 than in its stored bytes, or if it has
-    U+FFFD, which no character set but those in the constants above holds. In the same sets, a byte 0x3F is a `?` and
-    never the second byte of a character.
+    The server sends `?` or U+FFFD for a character that it cannot convert. It has done so if the text in utf8mb4 has
+    more `?` than the stored bytes, or has a U+FFFD. This test is reliable for each character set that is in neither of
+    the constants above, because such a set has no U+FFFD, and in its texts a byte 0x3F is always a `?`, never the
+    second byte of a character.
     """
     if column.charset in _SURROGATES:
         return f"HEX({column.sql}) RLIKE '{_SURROGATES[column.charset]}'"
@@ -196,8 +199,8 @@ def _is_replaced(column: Column) -> str:
 
 def _is_unmapped(key: str, column: Column) -> str:
     """
-    Return the SQL of a condition that is true if the character set of *column* lacks a character of *key*, which is the
-    SQL of a text in utf8mb4.
+    Return the SQL of a condition that is true if the character set of *column* lacks a character of a text; *key* is
+    the SQL of this text in utf8mb4.
     """
     sent, stored = (f"CAST({sql} AS BINARY)" for sql in (key, f"CONVERT({key} USING {column.charset})"))
     if column.charset in _SURROGATES:
@@ -206,7 +209,7 @@ def _is_unmapped(key: str, column: Column) -> str:
 
 
 def _questions(sql: str) -> str:
-    """Return the SQL that counts the bytes 0x3F in *sql*, which is the SQL of a binary."""
+    """Return the SQL that counts the bytes 0x3F in *sql*, which is the SQL of a binary value."""
     return f"LENGTH({sql}) - LENGTH(REPLACE({sql}, '?', ''))"
 
 
@@ -217,7 +220,7 @@ def _text(marked: str) -> str:
 
 
 def _integer(bits: int, unsigned: bool) -> str:
-    """Return the smallest signed type of Spark that holds all integers of *bits* bits."""
+    """Return the smallest type of Spark that can hold each integer of *bits* bits; Spark's integers are all signed."""
     needed = bits + unsigned
     return next((ddl for size, ddl in _INTEGERS.items() if needed <= size), "decimal(20,0)")
 
@@ -229,7 +232,7 @@ def _utc_datetime(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)  # the session's time zone is UTC
 
 
-# These decoders refuse 0000-00-00 and the 31st of February, which a server with a lax `sql_mode` stores.
+# These decoders raise ValueError for 0000-00-00 and the 31st of February, which a server with a lax `sql_mode` stores.
 _TIMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "date": ("date", dt.date.fromisoformat),
     "datetime": ("timestamp_ntz", dt.datetime.fromisoformat),
@@ -284,9 +287,7 @@ def _are_finite(keys: Sequence[Decimal | int]) -> bool:
 
 def _are_texts(keys: Sequence[str]) -> bool:
     try:
-        "".join(
-            keys
-        ).encode()  # one scan in C for the whole group; halves of a surrogate pair in two texts stay separate
+        "".join(keys).encode()  # one scan in C; half a surrogate pair stays invalid, even next to the other half
     except UnicodeEncodeError:
         return False
     return True
@@ -323,7 +324,8 @@ _KEYS = {
     ),
     "date": KeyType((dt.date,), "date", "DATE", encode=str),
     "datetime": KeyType((dt.datetime,), "datetime without a time zone", "DATETIME(6)", holds=_are_local, encode=str),
-    # Compared in UTC: within the hour that clocks repeat, Python finds equal times of two zones unequal (PEP 495).
+    # Keys are compared in UTC, because Python treats equal times of two zones as unequal in the hour that is repeated
+    # when daylight saving time ends (PEP 495).
     "timestamp": KeyType(
         (dt.datetime,),
         "datetime with a time zone",

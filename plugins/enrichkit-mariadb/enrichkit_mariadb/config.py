@@ -27,22 +27,22 @@ class MariadbConfig(SqlServerConfig):
     as on the server: case counts.
 
     Attributes:
-        url: `mariadb://user@host:port/database`. Hidden from repr: it may hold a password.
+        url: `mariadb://user@host:port/database`. Hidden from repr, because it may hold a password.
         table: `"table"` (of the database in *url*), `"database.table"`, or `(database, table)` when a name holds a
             dot. The table may be a view: to look up keys in the result of a query, make a view of the query.
         key: Name of the key column, or a tuple of names in the order of the key columns in Spark. An index must begin
             with these columns.
         columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
-        as_bytes: Names of columns of texts that are read as `binary`, and looked up by bytes. These are the bytes that
-            the table holds, even if the character set of the column does not map them to Unicode.
-        max_bytes: Most bytes that the server may send for one call, with the values of all its keys; 64 KiB to 1 GiB.
-        expires: Name of the `timestamp` or `datetime` column, in UTC, with the time until which a row is valid; NULL:
-            for ever. A row that is no longer valid counts as absent. None: all rows are always valid.
+        as_bytes: Names of text columns whose stored bytes are read as `binary`; a key column among them is looked up by
+            `binary` keys. This also works for bytes that the character set of the column does not map to Unicode.
+        max_bytes: Most bytes that the server may send for one call, i.e. for all its keys together; 64 KiB to 1 GiB.
+        expires: Name of a `timestamp` or `datetime` column that says until when a row is valid, in UTC; NULL: for ever.
+            A row that is no longer valid counts as absent. None: all rows are always valid.
         writable: True allows `tiers(write_back=True)` to insert and update rows, in separate sessions. A unique index
             must hold exactly the key columns.
         password: A literal or, better, a `Secret`. None: the password in *url*.
-        tls: True for a connection with TLS, False for a connection without. None: TLS, unless the server is on this
-            machine and no certificate is named.
+        tls: True for a connection with TLS, False for one without TLS. None: with TLS, unless the server is on this
+            machine and the config names no certificate.
         tls_ca: Path, on the worker, of the certificates to trust; None: those of the system.
         tls_cert: Path, on the worker, of a client certificate.
         tls_key: Path, on the worker, of the private key of the client; None: the key is in *tls_cert*.
@@ -78,7 +78,10 @@ expires=None, writable=False, as_bytes=(), tls=None, tls_ca=None, tls_cert=None,
         self._check_tls()
 
     def check_name(self, field: str, name: object, what: str) -> str:
-        """Return *name* if MariaDB can have a *what* of that name; raises `ConfigError` with the name of *field*."""
+        """
+        Return *name* if MariaDB accepts it as the name of a *what*, for example of a column; otherwise raise a
+        `ConfigError` that mentions *field*.
+        """
         name = super().check_name(field, name, what)
         if len(name) > MAX_LENGTH:
             raise ConfigError(
@@ -95,7 +98,7 @@ expires=None, writable=False, as_bytes=(), tls=None, tls_ca=None, tls_cert=None,
 
     def database_and_table(self) -> tuple[str, str]:
         """
-        Return the two names of *table*; raises `ConfigError`.
+        Return the names of the database and of the table; raises `ConfigError`.
 
         >>> MariadbConfig(table="shop.users; DROP TABLE users--").database_and_table()
         ('shop', 'users; DROP TABLE users--')

@@ -33,9 +33,9 @@ _TRANSIENT = frozenset(
         *range(2000, 2100),  # errors of the client: connection lost, gone, refused
     }
 )
-# The transient errors with which the server answers no key: too many connections, shutdown, Galera not ready, network.
+# The transient errors that any key would get: too many connections, shutdown, Galera not ready, network.
 _UNAVAILABLE = frozenset({1040, 1047, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1927, *range(2000, 2100)})
-# The unavailable errors of a server that has as many connections as it accepts.
+# The unavailable errors by which a server says that it has as many connections as it accepts.
 _BUSY = frozenset({1040, 1203, 1226})
 _FATAL = frozenset(
     {
@@ -103,11 +103,11 @@ def translate(error: Exception, client_errors: ModuleType, where: str, *secrets:
             f"MariaDB at {where} did not answer in time. Raise the option timeout, or look at the server."
         )
     if isinstance(cause, OSError):
-        # The message has the text of the error number, because asyncio puts the address into `strerror`. Errors of name
-        # resolution have negative numbers, for which `os.strerror` has no text.
+        # The message takes its text from the error number and not from `strerror`, because asyncio puts the address
+        # into `strerror`. Errors of name resolution have negative numbers, for which `os.strerror` has no text.
         known = os.strerror(cause.errno) if cause.errno is not None and cause.errno > 0 else cause.strerror or cause
         reason = files_exhausted(cause) or known
-        misspelt = isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME  # no wait helps then
+        misspelt = isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME  # waiting does not help
         kind: type[ConnectorError] = TransientError if misspelt else UnavailableError
         return kind(redact(f"MariaDB at {where} cannot be reached: {reason}.", *secrets))
     if isinstance(error, client_errors.MySQLError):
@@ -119,7 +119,7 @@ def translate(error: Exception, client_errors: ModuleType, where: str, *secrets:
         quoted = f"{redact(str(text), *secrets).rstrip('.')}, " if shown else ""
         message = f"MariaDB at {where} says: {quoted}error {number}. {_ADVICE.get(number, '')}".rstrip()
         return UnavailableError(message, busy=number in _BUSY) if kind is UnavailableError else kind(message)
-    # Most likely an error of decoding, whose text may quote the value.
+    # This is most likely a decoding error, whose text may quote the value.
     return PermanentError(f"A value from MariaDB at {where} cannot be read: {type(error).__name__}.")
 
 

@@ -1,5 +1,5 @@
 """
-The keys of a table in their order, page by page.
+The listing of a table's keys in key order, page by page.
 
     SELECT t.`id` FROM (
         SELECT DISTINCT t.`id` FROM JSON_TABLE('[[7]]', '$[*]' COLUMNS (k0 BIGINT PATH '$[0]')) AS k
@@ -7,8 +7,8 @@ The keys of a table in their order, page by page.
     ) AS t ORDER BY t.`id`
 
 Each page is read by a statement of its own, which begins after the last key of the previous page (keyset pagination).
-The last key is sent as a JSON document, as in the statement that looks keys up, so that the server compares it as the
-type of its column.
+The last key is sent as a JSON document, as in the statement that looks keys up, so that the server compares each part
+of the key as the type of its column.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Listing:
         self._keys = tuple(keys)
         values = [value_type(column) for column, _ in keys]
         self._decoders = [None if value is None else value.decode for value in values]
-        # Keys of other types cannot be listed: a stored date may be in no calendar, an enum is not sorted by its texts,
-        # and a double is not exact.
+        # Keys of other types cannot be listed, because a stored date may not exist in the calendar, an enum is not
+        # sorted by its texts, and a double is not exact.
         listed = (*_NUMBERS, *_TEXTS, *_BYTES, "uuid")
         other = next((column for column, _ in keys if column.type not in listed), None)
         unmapped = next((column for column, type_ in keys if type_.unmapped is not None), None)
@@ -88,8 +88,8 @@ class Listing:
 
     async def after(self, session: Any, last: Sequence[Any] | None, size: int, timeout: float) -> list[tuple[Any, ...]]:
         """
-        Return the parts of at most *size* keys: those after the key with the parts *last*, or the first if *last* is
-        None.
+        Return the parts of at most *size* keys: those after the key with the parts *last*, or the first keys of the
+        table if *last* is None.
         """
         if self._refusal:
             raise FatalError(self._refusal)
@@ -116,7 +116,8 @@ class Listing:
 
 def _is_exact(column: Column) -> bool:
     """
-    Return whether the server finds only identical keys of *column* equal; of equal keys, the server lists only one.
+    Return whether the server treats keys of *column* as equal only if they are identical. Of several keys that it
+    treats as equal, it lists only one.
     """
-    # A collation that pads finds 'a' and 'a ' equal, even if it compares bytes.
+    # A collation that pads treats 'a' and 'a ' as equal, even if it compares bytes.
     return column.type in (*_NUMBERS, *_BYTES) or (column.collation or "").endswith("_nopad_bin")

@@ -1,10 +1,10 @@
 """
 The connections to MariaDB: how they are made, and when a connection may be used again.
 
-Why not `asyncmy.Pool`: it waits without bound for a frozen server, when it connects and when it closes, and it keeps a
-connection after any error. This pool uses a connection again only after a call that ended cleanly, or a read that the
-server stopped at its time limit. After any other call the connection is closed, so that no reply is left that the next
-call would read.
+`asyncmy.Pool` is not used: it waits without a time limit for a frozen server, both when it connects and when it closes,
+and it keeps a connection after any error. This pool uses a connection again only after a call that ended cleanly, or a
+read that the server stopped at its time limit. After any other call the connection is closed, so that the next call
+cannot read a reply to an earlier one.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SETTINGS = (
     "SET sql_mode = '', time_zone = '+00:00', max_error_count = 0, sql_select_limit = 18446744073709551615",
     "SET SESSION TRANSACTION READ ONLY",
 )
-# In strict mode, a value that does not fit its column is an error. READ COMMITTED takes no gap locks, which would make
-# two writers of different rows wait for each other.
+# In strict mode, a value that does not fit its column is an error. READ COMMITTED takes no gap locks; with gap locks,
+# two writers of different rows would wait for each other.
 WRITING = (
     *SETTINGS[:-1],
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
@@ -90,10 +90,11 @@ class MariadbPool(Pool[MariadbSession]):
 
     def survives(self, session: MariadbSession, error: BaseException) -> bool:
         """
-        Return whether *session* can be used again: only after the server stopped a lookup at its time limit, because
-        the server then sends no more.
+        Return whether *session* can be used again: only if *error* says that the server stopped a lookup at its time
+        limit, because the server then sends nothing more.
         """
-        # A session that writes is not used again, because closing its connection rolls the transaction back.
+        # After an error, a session that writes is not used again, because closing its connection rolls the transaction
+        # back.
         stopped = isinstance(error, self._asyncmy.errors.MySQLError) and error.args[:1] == (STOPPED,)
         return stopped and not self._writes
 
@@ -105,8 +106,8 @@ class MariadbPool(Pool[MariadbSession]):
         """
         Return a new session; raises `TimeoutError` after 2 s, or after nine tenths of *timeout* if that is less.
 
-        So a connect to a frozen server fails before the call times out. The pool then raises an error for the other
-        callers that wait for a connect, too.
+        So an attempt to connect to a frozen server fails before the call times out. The pool then raises an error for
+        the other callers that wait for a connection, too.
         """
         address = self.address
         async with time_limit(min(CONNECT_TIMEOUT, 0.9 * timeout)):

@@ -6,10 +6,11 @@ The prepared statement of a source: it turns keys into arguments, and rows into 
     FROM JSON_TABLE('[[7],[8]]', '$[*]' COLUMNS (n FOR ORDINALITY, k0 BIGINT PATH '$[0]')) AS k
     LEFT JOIN `shop`.`users` AS t ON t.`id` = k.k0
 
-All keys of a call are one parameter, a JSON document. The server compares each key as the type of its column, so that a
-text cannot find the row with the key 0 of an integer column. The result has a number for each key, even for a key
-without a row, and the numbers of two calls never overlap. So the connector notices a reply that belongs to another
-statement, or that is not complete.
+All keys of a call are one parameter, a JSON document. The server compares each key as the type of its column.
+Otherwise, MariaDB would read a text such as 'abc' as the number 0 when it compares the text with an integer column, and
+find the row with the key 0. Each key of a call has a number, which the result holds even if the table has no row for
+the key; the numbers of two calls never overlap. So the connector notices a reply that belongs to another statement, or
+that is not complete.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Statement:
         listing: The statements that list the keys.
 
     Raises:
-        FatalError: A column has a type that cannot be a key, or that Spark does not have.
+        FatalError: A key column has a type that cannot be looked up, or a column has a type that Spark does not have.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Statement:
         Return the request for *keys*, without the keys that the columns cannot hold.
 
         Raises:
-            PermanentError: The keys are too long for one statement; the engine halves the group.
+            PermanentError: The keys are too long for one statement; the engine then splits them into smaller calls.
             FatalError: A key does not have as many parts as there are key columns.
         """
         request = Request(self._next_offset, keys)
@@ -148,8 +149,8 @@ class Statement:
             request.answers = {key: failure for key, failure in zip(keys, failures, strict=True) if failure is not None}
             request.keys = [key for key in keys if key not in request.answers]
             parts = [each for each, failure in zip(parts, failures, strict=True) if failure is None]
-        # The keys are converted column by column, in loops that run in C; a Python loop over the keys would cost five
-        # times as much.
+        # The keys are converted column by column, in loops that run in C; a Python loop over the keys would take five
+        # times as long.
         columns = list(zip(self._keys, zip(*parts, strict=True), strict=False))
         request.expected_parts = list(
             zip(
@@ -172,7 +173,7 @@ class Statement:
 
     def room(self, sql: str) -> int:
         """Return how many bytes the long arguments of the statement *sql* may take."""
-        return self.max_packet - len(sql.encode()) - 100  # a number or two, and the head of the packet
+        return self.max_packet - len(sql.encode()) - 100  # 100 bytes for one or two numbers and the packet header
 
     def read(self, rows: Sequence[Sequence[Any]], request: Request, many: bool) -> dict[Key, Value | Failure]:
         """
@@ -198,8 +199,7 @@ class Statement:
         """
         Return the values in *rows*, and the failures of keys that cannot be compared or whose values cannot be decoded.
 
-        Both mappings have the index of a key in *request* in place of the key. A key without a row has an empty list of
-        values.
+        Both mappings are keyed by the index of a key in *request*. A key without a row has an empty list of values.
         """
         matches: dict[int, list[Value]] = {}
         failures: dict[int, Failure] = {}
@@ -247,14 +247,14 @@ class Statement:
         return parts
 
     def _can_hold(self, parts: Sequence[tuple[Any, ...]]) -> bool:
-        """Return whether the columns can hold all keys, which are given by their *parts*."""
+        """Return whether the columns can hold all keys; *parts* has a tuple of the parts of each key."""
         return not parts or all(
             types.issuperset(map(type, column)) and type_.holds(column)
             for (_, type_), types, column in zip(self._keys, self._python_types, zip(*parts, strict=True), strict=True)
         )
 
     def _rejection(self, parts: tuple[Any, ...]) -> Failure | None:
-        """Return the answer to a key with a part that its column cannot hold; None if the columns hold all *parts*."""
+        """Return the answer to a key with a part that its column cannot hold; None if they can hold all *parts*."""
         for (column, type_), part in zip(self._keys, parts, strict=True):
             right = type(part) in type_.types
             if not right or not type_.holds([part]):

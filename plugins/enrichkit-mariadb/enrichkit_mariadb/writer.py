@@ -4,9 +4,9 @@ The statement that writes rows, and the check that the table gives back what was
     INSERT INTO `shop`.`users` (`id`, `name`) VALUES (7, 'a'), (8, 'b')
     ON DUPLICATE KEY UPDATE `name` = VALUES(`name`)
 
-MariaDB takes a duplicate in any unique index of the table for a duplicate of the key, and a collation may find two
-different keys equal. In both cases, the statement changes the row of another key. The check then finds no row of the
-written key, and the transaction is rolled back.
+The update also happens for a duplicate in another unique index of the table, and for a different key that the collation
+treats as equal. In both cases, the statement changes the row of another key. The check then finds no row of the written
+key, and the transaction is rolled back.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND BINARY TABLE_SCHEMA = BINARY %s 
     AND BINARY COLUMN_NAME = BINARY %s
 """
 
-# Errors for a value that is out of range, too long, or not of the type of its column.
+# Numbers of the errors that say that a value is out of range, too long, or not of the type of its column.
 # https://mariadb.com/docs/server/reference/error-codes
 _UNFIT = {1264, 1265, 1292, 1366, 1406, 1411}
 
@@ -104,7 +104,8 @@ class Writer:
         Write *values* in the transaction of a session, and check what the table gives back.
 
         Args:
-            fetch: Executes a statement in the session. The caller ends the transaction, by a rollback after an error.
+            fetch: Executes a statement in the session. The caller commits the transaction, or rolls it back after an
+                error.
             values: One or more values by key.
             ttl: Seconds after which the values expire; None: never.
             timeout: Seconds after which the server stops a statement.
@@ -125,7 +126,7 @@ class Writer:
             raise failure.error
         rows = rows_of(values, list(statement.types), source)
         names = list(next(iter(rows.values())))
-        # All workers write in the same order, so that two workers that write the same keys wait without a deadlock.
+        # All workers write in the same order, so that two workers that write the same keys cannot deadlock.
         literals = sorted(
             (
                 (
@@ -156,7 +157,7 @@ class Writer:
     def _insert(
         self, names: Sequence[str], literals: Sequence[Sequence[Any]], ttl: float | None
     ) -> tuple[str, list[Any]]:
-        """Return the statement and its arguments."""
+        """Return the INSERT for the rows *literals*, and its arguments."""
         targets = [*self._keys, *names]
         row = ", ".join(["%s"] * len(targets))
         if self._expires is not None:
@@ -173,7 +174,7 @@ class Writer:
         return sql, [literal for each in literals for literal in each]
 
     def _packets(self, literals: Sequence[Sequence[Any]], room: int) -> Iterator[Sequence[Sequence[Any]]]:
-        """Yield the rows, as many at a time as take at most *room* bytes; raises `PermanentError`."""
+        """Yield the rows in groups of at most *room* bytes each; raises `PermanentError` for a row that is larger."""
         some: list[Sequence[Any]] = []
         size = 0
         for row in literals:
@@ -197,7 +198,7 @@ class Writer:
     def _literal(self, name: str, value: Any) -> Any:
         try:
             return _literal(value)
-        except (ValueError, OverflowError):  # the first and last hours of the calendar may have no time in UTC
+        except (ValueError, OverflowError):  # the first and last hours of the calendar may be out of range in UTC
             raise self.statement.source.changed(name, self.statement.types[name]) from None
 
 

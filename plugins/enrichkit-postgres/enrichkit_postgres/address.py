@@ -1,9 +1,9 @@
 """
 The parser of a DSN; asyncpg gets host, port and user from this parser, and never sees the DSN.
 
-So one parser decides both whether the server is local and which server is connected to. With two parsers, this parser
-could take a DSN for local and allow a connection without TLS, while asyncpg connects to another machine. Messages never
-quote the DSN, because any part of it that looks wrong may be half of a password.
+So one and the same parser decides whether the server is local and which server asyncpg connects to. With two parsers,
+this one could take the server for local and allow a connection without TLS, while asyncpg connects to another machine.
+Messages never quote the DSN, because any part of it that looks wrong may be half of a password.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ class Address:
 
 
 def parse_dsn(dsn: str) -> Address:
-    """Return the parts of *dsn*; raises `ConfigError` for a DSN that two parsers could read differently."""
+    """
+    Return the parts of *dsn*; raises `ConfigError` for a DSN that is wrong, or that another parser could read
+    differently.
+    """
     netloc, path, settings = _split(dsn)
     userinfo, _, hostlist = netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
@@ -107,7 +110,7 @@ def _split(dsn: str) -> tuple[str, str, dict[str, str]]:
     if parts is None:
         raise ConfigError(f"PostgresConfig.dsn must start with 'postgresql://' or 'postgres://', {_EXAMPLE}.")
     netloc, path, query = parts.groups()
-    # If the password holds a '/', '?', '#' or '@' that is not encoded, the host ends too early or begins too late.
+    # A '/', '?', '#' or '@' that is not encoded in the password makes the host end too early or begin too late.
     if "@" in path + query or netloc.count("@") > 1 or re.search(r"[\x00-\x20\x7f\\#]|[][].*@", dsn):
         raise _unreadable()
     try:

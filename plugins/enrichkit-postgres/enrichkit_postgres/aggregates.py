@@ -1,9 +1,10 @@
 """
-Aggregates that send a column of all rows as one value: as an array, or in the form in which Arrow holds the column.
+Aggregates that send the values of a column in all rows as a single value: an array, or bytes from which Arrow makes a
+column.
 
-For an array, asyncpg makes a Python object of each element, and Arrow makes a column of these objects. Integers that
-arrive as one run of bytes become a column without such objects. So do texts, if they arrive as one run of bytes
-together with the length of each text: see docs/decisions/0039-columns-in-bytes-from-postgres.md.
+If a column arrives as an array, asyncpg makes a Python object for each element, and Arrow then makes a column from
+these objects. Integers need no such objects if they arrive as one string of bytes. Neither do texts, if they arrive as
+one string of bytes together with the length of each text; see docs/decisions/0039-columns-in-bytes-from-postgres.md.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ INTEGERS = {"int2": "h", "int4": "i", "int8": "q"}  # the values are type codes 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """
-    The form in which the statement returns a column of all rows.
+    The form in which the statement returns one column with its values in all rows.
 
     Attributes:
-        sql: SQL of the column in one row.
+        sql: SQL of the column's value in a single row.
         functions: SQL of the aggregate functions, with ``{}`` for the name of the column. The first function gives NULL
             if there are no rows.
-        read: Takes the values of the functions and returns the column: a list or an Arrow array.
+        read: A function that takes the values of *functions* and returns the column: a list or an Arrow array.
     """
 
     sql: str
@@ -51,10 +52,10 @@ def as_array(sql: str) -> Aggregate:
 
 def as_integers(sql: str, type_name: str) -> Aggregate:
     """
-    Return the aggregate that sends the column *sql*, which is never NULL, as integers of *type_name*, one of
-    `INTEGERS`.
+    Return the aggregate that sends the column *sql* as the bytes of its integers. The column must hold no NULL;
+    *type_name* is a key of `INTEGERS`.
     """
-    # The cast is needed because the column may get a wider type while the statement is in use.
+    # Without the cast, the statement would fail if somebody gave the column a wider type while the statement is in use.
     return Aggregate(
         f"{sql}::pg_catalog.{type_name}", (_in_binary("{}", type_name),), partial(_read_integers, INTEGERS[type_name])
     )
@@ -62,7 +63,7 @@ def as_integers(sql: str, type_name: str) -> Aggregate:
 
 def as_texts(sql: str) -> Aggregate:
     """
-    Return the aggregate that sends the column *sql*, of the type text or varchar, as UTF-8, asyncpg's client encoding.
+    Return the aggregate that sends the column *sql*, of the type text or varchar, as UTF-8 (asyncpg's client encoding).
     """
     length, texts = "coalesce(pg_catalog.octet_length({}), -1)", "pg_catalog.string_agg({}, ''::pg_catalog.bytea)"
     return Aggregate(f"pg_catalog.textsend({sql}::pg_catalog.text)", (_in_binary(length, "int4"), texts), _read_texts)
@@ -91,7 +92,7 @@ def _read_texts(lengths: bytes, texts: bytes | None) -> Any:
         present = pc.greater_equal(sizes, 0).buffers()[1]
         sizes = pc.max_element_wise(sizes, pa.scalar(0, pa.int32()))
     ends = pc.cumulative_sum_checked(sizes)
-    if ends[-1].as_py() != len(data):  # Arrow would read beyond the end of the data
+    if ends[-1].as_py() != len(data):  # without this check, Arrow could read beyond the end of the data
         raise TransientError("PostgreSQL sent texts of other lengths than it said; the connection was closed.")
     bounds = pa.concat_arrays([pa.array([0], pa.int32()), ends]).buffers()[1]
     return pa.Array.from_buffers(pa.string(), len(sizes), [present, bounds, pa.py_buffer(data)])

@@ -23,8 +23,8 @@ class Column:
     Attributes:
         name: Name as the catalog spells it.
         type: Type of the column.
-        exact: Whether the collation of the column never finds different texts equal.
-        indexed: Whether a B-tree index of all rows begins with the column.
+        exact: Whether the collation of the column treats texts as equal only if they are identical.
+        indexed: Whether a B-tree index begins with the column and covers all rows, i.e. is not partial.
         sql: SQL of the type, with its length or precision; the name of the domain if the type is a domain.
     """
 
@@ -58,8 +58,8 @@ FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.
 WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 
-# A domain is replaced by its base type, with the typmod of the domain. The same is done if the elements of an array
-# have a domain as their type.
+# A domain is replaced by its base type, with the typmod (length or precision) of the domain. The same is done for a
+# domain that is the element type of an array.
 _TYPES = """
 WITH RECURSIVE step (n, oid, typmod) AS (
     SELECT u.n, u.oid, u.typmod
@@ -109,7 +109,7 @@ async def columns_of_table(connection: Any, config: PostgresConfig) -> dict[str,
 
 
 async def columns_of_query(connection: Any, query: str) -> tuple[list[Column], list[PgType | None]]:
-    """Return the columns of *query*, and the type of an element of each parameter (None: the parameter is no array)."""
+    """Return the columns of *query*, and the element type of each parameter; None for a parameter that is no array."""
     statement = await connection.prepare(query)
     attributes, parameters = statement.get_attributes(), statement.get_parameters()
     types = await _types(connection, [(part.oid, -1) for part in (*(a.type for a in attributes), *parameters)])

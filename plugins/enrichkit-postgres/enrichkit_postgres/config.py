@@ -16,8 +16,8 @@ from .settings import Settings, setting_pairs
 
 __all__ = ["PostgresConfig"]
 
-# NAMEDATALEN - 1. The server silently cuts longer names, and the shorter name may belong to another table:
-# https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS
+# The length of the longest name in bytes (NAMEDATALEN - 1). The server silently cuts a longer name, which could then
+# mean another table: https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS
 MAX_BYTES = 63
 
 _SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pg_toast")
@@ -40,32 +40,36 @@ class PostgresConfig(SqlServerConfig):
 
     Attributes:
         dsn: `postgresql://user@host:port/database`, with several hosts separated by commas. The settings `sslmode`,
-            `target_session_attrs` and `application_name` may follow as `?name=value`. Hidden from repr: it may hold a
-            password.
+            `target_session_attrs` and `application_name` may follow as `?name=value`. Hidden from repr, because the DSN
+            may hold a password.
         table: `"table"` (of the schema `public`), `"schema.table"`, or `(schema, table)` when a name holds a dot.
         key: Name of the key column, or a tuple of names in the order of the key columns in Spark. An index must begin
             with these columns.
         columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
         max_bytes: Most bytes that the server may send for one call, with the values of all its keys; 64 KiB to 1 GiB.
-        expires: Name of the `timestamptz` column with the time until which a row is valid; NULL: for ever. A row that
-            is no longer valid counts as absent. None: all rows are always valid.
-        writable: True allows `tiers(write_back=True)` to insert and update rows, in separate sessions. A unique index
-            must hold exactly the key columns.
-        query: Instead of *table*, one SELECT that takes an array of keys as `$1` (and as `$2`, ... an array for each
-            further key column). It returns the key columns first, named as in *key*, then the value columns.
-        password: A literal or, better, a `Secret`. None: from the DSN, `PGPASSWORD` or `~/.pgpass` on the worker.
+        expires: Name of the `timestamptz` column that holds the time until which a row is valid; a row with NULL in
+            this column is always valid. A row that is no longer valid counts as absent. None: all rows are always
+            valid.
+        writable: True allows `tiers(write_back=True)` to insert and update rows, in separate sessions. This needs a
+            unique index over exactly the key columns.
+        query: Instead of *table*, one SELECT. Its parameter `$1` is an array of keys; with several key columns, `$2`,
+            ... are the arrays for the further columns. It must return the key columns first, named as in *key*, then
+            the value columns.
+        password: A literal or, better, a `Secret`. None: the password comes from the DSN, or from `PGPASSWORD` or
+            `~/.pgpass` on the worker.
         pgbouncer: True behind PgBouncer in transaction mode. The connector then uses no prepared statements, and
             applies its settings in each transaction, which costs three more round trips per call.
-        settings: Settings of PostgreSQL for each session, as a mapping from a name to a text or a `Secret`: for example
-            a setting that row security policies or functions of the database read (`{"app.tenant": "acme"}`), a `role`,
-            or a `search_path` for views and queries that name no schema (without it, `public`). Settings that change
-            what is read, such as `DateStyle`, are refused.
+        settings: Settings of PostgreSQL for each session, as a mapping from a name to a text or a `Secret`. Examples
+            are a `role`, a setting that row security policies or functions of the database read
+            (`{"app.tenant": "acme"}`), and a `search_path` for views and queries that name no schema. Without a
+            `search_path`, only `public` is searched. Settings that change what is read, such as `DateStyle`, are
+            refused.
         tls_ca: Path, on the worker, of the certificates to trust; None: those of the system.
         tls_cert: Path, on the worker, of a client certificate.
         tls_key: Path, on the worker, of the private key of the client; None: the key is in *tls_cert*.
         insecure: True allows a connection to a server that is not verified: the `sslmode` of the DSN applies, or
             `prefer` if the DSN has none. False requires `verify-full`, except for a server on this machine.
-        returns: DDL of one value, if it is to have another type than the server describes.
+        returns: DDL of one value; needed only if the value is to have another type than the server describes.
 
     Raises:
         ConfigError: On the driver, when a field is wrong.
@@ -104,7 +108,10 @@ writable=False, query=None, pgbouncer=False, settings=(), tls_ca=None, tls_cert=
         self._check_tls()
 
     def check_name(self, field: str, name: object, what: str) -> str:
-        """Return *name* if PostgreSQL can have a *what* of that name; raises `ConfigError` with the name of *field*."""
+        """
+        Return *name* if it can be the name of a *what* (for example a table) in PostgreSQL; raises `ConfigError`, which
+        names *field*.
+        """
         name = super().check_name(field, name, what)
         size = len(name.encode())
         if size > MAX_BYTES:
@@ -116,7 +123,7 @@ writable=False, query=None, pgbouncer=False, settings=(), tls_ca=None, tls_cert=
 
     def schema_and_table(self) -> tuple[str, str]:
         """
-        Return the two names of *table*; raises `ConfigError`.
+        Return the name of the schema and the name of the table; raises `ConfigError`.
 
         >>> PostgresConfig(table="app.users").schema_and_table()
         ('app', 'users')

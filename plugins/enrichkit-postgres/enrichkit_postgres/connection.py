@@ -2,8 +2,8 @@
 asyncpg's connection with three changes: it makes fewer round trips before its first answer, it leaves no socket open
 when the server's greeting is broken, and it can close abruptly.
 
-The changes override methods that asyncpg does not document, because there is no public way to make them. The tests of
-round trips, of random faults and of PgBouncer fail when a new version of asyncpg no longer calls these methods.
+The changes override methods that asyncpg does not document, because asyncpg has no public interface for this. The tests
+of round trips, of random faults and of PgBouncer fail when a new version of asyncpg no longer calls these methods.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ __all__ = ["connection_class"]
 
 FIRST_GENBKI_OID = 10_000
 """
-A type with a smaller OID, such as an array of a built-in type, has the same OID in every PostgreSQL server and version.
+A type whose OID is below this number, such as an array of a built-in type, has the same OID in every PostgreSQL server
+and version.
 
 Source: "OID Assignment" in PostgreSQL's documentation, 71.2.2 of version 15.
 """
@@ -32,13 +33,13 @@ def connection_class(driver: ModuleType, *, pgbouncer: bool) -> type[Any]:
 
     Args:
         driver: The module asyncpg, which is imported only when it is needed.
-        pgbouncer: Whether a connection closes abruptly where asyncpg would ask the server to cancel its statement.
-            PgBouncer exits (`bad client state`, seen with 1.18 to 1.24) when a client that asked for a cancel closes
-            its connection before PgBouncer has handled the cancel, and this pool does not wait for that. When a client
-            connection closes during a statement, PgBouncer drops the server connection of the client, too, and
-            `statement_timeout` ends the statement.
+        pgbouncer: Whether the server is PgBouncer. If True, a connection closes abruptly where asyncpg would ask the
+            server to cancel the statement. The reason: PgBouncer exits (`bad client state`, seen with 1.18 to 1.24) if
+            a client asks for a cancel and then closes its connection before PgBouncer has handled the cancel; this pool
+            might close so early. After an abrupt close during a statement, PgBouncer drops the server connection, too,
+            and `statement_timeout` ends the statement.
     """
-    described: dict[frozenset[int], Any] = {}  # the server's descriptions of types, for all connections of the pool
+    described: dict[frozenset[int], Any] = {}  # a cache for the whole pool: how the server describes types
 
     class Connection(driver.Connection):  # type: ignore[name-defined,misc]
         _server_caps: Any
@@ -50,15 +51,15 @@ def connection_class(driver: ModuleType, *, pgbouncer: bool) -> type[Any]:
                 self._aborted = True
                 transport.abort()
                 raise
-            # Otherwise asyncpg would first read the setting jit and turn it off, although `SETTINGS` has turned it off
-            # already.
+            # Tell asyncpg that the server has no jit. Otherwise asyncpg would first read the setting jit and turn it
+            # off, although `SETTINGS` has turned it off already.
             self._server_caps = self._server_caps._replace(jit=False)
 
         async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> tuple[list[Any], Any]:
             asked = frozenset(typeoids)
             if asked in described:
-                # The second result stands for the statement that has read the types. From its name, asyncpg knows that
-                # it is not an unnamed statement, which would have replaced the statement that asyncpg is preparing.
+                # The second result stands for the statement that has read the types. Because it has a name, asyncpg
+                # knows that the statement that it is preparing still exists; an unnamed one would have replaced it.
                 return described[asked], SimpleNamespace(name="remembered")
             types, statement = await super()._introspect_types(asked, timeout)
             if all(row["oid"] < FIRST_GENBKI_OID for row in types):

@@ -41,16 +41,16 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
 
     With one value column, the value of a key is the value of that column; with several, it is a mapping. A stored NULL
     is None. A key that the column cannot hold is rejected without being sent. Sessions are read-only, except those of
-    `store_many`, and the server itself stops a statement when nine tenths of ``call.timeout`` have passed.
+    `store_many`. The server itself stops a statement when nine tenths of ``call.timeout`` have passed.
 
-    CPU per key through Spark, for a million int keys, one column of texts and 4 calls in flight with 4,000 keys a call:
-    0.4 us in the worker and 0.5 to 0.6 us in the server. Before texts came as bytes, the server took 0.60 us with 2,000
-    keys a call and 0.46 us with 4,000. Without Spark, the worker takes 0.35 to 0.37 us, and a bare `connection.fetch`
-    with 1,000 keys a call takes 0.57 us. The server takes 2 to 3 us for a key when the keys of a call are spread over a
-    table of a million rows, and half a microsecond when they are neighbours in the index. In a long job they are:
-    docs/decisions/0036-calls-of-neighbours.md says how. `aggregates.py` describes how columns arrive without a Python
-    object for each value. A call of 4,000 keys stays within `timeout` when the server has to read each row from a disk
-    that takes 2 ms.
+    CPU time per key, measured through Spark with a million int keys, one column of texts, and 4 calls in flight with
+    4,000 keys each: 0.4 us in the worker and 0.5 to 0.6 us in the server. When texts were still sent as arrays, the
+    server took 0.60 us with 2,000 keys a call and 0.46 us with 4,000. Without Spark, the worker takes 0.35 to 0.37 us,
+    and a bare `connection.fetch` with 1,000 keys a call takes 0.57 us. The server takes 2 to 3 us for a key when the
+    keys of a call are spread over a table of a million rows, and 0.5 us when they are neighbours in the index. In a
+    long job the engine puts neighbours into one call, see docs/decisions/0036-calls-of-neighbours.md. `aggregates.py`
+    describes how columns arrive without a Python object for each value. A call of 4,000 keys stays within `timeout`
+    even if the server reads each row from a disk, at 2 ms for each read.
     """
 
     name: ClassVar[str] = "postgres"
@@ -75,7 +75,7 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
 
     @classmethod
     def lease_store(cls, config: PostgresConfig) -> PostgresLeases:
-        """Return the store of limits at the server of *config*; see `Connector.lease_store`."""
+        """Return a store of limits that is on the server of *config*; see `Connector.lease_store`."""
         from .leases import PostgresLeases
 
         return PostgresLeases(config)
@@ -89,8 +89,8 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
 
     async def max_connections(self) -> int | None:
         """
-        Return the least limit of connections; None behind PgBouncer, which has a limit of its own. See
-        `Connector.max_connections`.
+        Return the lowest connection limit of the server, the user and the database. The result is None behind
+        PgBouncer, which has a limit of its own. See `Connector.max_connections`.
         """
         if self.config.pgbouncer:
             return None
@@ -145,6 +145,9 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
             yield keys
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether a key of the types *kinds* that `scan` does not list is a miss; see `Connector.lists_all`."""
+        """
+        Return whether a key that `scan` does not list counts as a miss, for keys with parts of the types *kinds*; see
+        `Connector.lists_all`.
+        """
         listing = self.opened()[1].listing
         return listing is not None and listing.lists_all(kinds)

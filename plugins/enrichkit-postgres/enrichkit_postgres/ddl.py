@@ -19,12 +19,12 @@ _RESERVED = frozenset(
     execute false fetch filter for foreign from full grant group having in inner intersect into is join lateral leading
     left localtime natural not null offset on only or order outer overlaps primary recursive references right select
     session_user some sql table then time to trailing union unique unknown user using when where with within
-    """.split()  # noqa: SIM905 - a page of quotes otherwise
+    """.split()  # noqa: SIM905 - a list would be a page of quotes
 )
 
 
 def ddl_of(columns: Mapping[str, ValueColumn]) -> str:
-    """Return the type of the only value column, or the fields of a struct of several value columns."""
+    """Return the DDL of one value: the type of the only value column, or the fields of a struct of several columns."""
     if len(columns) == 1:
         return next(iter(columns.values())).ddl
     return ", ".join(f"{_field(name)} {column.ddl}" for name, column in columns.items())

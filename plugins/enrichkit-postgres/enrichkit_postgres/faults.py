@@ -1,9 +1,9 @@
 """
 The translation of asyncpg's exceptions into unavailable, transient, permanent and fatal errors.
 
-The server's text of an error may quote a key (`invalid input syntax for type uuid: "..."`). So the message repeats the
-text only for SQLSTATE classes whose texts concern the server, its names and its state. If a function raised the error,
-the message repeats the text only for the states in `_NAMES`.
+The text of a server error may quote a key (`invalid input syntax for type uuid: "..."`). So a `ConnectorError` repeats
+the text only for SQLSTATE classes whose texts are about the server, its objects and its state. If a database function
+raised the error, the text is repeated only for the states in `_NAMES`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ __all__ = ["translate"]
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 # These SQLSTATE prefixes are transient: connection, rollback (serialization, deadlock, standby conflict), resources,
-# object in use, operator (shutdown, statement timeout, starting up), system. asyncpg itself repeats a statement with an
-# outdated plan, except in a transaction.
+# object in use, operator (shutdown, statement timeout, starting up), system. asyncpg itself repeats a statement whose
+# cached plan has become invalid, except in a transaction.
 _TRANSIENT = ("08", "25P03", "25P04", "40", "53", "55", "57", "58", "72")
-# The transient states in which the server answers no key: the connection broke, there are too many connections, or the
-# server shuts down, starts up or recovers.
+# The transient states in which the server can answer no key at all: the connection broke, there are too many
+# connections, or the server shuts down, starts up or recovers.
 _UNAVAILABLE = ("08", "53300", "57P01", "57P02", "57P03", "57P05")
 # These SQLSTATE prefixes are fatal: authentication, catalog and schema names, syntax, access, read-only, unsupported,
 # statement name, role.
 _FATAL = ("08P01", "0A", "0L", "0P", "25", "26", "28", "3D", "3F", "42", "57P04")
 
 POOLER = "08P01"
-"""SQLSTATE of all errors of PgBouncer, including transient errors such as no server available and too many clients."""
+"""SQLSTATE of all errors of PgBouncer, even of transient ones, for example if it has no server or too many clients."""
 _OF_SETTINGS = ("unsupported startup parameter", "no such ", "password authentication failed", "SSL required")
 
 _UNQUALIFIED = (
@@ -42,11 +42,12 @@ _UNQUALIFIED = (
     "query, view or function, or name another in PostgresConfig.settings, as in settings={'search_path': 'app'}."
 )
 _NAMES = ("42P01", "42883", "42704", "3F000")
-"""States whose texts name a missing object and never quote a key, even if a function raised the error."""
+"""SQLSTATEs of errors whose texts name a missing object and never quote a key, even if a function raised the error."""
 
 _UNFILLED = "has not been populated"
 """
-Part of the text of an error with SQLSTATE 55000: a materialised view was made WITH NO DATA, and no wait fills it.
+Part of the text of an error with SQLSTATE 55000. It means that a materialised view was created WITH NO DATA, and
+waiting does not fill the view.
 
 Other errors with this SQLSTATE are transient.
 """
@@ -59,8 +60,8 @@ _ADVICE = {
     _UNFILLED: "Fill it first: REFRESH MATERIALIZED VIEW, with the name of the view.",
     "42601": "PostgresConfig.query must be one SELECT statement, without a semicolon inside.",
     "42501": "Grant SELECT on it to this user, and INSERT and UPDATE if PostgresConfig.writable is True.",
-    # The server raises these two errors because it does not replace a character that it cannot convert, in a key or in
-    # a value. https://www.postgresql.org/docs/current/multibyte.html
+    # The server raises these two errors if it cannot convert a character of a key or a value between the encoding of
+    # the database and UTF-8, the encoding of the client. https://www.postgresql.org/docs/current/multibyte.html
     "22P05": "The encoding of the database lacks a character of a key, or a stored byte has no Unicode character. "
     "Select convert_to(column, getdatabaseencoding()) in a view, to read or to look up the bytes.",
     "22021": "A stored text is not valid in UTF-8. Select convert_to(column, getdatabaseencoding()) in a view, to read "
@@ -102,7 +103,7 @@ def translate(error: Exception, driver: ModuleType, where: str, *secrets: str | 
 
 
 def _server_error(error: Any, state: str, where: str, secrets: Sequence[str | None]) -> ConnectorError:
-    """Return the error for an error that the server reported with the SQLSTATE *state*."""
+    """Return the `ConnectorError` for an error that the server reported with the SQLSTATE *state*."""
     said = str(error.args[0]) if error.args else ""
     kind = _class_of(state, said)
     shown = kind is not PermanentError and (error.context is None or state in _NAMES)
@@ -132,7 +133,7 @@ def _network_error(error: OSError, where: str, secrets: Sequence[str | None]) ->
             f"PostgreSQL at {where} does not offer TLS, which PostgresConfig asks for. Turn ssl on in the server, or "
             "accept an unencrypted connection with insecure=True."
         )
-    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt: no wait helps
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt; waiting will not help
         return TransientError(redact(f"PostgreSQL at {where} cannot be reached: {error.strerror}.", *secrets))
     if isinstance(error, TimeoutError):
         return TransientError(
@@ -143,7 +144,7 @@ def _network_error(error: OSError, where: str, secrets: Sequence[str | None]) ->
 
 
 def _driver_error(error: Exception, driver: ModuleType, where: str, secrets: Sequence[str | None]) -> ConnectorError:
-    """Return the error for an exception that asyncpg raised itself."""
+    """Return the `ConnectorError` for an exception that asyncpg itself raised."""
     if isinstance(error, driver.ClientConfigurationError | driver.UnsupportedServerFeatureError):
         return FatalError(redact(f"asyncpg cannot connect to PostgreSQL at {where}: {error}", *secrets))
     if isinstance(error, driver.TargetServerAttributeNotMatched):
@@ -160,7 +161,9 @@ def _driver_error(error: Exception, driver: ModuleType, where: str, secrets: Seq
 
 
 def _class_of(state: str, text: str) -> type[FatalError | PermanentError | TransientError]:
-    """Return the class for *state* by the longest prefix that matches: 25P03 is transient, although 25 is fatal."""
+    """
+    Return the error class for *state*. The longest matching prefix decides: 25P03 is transient, although 25 is fatal.
+    """
     if state == POOLER and not text.startswith(_OF_SETTINGS):
         return UnavailableError
     if _is_unfilled(state, text):

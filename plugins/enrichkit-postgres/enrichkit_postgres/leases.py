@@ -1,4 +1,6 @@
-"""Limits of a whole job in PostgreSQL: a row for each limit, and one statement that answers an `Ask` of a worker."""
+"""
+The store of job-wide limits in PostgreSQL: a row for each limit, and a statement that answers the `Ask` of a worker.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,16 @@ T = TypeVar("T")
 TIMEOUT = 2.0
 NO_TABLE = "SQLSTATE 42P01"
 WRITES = "SET default_transaction_read_only = off"
-# With synchronous_commit off, a crash of the server may lose the leases of the last half second; these leases end
-# before the server is back.
+# With synchronous_commit off, a crash of the server may lose the leases (shares with a time limit) of the last half
+# second. This is harmless, because these leases expire before the server is back.
 FAST = "SET {}synchronous_commit = off"
 TABLE = "public.enrichkit_limits"
 CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (name text PRIMARY KEY, state jsonb NOT NULL)"
 ADD = f"INSERT INTO {TABLE} VALUES ($1, '{{}}') ON CONFLICT DO NOTHING"  # noqa: S608  # a constant
-# The subquery `locked` waits for the worker that has locked the row, and then holds the row as that worker has written
-# it; the clock is read after the wait. Computing from `l.state` would be wrong: if another worker has changed the row
-# meanwhile, PostgreSQL computes the new state once more, but the expressions of WITH then still hold the row as it was
-# before that change.
+# The subquery `locked` waits until no other worker has a lock on the row, and then returns the newest version of the
+# row. The clock is read after this wait. The WITH queries must not read `l.state` instead: if another worker changed
+# the row during the wait, PostgreSQL would evaluate the new state again, but the WITH queries would keep what they had
+# computed from the old row.
 ANSWER = f"""
 UPDATE {TABLE} AS l SET state = (
     WITH given AS MATERIALIZED (
@@ -95,11 +97,13 @@ UPDATE {TABLE} AS l SET state = (
 ) FROM (SELECT name, state FROM {TABLE} WHERE name = $1 FOR UPDATE) AS locked
 WHERE l.name = locked.name RETURNING l.state->'answer'
 """  # noqa: S608  # a constant
-"""An SQL statement with the rules of `enrichkit.plugin.grant`, by the clock of the server; a test compares the two."""
+"""
+An SQL statement that does the same as `enrichkit.plugin.grant`, with the time of the server; a test compares the two.
+"""
 
 READ = f"SELECT state::text, extract(epoch FROM clock_timestamp())::float8 AS now FROM {TABLE} WHERE name = $1"  # noqa: S608
-# The account of a budget must not be lost in a crash. So the commit of this statement waits until the account is on
-# disk, although synchronous_commit is off in the session.
+# A crash must not lose the account of a budget, i.e. the amounts that are spent and reserved. So the commit of this
+# statement waits until the account is on disk, although synchronous_commit is off in the session.
 WRITE = f"""
 UPDATE {TABLE} SET state = $2::jsonb WHERE name = $1 AND state = $3::jsonb
 RETURNING set_config('synchronous_commit', 'on', true)
@@ -109,10 +113,10 @@ TRIES = 100
 
 class PostgresLeases:
     """
-    A store of limits in PostgreSQL, through one connection.
+    A store of limits in PostgreSQL that uses a single connection.
 
-    The table `public.enrichkit_limits` has a row for each limit, with the state of `enrichkit.plugin.grant` as JSON,
-    and a row for each budget, with the state of `enrichkit.plugin.draw`.
+    The table `public.enrichkit_limits` has one row for each limit and one for each budget. Each row holds as JSON the
+    state that `enrichkit.plugin.grant` (for a limit) or `enrichkit.plugin.draw` (for a budget) reads and changes.
     """
 
     def __init__(self, config: PostgresConfig) -> None:
@@ -160,9 +164,12 @@ class PostgresLeases:
         return found
 
     async def _asked(self, answer: Callable[[Any, float], Awaitable[T]]) -> T:
-        """Call *answer* with a connection and return its result; create the table first if it is missing."""
+        """
+        Call *answer* with a connection, and return its result. If the table is missing, create it and call *answer*
+        again.
+        """
         if self._pool is None:
-            import asyncpg  # here, because a driver program without asyncpg can plan, too
+            import asyncpg  # here, so that a driver program without asyncpg can plan a job
 
             self._pool = _WritingPool(self._config, 1, asyncpg)
         try:
@@ -182,8 +189,8 @@ class PostgresLeases:
         try:
             await pool.run(create, TIMEOUT)
         except (FatalError, PermanentError) as error:
-            # The error is harmless if another worker has created the table at the same time, which IF NOT EXISTS does
-            # not prevent.
+            # If another worker creates the table at the same time, CREATE TABLE can fail even with IF NOT EXISTS. This
+            # error is harmless.
             refused = error
         try:
             return await pool.run(answer, TIMEOUT)
@@ -198,7 +205,7 @@ class PostgresLeases:
 
 
 def _explained(error: ConnectorError) -> FatalError:
-    """Return *error* as a `FatalError` that says what is needed if a privilege or a writable server is missing."""
+    """Return *error* as a `FatalError`, with advice if a privilege is missing or the server is read-only."""
     text = str(error)
     if "SQLSTATE 25006" in text:
         text = text.partition(", SQLSTATE 25006")[0]

@@ -2,7 +2,8 @@
 The keys of a table in their order, page by page.
 
 Each page is read by a statement of its own, which begins after the last key of the previous page (keyset pagination).
-So no cursor and no transaction stays open, and an index that begins with the key columns gives a page without a sort.
+So no cursor and no transaction stays open. If an index begins with the key columns, the server reads a page without a
+sort.
 """
 
 from __future__ import annotations
@@ -56,12 +57,11 @@ class Listing:
         self, connection: Any, last: Sequence[str] | None, size: int, timeout: float
     ) -> tuple[list[Any], Sequence[str] | None]:
         """
-        Return at most *size* keys that follow the key whose parts have the texts *last*, and the texts of the last
-        returned key.
+        Return at most *size* keys that follow the key *last*, and the last of the returned keys as texts.
 
         Args:
             connection: Connection to the server.
-            last: The texts that the previous call returned; None: begin with the first key.
+            last: The parts of a key as texts, as the previous call returned them; None: begin with the first key.
             size: Most keys.
             timeout: Seconds for the statement.
         """
@@ -72,8 +72,9 @@ class Listing:
         return keys, tuple(rows[-1])[width:] if rows else None
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether it is certain that a key with parts of the types *kinds* has no row if it is not listed."""
-        # False for float4: 32 bits cannot hold most floats. A key that they cannot hold is rejected, and is no miss.
+        """Return whether a key that is not listed certainly has no row, for keys with parts of the types *kinds*."""
+        # The result is False for float4, because 32 bits cannot hold most floats. A key that the column cannot hold is
+        # never listed, but must be rejected instead of counting as a miss.
         return all(
             column.type.exact and column.type_name != "float4" and column.type.types[0] is kind
             for column, kind in zip(self._columns, kinds, strict=True)
@@ -81,22 +82,23 @@ class Listing:
 
 
 def _ordered(name: str, column: KeyColumn) -> str:
-    """Return the SQL by which the column *name* is sorted, so that `>` compares in the order of the sort."""
-    # A plain > would not find citext's operator outside of the search path, and would silently compare as text.
+    """Return the SQL by which the column *name* is sorted and compared, so that `>` and the sort use the same order."""
+    # If citext's operator is in a schema outside of the search path, a plain > would silently compare the values as
+    # text.
     return name if column.equals == "=" else f'{name}::pg_catalog.text COLLATE "C"'
 
 
 def _last(number: int, column: KeyColumn) -> str:
-    """Return the SQL of parameter *number*, the text of a key."""
-    # The key is sent as text, because a text holds each value exactly, and asyncpg sends no text as infinity.
+    """Return the SQL of parameter *number*, which is one part of a key as text."""
+    # The part is sent as text, because a text holds each value exactly, and asyncpg would send date.max as infinity.
     text = f"${number}::pg_catalog.text"
     return f"{text}::{column.array.removesuffix('[]')}" if column.equals == "=" else f'{text} COLLATE "C"'
 
 
 def _selected(name: str, column: KeyColumn) -> str:
     """
-    Return the SQL of a key. It gives NULL for a value without a Python object, and the engine ignores this NULL,
-    because no row of Spark can have such a key.
+    Return the SQL of one part of a key. For a value that Python cannot represent (year 10000, infinity), the SQL gives
+    NULL. The engine ignores this NULL, because no row of Spark can have such a key.
     """
     if column.type.types == (str,):
         return f"{name}::pg_catalog.text"

@@ -1,9 +1,9 @@
 """
-PostgreSQL's types: the Spark type and the SQL of a value column, and the keys that a key column takes.
+PostgreSQL's types: how a value column is read (its Spark type and its SQL), and which keys a key column takes.
 
-A key that the column cannot hold must be found before it is sent, or the whole call fails because of this key. This
-module avoids three silent conversions of asyncpg (0.32): asyncpg sends True for int4 as 1, sends the date 9999-12-31 as
-`infinity`, and reads `infinity` as 9999-12-31.
+A key that its column cannot hold must be detected before it is sent; otherwise the whole call would fail. This module
+avoids three silent conversions of asyncpg (0.32): it sends True as 1 where an int4 is expected, sends the date
+9999-12-31 as `infinity`, and reads `infinity` as 9999-12-31.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["LIMITS", "KeyColumn", "KeyType", "PgType", "ValueColumn", "equality"
 @dataclass(frozen=True, slots=True)
 class PgType:
     """
-    A type as the catalog describes it; a domain is described as its base type.
+    A type as the catalog describes it. For a domain, the attributes are those of its base type.
 
     Attributes:
         name: Name of the type inside its schema, for example `int4`.
@@ -35,12 +35,13 @@ class PgType:
         kind: `typtype`: `b` base, `e` enum, `c` composite, `r` range, ...
         category: `typcategory`: `S` for strings, ...
         typmod: The type modifier of the catalog, which encodes a length, or a precision and scale; -1 for none.
-        array: SQL of the type of an array of this type; None when there is no such type.
+        array: SQL of the array type whose elements have this type; None when there is no such array type.
         equality: Schema of the type's own operator `=`; None when the type uses the operator of another type.
-        element: For an array of a builtin type, the name of the elements' type; `""` for an array of other types; None
-            for a type that is no array.
+        element: For an array whose elements have a builtin type, the name of that type. `""` for an array whose
+            elements have any other type; None for a type that is no array.
         element_oid: Oid of the elements' type; None for a type that is no array.
-        base_array: For an array of a domain, the SQL of the array of its base type; None for all other types.
+        base_array: For an array of a domain over a builtin type, the SQL of the array type of that builtin type; None
+            otherwise.
     """
 
     name: str
@@ -57,7 +58,7 @@ class PgType:
 
 # Values -----------------------------------------------------------------------------------------------------------
 
-# A value of any other type is selected as the text that the server writes for it.
+# The Spark type for each PostgreSQL type that is known here. The server casts a value of any other type to text.
 _DDL = {
     "bool": "boolean",
     "int2": "smallint",
@@ -78,9 +79,9 @@ _DDL = {
     "timestamptz": "timestamp_ltz",
 }
 
-# Outside of these limits a value has no Python object (year 10000), asyncpg reads it as another value (infinity), or
-# Spark has no decimal for it (more than 38 digits).
-# PostgreSQL takes NaN for greater than all numbers, so NaN is outside, too.
+# A value outside of these limits cannot be represented in Python (year 10000) or as a decimal in Spark (more than 38
+# digits), or asyncpg reads it as another value (infinity). PostgreSQL treats NaN as greater than all numbers, so NaN is
+# outside, too.
 LIMITS = {
     "numeric": ("'-1e38'", "'1e38'"),
     "date": ("'0001-01-01'", "'9999-12-31'"),
@@ -92,11 +93,11 @@ LIMITS = {
 @dataclass(frozen=True, slots=True)
 class ValueColumn:
     """
-    The Spark type of a value column, and its SQL.
+    A value column: its Spark type, and the SQL that selects it.
 
     Attributes:
         ddl: Spark type.
-        select: SQL of the value; NULL for a value that is refused.
+        select: SQL of the value; it gives NULL for a value that is refused.
         refused: SQL that is true for a value that Spark cannot hold; None when Spark can hold all values.
         is_text: Whether the server sees `select` as text or varchar.
     """
@@ -118,7 +119,7 @@ def value_column(type_: PgType, column: str) -> ValueColumn:
             else ValueColumn("string", f"{column}::pg_catalog.text", is_text=True)
         )
     ddl = _decimal(type_.typmod) if name == "numeric" else _DDL[name]
-    if type_.base_array is not None:  # asyncpg cannot read an array of a domain, so it is cast
+    if type_.base_array is not None:  # asyncpg cannot read an array of a domain, so the array is cast
         column = f"{column}::{type_.base_array}"
     if is_array:
         ddl = f"array<{ddl}>"
@@ -127,10 +128,10 @@ def value_column(type_: PgType, column: str) -> ValueColumn:
     if name not in LIMITS:
         return ValueColumn(
             ddl, column, is_text=not is_array and name in ("text", "varchar")
-        )  # char(n) does not count as text: the cast would remove its trailing spaces
+        )  # char(n) does not count as text, because a cast would remove its trailing spaces
     low, high = (f"{limit}::pg_catalog.{name}" for limit in LIMITS[name])
-    # IS FALSE, because the comparison of a NULL, or of an array that holds a NULL, gives unknown, and such a value must
-    # not be refused.
+    # A value is refused only if the comparison IS FALSE. The comparison gives NULL for a NULL, and for an array that
+    # holds a NULL besides elements within the limits; such values must be returned.
     inside = (
         f"({low} <= ALL ({column}) AND {high} >= ALL ({column}))"
         if is_array
@@ -140,14 +141,14 @@ def value_column(type_: PgType, column: str) -> ValueColumn:
 
 
 def _decimal(typmod: int) -> str:
-    """Return Spark's type for numeric(p, s), with the bounds of Spark's own JDBC source."""
+    """Return Spark's type for numeric(p, s), limited to the same bounds as in Spark's own JDBC source."""
     if typmod < 0:
         return "decimal(38,18)"
     precision, scale = (
         (typmod - 4) >> 16 & 0xFFFF,
         ((typmod - 4) & 0x7FF ^ 1024) - 1024,
     )  # numeric.c, numeric_typmod_scale
-    # Since PostgreSQL 15 the scale may be negative, which rounds to hundreds, or greater than the precision.
+    # Since PostgreSQL 15 the scale may be negative (-2 rounds to hundreds), or greater than the precision.
     precision = max(precision - min(scale, 0), scale)
     return f"decimal({min(precision, 38)},{min(max(scale, 0), 38)})"
 
@@ -163,12 +164,14 @@ class KeyType:
     Attributes:
         types: Python types of the keys.
         allowed: The allowed keys in words, for messages.
-        holds: Takes a list of keys of these types, and returns whether the column can hold all of them. It is called
-            once for a whole group.
-        exact: Whether the column's `=` is Python's `==`, so that a returned key equals its key in the request.
+        holds: A function that takes a list of keys of these types, and returns whether the column can hold all of them.
+            It is called once with all keys of a call; only if the result is False, it is called again with each single
+            key.
+        exact: Whether the column's `=` gives the same result as Python's `==`, so that a key that the server returns
+            equals the requested key in Python.
         as_text: Whether keys are sent as text and cast by the server.
         enum: Whether the keys are labels of an enum.
-        joined: Whether keys are sent as one text with commas, so that asyncpg need not check each key.
+        joined: Whether keys are sent as one text with commas between them, so that asyncpg need not check each key.
         returned_as: A function that takes a key and returns the form in which the server sends this key back; None if
             the server sends the key back unchanged, or if the form cannot be predicted.
     """
@@ -207,8 +210,8 @@ class KeyColumn:
         if self.type.joined:
             return f"pg_catalog.string_to_array(${number}::pg_catalog.text, ',')::{self.array}"
         if self.type.enum:
-            # The cast of an unknown label would fail the whole statement. So NULL takes the place of an unknown label,
-            # and finds no row.
+            # The cast of an unknown label would make the whole statement fail. So an unknown label is replaced by NULL,
+            # which matches no row.
             labels = f"pg_catalog.enum_range(NULL::{self.array.removesuffix('[]')})::pg_catalog.text[]"
             return (
                 f"ARRAY(SELECT CASE WHEN u.label = ANY ({labels}) THEN u.label END "  # noqa: S608 - quoted names
@@ -222,18 +225,18 @@ class KeyColumn:
         if self.type.joined:
             return _joined(keys)
         keys = keys.objects() if isinstance(keys, Keys) else keys
-        # asyncpg would send the first and last dates as infinity, but it sends their texts unchanged. str() of a date
-        # or datetime is ISO 8601 with a four-digit year.
+        # asyncpg would send date.min and date.max as infinite dates. So dates are sent as text, and the server casts
+        # the text. str() of a date or datetime is ISO 8601 with a four-digit year.
         return list(map(str, keys)) if self.type.as_text else keys
 
 
 def key_type(type_: PgType, *, exact_collation: bool = True) -> KeyType | None:
     """
-    Return the keys that a key column of *type_* takes, or None when it cannot be a key column.
+    Return the `KeyType` for a key column of *type_*, or None if a column of that type cannot be a key column.
 
     Args:
         type_: Type of the column.
-        exact_collation: False for a column whose collation finds different texts equal.
+        exact_collation: False for a column whose collation treats some different texts as equal.
     """
     if type_.kind == "e":
         return KeyType((str,), "str", _is_text, as_text=True, enum=True)
@@ -243,8 +246,9 @@ def key_type(type_: PgType, *, exact_collation: bool = True) -> KeyType | None:
 
 
 def equality(type_: PgType) -> str:
-    """Return the SQL of the operator that compares two values of *type_*, in any schema."""
-    # A plain = would not find citext's operator outside of the search path, and would silently compare as text.
+    """Return the SQL of the equality operator of *type_*, whatever schema the operator is in."""
+    # If citext's operator is in a schema outside of the search path, a plain = would silently compare the values as
+    # text.
     return "=" if type_.builtin or type_.equality is None else f"OPERATOR({quote(type_.equality)}.=)"
 
 
@@ -268,7 +272,7 @@ def _joined(keys: Sequence[int]) -> str:
 
 
 def _is_text(keys: Sequence[str]) -> bool:
-    joined = ("".join(keys),)  # one scan in C for the whole group
+    joined = ("".join(keys),)  # one scan in C for all keys
     return "\0" not in joined[0] and are_utf8(joined)
 
 
@@ -286,11 +290,11 @@ _KEYS = {
         (Decimal, int),
         "Decimal or int, finite",
         lambda keys: all(Decimal(key).is_finite() for key in keys),
-        returned_as=lambda key: key,  # the server returns 3.00 for the key 3; the answer must be under the key as given
+        returned_as=lambda key: key,  # the server may return 3.00 for the key 3, but the answer needs the key as given
     ),
     "text": KeyType((str,), _TEXT, _is_text),
     "varchar": KeyType((str,), _TEXT, _is_text),
-    # A cast to the type `name` cuts a text to 63 bytes, and the shorter name would find another row.
+    # A cast to the type `name` cuts a text to 63 bytes, so a longer key could match the row of another key.
     "name": KeyType(
         (str,),
         "str of at most 63 bytes without NUL",
@@ -310,7 +314,8 @@ _KEYS = {
     "timestamp": KeyType(
         (datetime,), "datetime without a time zone", lambda keys: all(k.tzinfo is None for k in keys), as_text=True
     ),
-    # Not exact: within the hour that clocks repeat, Python finds equal times of two zones unequal (PEP 495).
+    # Not exact, because in the hour that clocks repeat in autumn, Python treats the same instant in two time zones as
+    # unequal (PEP 495).
     "timestamptz": KeyType(
         (datetime,),
         "datetime with a time zone",

@@ -1,8 +1,9 @@
 """
 The connections to PostgreSQL: how they are made, and when a connection may be used again.
 
-Why not `asyncpg.Pool`: its `release` waits until the server acknowledges a cancel, and waits for ever when the server
-is frozen. It also sends a reset query after every call, a round trip that a read-only lookup does not need.
+`asyncpg.Pool` is not used, because its `release` waits until the server has acknowledged a cancel; if the server is
+frozen, `release` never returns. `release` also sends a reset query after every call, a round trip that a read-only
+lookup does not need.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and authentication together
 COMMAND_TIMEOUT = 10.0
 DISPOSE = 0.5  # seconds, to cancel a statement and to close the connection
 
-# The role or the database may have another default isolation level, at which one of two writers of a row fails.
+# The isolation level is given explicitly, because the role or the database may have a stricter default. At a stricter
+# level, one of two transactions that write the same row at the same time fails.
 WRITING = "ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
@@ -47,14 +49,14 @@ class PostgresSession(Session):
 
     Attributes:
         limit: The `statement_timeout` of the session, in seconds.
-        settings: The settings that the config gives, as values by name; each transaction that the pool begins applies
-            them again.
+        settings: The settings from the config, as a mapping from name to value; each transaction that the pool begins
+            applies them again.
     """
 
     __slots__ = ("limit", "settings")
 
     def __init__(self, connection: Any, limit: float, settings: Mapping[str, str]) -> None:
-        super().__init__(connection, connection._transport)  # asyncpg has no public way to the transport
+        super().__init__(connection, connection._transport)  # asyncpg has no public attribute for the transport
         self.limit = limit
         self.settings = settings
 
@@ -70,17 +72,18 @@ class PostgresSession(Session):
 
     async def begin(self, timeout: float, transaction: str) -> None:
         """
-        Make the server stop a statement after nine tenths of *timeout*, and begin a transaction unless *transaction*,
-        the text of its modes, is empty.
+        Make the server stop each statement after about nine tenths of *timeout* seconds. If *transaction* is not empty,
+        also begin a transaction with these modes, for example `READ ONLY`.
 
-        With this limit the connection survives the timeout, and the server does no work whose result nobody reads.
+        Because the server stops the statement before the client gives up, the connection stays usable, and the server
+        does not go on working for a result that nobody reads.
         """
         if transaction:
             await self.connection.execute(
                 f"BEGIN {transaction}; {local_settings(timeout, self.settings)}", timeout=timeout
             )
         elif not 0.7 * timeout <= self.limit <= timeout:
-            # The calls of a run have almost the same timeout, so the round trip to change the limit is rare.
+            # Most calls have almost the same timeout, so the extra round trip that changes the limit is rare.
             await self.connection.execute(f"SET statement_timeout = {milliseconds(timeout)}", timeout=timeout)
             self.limit = 0.9 * timeout
 
@@ -93,8 +96,7 @@ class PostgresPool(Pool[PostgresSession]):
         config: Config with the address of the server and the login.
         size: Most connections at a time.
         driver: The module asyncpg.
-        writes: Whether the calls write; each call is then a transaction of its own. Otherwise the sessions are
-            read-only.
+        writes: Whether the calls write, each in a transaction of its own. If False, the sessions are read-only.
     """
 
     product: ClassVar[str] = "PostgreSQL"
@@ -106,8 +108,9 @@ class PostgresPool(Pool[PostgresSession]):
         super().__init__(config, size)
         self._driver = driver
         self._writes = writes
-        # Behind PgBouncer, even a call that only reads is a transaction: settings of the session would stay in a server
-        # connection that PgBouncer lends to other clients afterwards.
+        # Behind PgBouncer, even a call that only reads runs in a transaction, and the settings apply to this
+        # transaction only. Settings of the session would stay in the server connection, and PgBouncer lends that
+        # connection to other clients afterwards.
         self._transaction = WRITING if writes else "READ ONLY" if config.pgbouncer else ""
         self._connection = connection_class(driver, pgbouncer=config.pgbouncer)
         self._disposals: set[asyncio.Task[None]] = set()
@@ -125,8 +128,8 @@ class PostgresPool(Pool[PostgresSession]):
 
     def survives(self, session: PostgresSession, error: BaseException) -> bool:
         """
-        Return whether *session* can be used again: after an error that the server reported, if the session is neither
-        closed nor in a transaction.
+        Return whether *session* can be used again after *error*: the server must have reported the error, and the
+        session must be neither closed nor in a transaction.
         """
         reported = isinstance(error, self._driver.PostgresError) and not session.closed
         return reported and not session.connection.is_in_transaction()
@@ -144,8 +147,8 @@ class PostgresPool(Pool[PostgresSession]):
     def discard(self, session: PostgresSession) -> None:
         """End *session* in the background."""
         # If a statement still runs, asyncpg asks the server on another connection to cancel the statement, and close()
-        # waits for the answer. The permit of this connection is released only after close(), so that the server never
-        # has more connections than permits.
+        # waits for the answer. The permit (semaphore slot) of this connection is released only after close(), so that
+        # this pool never has more connections to the server than its size.
         task = self.loop.create_task(self._dispose(session), name="enrichkit-postgres-dispose")
         self._disposals.add(task)
         task.add_done_callback(self._disposals.discard)
@@ -160,20 +163,20 @@ class PostgresPool(Pool[PostgresSession]):
 
     async def connect(self, timeout: float) -> PostgresSession:
         """
-        Return a new session, whose statements the server stops after nine tenths of *timeout*.
+        Return a new session in which the server stops each statement after nine tenths of *timeout*.
 
-        The hosts are tried one after the other, each with a time limit of its own. asyncpg has one limit for all hosts,
-        which a host that does not answer would use up.
+        The hosts are tried one after the other, each with a time limit of its own. asyncpg itself would apply one limit
+        to all hosts together, and a host that does not answer would use up this limit.
         """
-        configured = self.address.target_session_attrs or "any"  # never PGTARGETSESSIONATTRS of the worker
-        # For read-write and read-only, asyncpg inspects whether the session is read-only by default, which all sessions
-        # of this pool are. So the pool asks for a primary or a standby instead.
+        configured = self.address.target_session_attrs or "any"  # with None, asyncpg would read PGTARGETSESSIONATTRS
+        # For read-write and read-only, asyncpg would check whether the session is read-only by default. All sessions of
+        # this pool are, so the pool asks for a primary or a standby instead.
         wanted = {"read-write": "primary", "read-only": "standby"}.get(configured, configured)
         hosts = list(zip(self.address.hosts, self.address.ports, strict=True))
         if self._writes and len(hosts) > 1:
             wanted = "primary"
-        # asyncpg prefers a standby only among hosts that it gets together. Here it gets one host at a time, so the
-        # first round accepts only a standby, and the second round any server.
+        # asyncpg can prefer a standby only if it gets all hosts in one call. Because this method passes one host at a
+        # time, the first round over the hosts accepts only a standby, and the second round accepts any server.
         rounds = ("standby", "any") if wanted == "prefer-standby" else (wanted,)
         choices = [(attributes, *host) for attributes in rounds for host in hosts]
         for attributes, host, port in choices[:-1]:
@@ -182,8 +185,8 @@ class PostgresPool(Pool[PostgresSession]):
             except self._driver.TargetServerAttributeNotMatched:
                 continue
             except Exception as error:
-                # An error that only says that this host is unavailable leads to the next host: for example, a load
-                # balancer without a server accepts a connection and closes it.
+                # If the error only means that this host is unavailable, the next host is tried. For example, a load
+                # balancer without a backend accepts a connection and then closes it.
                 if not isinstance(error, OSError) and not isinstance(self.translate(error), UnavailableError):
                     raise
         attributes, host, port = choices[-1]
@@ -217,14 +220,14 @@ class PostgresPool(Pool[PostgresSession]):
         return PostgresSession(connection, 0.9 * limit, given)
 
     def _tls(self) -> ssl.SSLContext | str | bool:
-        """Return asyncpg's argument for TLS; never None, because asyncpg would then read the environment."""
+        """Return the argument `ssl` for asyncpg; never None, because with None asyncpg would read the environment."""
         mode = self.config.sslmode
         if mode in ("allow", "prefer"):
             return mode
         return False if mode == "disable" else self.context()
 
     def new_context(self) -> ssl.SSLContext:
-        """Return a TLS context from the files as they are now."""
+        """Return a new TLS context from the certificate files of the config as they are now."""
         context = tls_context(self.config, *self.secrets, verify=self.config.sslmode != "require")
         if self.config.sslmode == "verify-ca":
             context.check_hostname = False

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["prepare"]
 
-# With this number of value columns or more, texts are sent as arrays: the server selects at most 1,664 columns, and the
-# aggregate `as_texts` takes two for each column of texts.
+# With this number of value columns or more, texts are sent as arrays, because a SELECT can have at most 1,664 columns,
+# and the aggregate `as_texts` needs two of them for each column of texts.
 MANY = 800
 _LOOKED_UP = "booleans, numbers, strings, uuid, bytea, dates, timestamps and enums"
 
@@ -68,7 +68,7 @@ async def _table_statement(connection: Any, config: PostgresConfig) -> Statement
             # text again for each row.
             body = f"FROM {from_table} WHERE {name} = ANY ((SELECT {key.parameter(1)})::{key.array}){serves}"
         else:
-            # The keys are sent as an array, whose elements the planner sees, so that it can decide to hash them.
+            # The keys are sent as an array, so that the planner sees the elements and can decide to hash them.
             key = replace(key, type=replace(key.type, joined=False))
             keys, body = [key], f"FROM {from_table} WHERE {name} = ANY ({key.parameter(1)}){serves}"
     sql, aggregates = _select([first], values, body, connection, len(keys) + numbered)
@@ -88,9 +88,7 @@ async def _table_statement(connection: Any, config: PostgresConfig) -> Statement
 
 
 def _serves(source: Source, columns: Mapping[str, Column]) -> str:
-    """
-    Return the SQL of the condition that a row has not expired, which begins with `AND`; empty if rows never expire.
-    """
+    """Return SQL that begins with `AND` and is true for rows that have not expired; empty if rows never expire."""
     expiry = source.expiry(columns)
     if expiry is None:
         return ""
@@ -159,8 +157,8 @@ def _key_column(column: Column, source: Source) -> KeyColumn:
 
 def _encoded_by_driver(sent: KeyType, returned: KeyType) -> KeyType:
     """
-    Return the type of the keys of a user's query. asyncpg encodes these keys itself, because the query declares the
-    types of its parameters.
+    Return the `KeyType` for the keys of a user's query. asyncpg itself encodes these keys, because the query declares
+    the types of its parameters.
 
     Args:
         sent: Type of an element of the parameter.
@@ -183,7 +181,7 @@ _EXTREMES = {date.min, date.max, datetime.min, datetime.max}
 
 def _returned_key(name: str, column: KeyColumn, connection: Any, *, null: bool) -> SelectedColumn:
     """
-    Return the key column as the statement selects it.
+    Return the SQL that selects the key column, and the function that returns its aggregate.
 
     Args:
         name: SQL of the column.
@@ -200,8 +198,8 @@ def _returned_key(name: str, column: KeyColumn, connection: Any, *, null: bool) 
 
 def _text_aggregate(connection: Any) -> Callable[[str], Aggregate]:
     """
-    Return the aggregate for texts; it sends an array if the database is in SQL_ASCII, where a text has no known
-    encoding.
+    Return the function that makes the aggregate of a column of texts: `as_texts`, or `as_array` in a database with the
+    encoding SQL_ASCII, which does not tell the encoding of its texts.
     """
     unknown = getattr(connection.get_settings(), "server_encoding", "SQL_ASCII") == "SQL_ASCII"
     return as_array if unknown else as_texts
@@ -211,12 +209,13 @@ def _select(
     first: Sequence[SelectedColumn], values: Mapping[str, ValueColumn], body: str, connection: Any, parameters: int
 ) -> tuple[str, list[Aggregate]]:
     """
-    Return the SQL of the statement, and the aggregate of each of its columns; no aggregates if it returns rows.
+    Return the SQL of the statement, and a list with the aggregate of each column; the list is empty if the statement
+    returns plain rows.
 
-    The columns are *first*, then the *values*. If a value column can have values that Spark cannot hold, the next
-    column gives for each row the number of the first value column with such a value, or NULL. The last column repeats
-    the number of the call, which is the next parameter after the *parameters* parameters of *body*. A statement that
-    returns rows has a mark before this last column, see `Statement.fetch`.
+    The columns are the key columns *first*, then the *values*. If some value column can have values that Spark cannot
+    hold, one more column follows. It gives for each row the number of the first value column with such a value, or
+    NULL. The last column repeats the number of the call, which is the next parameter after the *parameters* parameters
+    of *body*. A statement that returns plain rows has a column `mark` before this last column, see `Statement.fetch`.
     """
     number = f"${parameters + 1}::pg_catalog.int8"
     texts = _text_aggregate(connection) if len(values) < MANY else as_array
@@ -241,7 +240,8 @@ def _select(
     functions = ", ".join(
         function.format(f"s.c{n}") for n, aggregate in enumerate(aggregates) for function in aggregate.functions
     )
-    # Without OFFSET 0, the planner computes a column again for each of its aggregates.
+    # OFFSET 0 keeps the planner from merging the subquery into the outer SELECT; otherwise each aggregate would compute
+    # its column again.
     return f"SELECT {functions}, {number} FROM (SELECT {rows} {body} OFFSET 0) AS s", aggregates  # noqa: S608 - the user's own query
 
 

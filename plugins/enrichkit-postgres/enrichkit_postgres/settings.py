@@ -1,4 +1,4 @@
-"""The settings of a session: enrichkit fixes some of them, and the config gives others, such as a tenant."""
+"""The settings of a PostgreSQL session: enrichkit fixes some of them, and the config gives others, such as a tenant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Settings: TypeAlias = tuple[tuple[str, "str | Secret"], ...]
 
 SEARCH_PATH = "public, pg_temp"  # pg_temp would be searched first if it were not mentioned
 
-# Fixed, so that no setting of the role, the database or a DSN changes the meaning of a name, a date or a statement.
+# These are set so that no setting of the role, the database or a DSN changes the meaning of a name, date or statement.
 SETTINGS = {
     "search_path": SEARCH_PATH,
     "default_transaction_read_only": "on",
@@ -82,8 +82,8 @@ async def settings_of(config: PostgresConfig) -> dict[str, str]:
 
 def milliseconds(timeout: float) -> int:
     """
-    Return the `statement_timeout` of a call in milliseconds: nine tenths of *timeout* seconds, or of a day if a day is
-    shorter.
+    Return the `statement_timeout` of a call in milliseconds: nine tenths of *timeout* seconds, but at most nine tenths
+    of a day.
     """
     return max(1, int(0.9 * min(timeout, 86_400.0) * 1000))
 
@@ -92,7 +92,8 @@ def local_settings(timeout: float, given: Mapping[str, str]) -> str:
     """Return the SQL that applies the fixed settings and the *given* settings to the current transaction."""
     settings = SETTINGS | {"statement_timeout": str(milliseconds(timeout))}
     del settings["default_transaction_read_only"]  # BEGIN says whether the transaction may write
-    # set_config() takes any text as one argument, even a list such as a search_path; SET would not.
+    # set_config() takes any text as one argument, even a list such as a search_path; SET would read a quoted list as a
+    # single name.
     both = {**settings, **given}
     return "; ".join(
         f"SET LOCAL {name} = '{value}'" if name not in ("search_path", *given) else _set_config(name, value)

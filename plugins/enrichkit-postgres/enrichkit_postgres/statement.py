@@ -1,15 +1,16 @@
 """
 The prepared statement of a source: it turns keys into arguments, and rows into answers.
 
-There are two forms. The first form serves one key column whose `=` is Python's `==`. Its condition is `key = ANY($1)`,
-and it also selects the key column, so that the returned key tells to which key a row belongs. A row whose key is not in
-the request is noticed: a broken proxy can send the reply to another statement. The second form serves several key
-columns, and columns whose `=` differs from Python's (citext, char(n), uuid as text, a collation without case). It joins
-the keys `WITH ORDINALITY`, so that the server returns the number of the key with each row. The numbers of two calls
-never overlap, so that a foreign row is noticed, too. A query of the user returns its keys as in the first form, even if
-there are several key columns.
+The statement has one of two forms. The first form is for one key column whose `=` gives the same result as Python's
+`==`. Its condition is `key = ANY($1)`, and it also selects the key column, which shows to which key a row belongs. A
+row whose key is not in the request raises an error, because a broken proxy may have sent the reply to another
+statement. The second form is for several key columns, and for columns whose `=` differs from Python's (citext, char(n),
+uuid as text, a case-insensitive collation). It joins the table to the keys `WITH ORDINALITY`, so that the server
+returns with each row the number of its key. Two calls never use the same number, so that a row of another call is
+detected in this form, too. A user's query returns the keys themselves, as in the first form, even if there are several
+key columns.
 
-A reply without rows says nothing about its keys, so each reply also repeats the number of its call.
+A reply without rows does not show to which call it belongs, so each reply also repeats the number of its call.
 
 Unless a value column has an array type, the server sends a single row, in which each field holds a whole column of the
 result: see `aggregates.py`.
@@ -47,8 +48,9 @@ class Request:
         arguments: The arguments of the statement, except the number of the call, which follows them.
         number: Number of the call, which the reply repeats.
         answers: The answers that need no server: a `Failure` for each key that the columns cannot hold.
-        key_of: Mapping from the value that the server returns for a key to the key; None when both are the same.
-        twins: Pairs of keys that the column finds equal; only the second key of a pair is sent.
+        key_of: Mapping from what the server returns for a key (a number, or another form of the key) to the key; None
+            when the server returns the key itself.
+        twins: Pairs of keys for which the server returns the same value; only the second key of a pair is sent.
     """
 
     __slots__ = ("answers", "arguments", "key_of", "keys", "number", "twins")
@@ -73,8 +75,9 @@ class Statement:
         values: The value columns by name.
         width: Number of columns that identify the key of a row; they precede the values.
         numbered: Whether the first column is the number of the key instead of the key.
-        aggregates: The form of each column of the result, the keys first; empty when the statement returns rows.
-        foreign_row: Returns the error for a row whose key is not in the request.
+        aggregates: The `Aggregate` of each column of the result, the key columns first; empty when the statement
+            returns plain rows.
+        foreign_row: A function that returns the error for a row whose key is not in the request.
         listing: The statements that list the keys of a table; None for a query.
 
     Attributes:
@@ -132,19 +135,19 @@ class Statement:
 
     async def fetch(self, connection: Any, request: Request, timeout: float | None = None) -> Sequence[Any]:
         """
-        Execute the statement for *request*, and return its rows; raises `TransientError` for a reply to another call.
+        Execute the statement for *request*, and return the rows; raises `TransientError` for a reply to another call.
         """
         rows: Sequence[Any] = await connection.fetch(self.sql, *request.arguments, request.number, timeout=timeout)
         if not rows or any(row[-1] != request.number for row in rows):
             raise TransientError(f"The reply from {self.source} belongs to another call; the connection was closed.")
         if self._aggregates:
             return rows
-        # The rows come from a join with the number of the call. If no row is found for the keys, the join still has one
-        # row, whose mark is NULL.
+        # The rows are the result of a LEFT JOIN, with the number of the call on the left. If the keys have no row, the
+        # result still has one row, in which the column `mark` is NULL.
         return [row[:-2] for row in rows if row[-2] is not None]
 
     def read(self, rows: Sequence[Any], request: Request, many: bool) -> Mapping[Key, Value | Failure]:
-        """Return the answers in *rows*, together with the answers that *request* has already."""
+        """Return the answers in *rows*, together with the answers that *request* already has."""
         columns = self._columns_in(rows)
         if not columns:
             return request.answers
@@ -174,7 +177,9 @@ class Statement:
         return [aggregate.read(*islice(fields, len(aggregate.functions))) for aggregate in self._aggregates]
 
     def _keys_in(self, columns: Sequence[Any], request: Request) -> tuple[Sequence[Key], bool]:
-        """Return the key of each row, and whether no two rows have the same key; raises the error for a foreign row."""
+        """
+        Return the key of each row, and whether all these keys differ; raises an error for a key that was not requested.
+        """
         keys: Any = columns[0]
         if self._width > 1:
             keys = list(zip(*map(objects_of, columns[: self._width]), strict=True))
@@ -229,7 +234,10 @@ class Statement:
         return list(zip(*keys, strict=True))
 
     def _find_twins(self, request: Request) -> None:
-        """Keep in *request* one of the keys for which the server returns the same value; the rest become its twins."""
+        """
+        If the server returns the same value for several keys, keep only the first of these keys in *request*, and
+        record the others as twins.
+        """
         key_of: dict[Any, Key] = {}
         for key in request.keys:
             parts = key if len(self.keys) > 1 else (key,)
@@ -267,13 +275,13 @@ class Statement:
 
 def _distinct_and_requested(returned: Any, requested: Sequence[Key]) -> Sequence[Key] | None:
     """
-    Return the keys *returned* if a fast check proves that each is *requested* and occurs once.
+    Return *returned*, the keys of the rows, if a fast check proves that each was *requested* and occurs only once.
 
     The result is None when the check cannot prove this; the caller then has to compare the keys as Python objects.
     """
     if not isinstance(requested, Keys) or len(requested.columns) > 1:
         returned = objects_of(returned)
-        return returned if tuple(returned) == requested else None  # equal, for example, if an index finds all keys
+        return returned if tuple(returned) == requested else None  # equal, for example, if an index scan finds all keys
     import pyarrow as pa  # here, because a driver program that only plans does not need pyarrow
     import pyarrow.compute as pc
 

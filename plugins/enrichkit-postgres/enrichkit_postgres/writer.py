@@ -6,9 +6,9 @@ The statement that writes rows, and the check that the table gives back what was
     ON CONFLICT ("id") DO UPDATE SET "name" = excluded."name"
 
 All rows are sent as one parameter, a JSON document of texts. The server turns these texts into values in the same way
-as the literals in a statement, so no type needs an encoder here. If a value does not fit, an INSERT without the cast
-would fail with an error that does not name the column. The cast cuts or rounds the value instead, and the check then
-finds the column.
+as the literals in a statement, so no type needs an encoder here. If a value does not fit its column, an INSERT without
+a cast would fail with an error that does not name the column. An explicit cast cuts or rounds the value instead, and
+the check then names the column.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Writer", "make_writer"]
 
-# ON CONFLICT takes no deferrable constraint, no partial index and no index on an expression.
+# ON CONFLICT with plain columns cannot use a deferrable constraint, a partial index or an index on an expression.
 _TARGET = """
 SELECT c.relkind IN ('r', 'p'), EXISTS (
     SELECT FROM pg_catalog.pg_index i, LATERAL (
@@ -57,7 +57,8 @@ async def make_writer(connection: Any, config: PostgresConfig, statement: Statem
     Check in the catalog that values can be written to the table of *config*, and return its writer.
 
     Raises:
-        FatalError: It is no table, a key column is not exact, or no unique index has the key columns.
+        FatalError: The config names a view or a foreign table, a key column treats different keys as equal, or no
+            unique index has exactly the key columns.
     """
     schema, table = config.schema_and_table()
     source, name = statement.source, f"{quote(schema)}.{quote(table)}"
@@ -69,8 +70,8 @@ async def make_writer(connection: Any, config: PostgresConfig, statement: Statem
             "to a table. Name the table."
         )
     for key in statement.keys:
-        # uuid and timestamptz are allowed although they are not exact: all spellings of a uuid are one uuid, and an
-        # instant is the same in any time zone.
+        # uuid and timestamptz are allowed although they are not exact, because all spellings of a uuid mean the same
+        # uuid, and an instant is the same in any time zone.
         if key.type.types == (str,) and not key.type.exact and key.type_name != "uuid":
             raise source.not_exact(key.name, columns[key.name].sql)
     if not is_unique:
@@ -105,7 +106,8 @@ class Writer:
         Write *values* in the transaction of *connection*, and check what the table gives back.
 
         Args:
-            connection: Connection to the server, in a transaction that the caller ends, by a rollback after an error.
+            connection: Connection with an open transaction; the caller commits the transaction, or rolls it back after
+                an error.
             values: One or more values by key.
             ttl: Seconds after which the values expire; None: never.
 
@@ -118,7 +120,7 @@ class Writer:
             raise failure.error
         rows = rows_of(values, statement.names, source)
         names = list(next(iter(rows.values())))
-        # All workers write in the same order, so that two workers that write the same keys wait without a deadlock.
+        # All workers write in the same sorted order, so that two workers that write the same keys cannot deadlock.
         texts = sorted(
             (
                 *(_text(part) for part in source.parts_of(key)),
@@ -175,7 +177,9 @@ class Writer:
 
 
 def _text(value: Any) -> Any:
-    """Return *value* as the text of a literal, or a list as a list of texts; raises ValueError if it has no text."""
+    """
+    Return *value* as the text of a literal, or a list as a list of texts; raises ValueError if that is impossible.
+    """
     if value is None:
         return None
     if isinstance(value, str):

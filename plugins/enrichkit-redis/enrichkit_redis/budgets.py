@@ -1,4 +1,6 @@
-"""Budgets of a job in Redis or Valkey: a hash for each account, and one script that answers all questions."""
+"""
+The store of a job's budgets in Redis or Valkey: a hash for each budget, and a script that answers a worker's `Draw`.
+"""
 
 from __future__ import annotations
 
@@ -65,16 +67,19 @@ redis.call('EXPIRE', key, 2592000)
 return answer
 """
 """
-A Lua script with the rules of `enrichkit.plugin.draw`, by the clock of the server; a test compares the two.
+A Lua script that does the same as `enrichkit.plugin.draw`, with the time of the server; a test compares the two.
 
-The hash of a budget has the sums of the amounts that are taken and held (`taken:<unit>`, `held:<unit>`), the amounts
-that each worker has reported last (`w:<id>:<unit>`: spent and held), and the time until which the workers with calls in
-flight count as alive (`alive`). Redis deletes the hash 30 days after the last question.
+The hash of a budget has two sums over all workers: `taken:<unit>`, the amount that is spent or reserved, and
+`held:<unit>`, the reserved amount alone. `w:<id>:<unit>` has the two amounts that the worker `<id>` reported last: what
+it has spent, and what it has reserved. `alive` is the time until which workers with calls in flight count as alive.
+Redis deletes the hash 30 days after the last call of the script.
 """
 
 
 def arguments(ask: Draw, alive: float) -> list[str]:
-    """Return the arguments of the script for *ask*; workers count as alive for *alive* seconds after a question."""
+    """
+    Return the arguments of the script for *ask*; a worker with calls in flight counts as alive for *alive* seconds.
+    """
     units = list(ask.total)
     accounts = [
         part

@@ -1,4 +1,4 @@
-"""A Redis cluster: the node of each key, and redirects while slots move."""
+"""A client of a Redis cluster: it finds the node of each key, and follows redirects while slots move."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from .template import Name
 
     Targets: TypeAlias = dict[tuple[Address | None, bool], list[int]]
-    """Indices of the keys, by the node to ask and whether ASKING must precede each command."""
+    """Mapping from a pair (the node to ask, whether ASKING must precede each command) to the indices of the keys."""
 
 __all__ = ["Cluster", "slot_of", "source_of"]
 
 SLOTS = 16384
 NOBODY = "A node of the Redis cluster"
-MAX_HOPS = 3  # the node of the map, the node of its redirect, and one more node for a slot that moves meanwhile
-LOAD_TIMEOUT = 2.0  # for one node to send the map; a node that hangs must not delay the keys of other nodes for long
-REFRESH = 1.0  # least seconds between two loads of the map
+MAX_HOPS = 3  # the node in the slot map, the node of a redirect, and one more if the slot moves meanwhile
+LOAD_TIMEOUT = 2.0  # seconds for a node to send the slot map; a node that hangs must not delay other keys for long
+REFRESH = 1.0  # least seconds between two loads of the slot map
 ASKING = pack(("ASKING",))
 
 
@@ -64,9 +64,10 @@ class Cluster:
     """
     One pool per node that holds keys, and the map from slots to nodes.
 
-    Each slot needs a command of its own, because a node refuses an `MGET` over several slots. All commands for a node
-    are sent as one pipeline, and all nodes are asked at the same time. After a redirect or a lost node the map is
-    loaded again, at most once a second; until then, redirects are followed key by key.
+    Each slot needs a command of its own, because a node refuses an `MGET` for keys of several slots. All commands for a
+    node are sent as one pipeline, and all nodes are asked at the same time. After a redirect or the loss of a node, the
+    map is loaded again, at most once a second; until then, each redirected key is sent to the node that the redirect
+    names.
     """
 
     def __init__(self, dialler: Dialler, seed: Address, capacity: int) -> None:
@@ -81,7 +82,7 @@ class Cluster:
 
     async def ask_each(self, names: Sequence[Name], frames: Sequence[bytes], width: int = 1) -> list[Any]:
         """
-        Send one frame of *width* commands per name to the node of the name's slot.
+        For each name, send its frame, the bytes of *width* commands, to the node that holds the slot of the name.
 
         Returns:
             A list with one element for each name: the last reply to its frame; or, if a command of the frame was
@@ -101,13 +102,14 @@ class Cluster:
         return answers
 
     async def _ask_nodes(self, targets: Targets, frames: Sequence[bytes], width: int) -> list[Any]:
-        """Ask all nodes at the same time, and return a list of replies, or an exception, for each target."""
+        """Ask all nodes at the same time, and return for each target a list of replies or an exception."""
         asks = (
             self._ask_node(node, asking, [frames[index] for index in indices], width)
             for (node, asking), indices in targets.items()
         )
         try:
-            # Exceptions are returned and not raised, because gather would not end the other calls when one call fails.
+            # Exceptions are returned, because otherwise gather would raise the first one and leave the other calls
+            # running.
             batches: list[Any] = await asyncio.gather(*asks, return_exceptions=True)
             return batches
         except asyncio.CancelledError:
@@ -116,7 +118,7 @@ class Cluster:
 
     def _collect(self, targets: Targets, batches: Sequence[Any], answers: list[Any]) -> Targets:
         """
-        Write the replies in *batches* into *answers*, and return the keys that nodes redirect, by the node to ask next.
+        Write the replies in *batches* into *answers*, and return the redirected keys, grouped by the node to ask next.
         """
         redirects: Targets = {}
         for ((node, _), indices), batch in zip(targets.items(), batches, strict=True):
@@ -142,7 +144,7 @@ class Cluster:
         return [self._pool(node) for node in dict.fromkeys(self._map) if node is not None]
 
     def forget(self) -> None:
-        """Drop the idle connections of all nodes and load the map again."""
+        """Drop the idle connections to all nodes, and mark the slot map as stale, so that it is loaded again."""
         self._stale = True
         for pool in self._pools.values():
             pool.forget()
@@ -198,8 +200,8 @@ class Cluster:
                 if isinstance(failure, UnavailableError):  # no node answers, and no key was sent
                     raise UnavailableError(str(failure), sent=False, busy=failure.busy)
                 raise failure
-        # The load is recorded even if no node sent a map: the old map then stays in use, because nodes that are alive
-        # can still answer.
+        # The time of the load is recorded even if no node sent a map. The old map then stays in use, because nodes that
+        # are alive can still answer.
         self._loaded = asyncio.get_running_loop().time()
         for address in self._pools.keys() - {*self._map, self._seed}:
             self._pools.pop(address).close()

@@ -1,6 +1,6 @@
 """
-Commands as bytes; a str is encoded as UTF-8. The length of each argument precedes it, so that no data in an argument
-can end the command.
+Redis commands as bytes; a str is encoded as UTF-8. Each argument is preceded by its length, so that no data inside an
+argument can end the command.
 
 Arrow packs a column of names in 20 to 30 ns per name. hiredis packs names that are Python objects in 60 to 85 ns per
 name, and in 350 ns where each name is a command of its own.
@@ -60,15 +60,17 @@ def _head(arguments: int) -> bytes:
 
 def _text(argument: str) -> bytes:
     """
-    Return *argument* as bytes of a command. They begin with the line break that ends the previous text, and have no
-    line break at their own end.
+    Return *argument* as bytes of a command. These bytes begin with the line break that ends the previous text, and have
+    no line break at their end.
     """
     raw = argument.encode()
     return b"\r\n$%d\r\n%b" % (len(raw), raw)
 
 
 def _argument(column: Any) -> tuple[Any, Any]:
-    """Return two texts or columns that, joined row by row, are the `_text` of each element of *column*."""
+    """
+    Return two parts, each a text or a column; joined row by row, they give the `_text` of each element of *column*.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

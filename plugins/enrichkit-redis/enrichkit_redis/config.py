@@ -53,19 +53,20 @@ class RedisConfig(ConnectorConfig):
 
     Attributes:
         url: `redis://[user[:password]@]host[:port][/database]`, `rediss://` for TLS, or `unix:///path.sock[?db=0]`.
-            Hidden from repr: it may hold a password.
+            Hidden from repr, because the URL may hold a password.
         key: Template of the Redis key, for example `user:{}`. `{}` takes the next key column; `{0}` and `{1}` take the
-            columns by number; names take the columns in the order in which the names first appear. `{{` and `}}` are
-            braces.
-            A single part enters the key unchanged. In a key of several parts each `%`, `{`, `}` and each character of
-            the separators is percent-encoded inside the parts, so that two different keys never share a name.
+            columns by number; names such as `{id}` take the columns in the order in which the names first appear. `{{`
+            and `}}` stand for literal braces. The value of a single key column enters the name unchanged. With several
+            key columns, `%`, `{`, `}` and all characters of the separators (the text between two fields) are
+            percent-encoded inside the values, so that two different keys never have the same name.
         kind: `"string"` (`MGET`), `"hash"` (`HMGET` or `HGETALL`), or `"json"` (a string that holds one JSON document).
         fields: Fields of a hash to read; empty: all fields. Only for hashes.
         username: ACL user; None: the default user.
         password: A `Secret`, or the password itself, which Spark then ships to the workers as part of the config.
         cluster: True when `url` names one node of a cluster; a key then goes to the node that holds its slot.
-        sentinel: Sentinels, each as `host` or `host:port` (26379); they tell which server is the master. `url` then
-            names no host and gives the rest: `redis:///0`, or `rediss:///0` for TLS with the sentinels and the master.
+        sentinel: Sentinels, each as `host` or `host:port` (default port 26379); they tell which server is the master.
+            `url` then has no host, only the rest: `redis:///0`, or `rediss:///0` for TLS with the sentinels and the
+            master.
         master: Name under which the sentinels know the master. Belongs to `sentinel`.
         sentinel_username: ACL user at the sentinels; None: their default user.
         sentinel_password: Password for the sentinels, a `Secret` or text, like `password`; None: no password.

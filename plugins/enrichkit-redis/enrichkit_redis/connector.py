@@ -1,4 +1,4 @@
-"""The connector of Redis and Valkey: it names the keys, asks the store for the names, and returns answers by key."""
+"""The connector of Redis and Valkey: it turns keys into names of Redis keys, and returns the stored values by key."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ _HASH_TAG = re.compile(rb"\{[^}]+\}")
 class RedisConnector(Connector[RedisConfig]):
     """
     Lookups in Redis or Valkey: one `MGET` per call for strings, one pipeline for hashes. In a cluster, a call is one
-    pipeline per node. If a call has, on average, two or more keys per slot, the strings of each slot are read by one
-    `MGET`, otherwise each string by a `GET`.
+    pipeline per node. It reads strings by one `MGET` per slot if the call has, on average, two or more keys per slot,
+    and otherwise by one `GET` per key.
 
-    Measured on loopback with uvloop and Redis 6.2 on 2 cores, in alternation with redis-py 8.1. An `MGET` of redis-py
-    with 1,000 keys and 4 calls in flight takes 2.1 us of CPU per key with its own parser and 0.5 us with hiredis. The
-    connector takes 0.22 us per key from Arrow to Arrow, with 1,000 text keys a call and 4 calls in flight; 0.20 us with
-    2,000 keys a call, 0.24 us with 8 calls in flight, 0.28 us with 500 keys and 8 calls. Keys that are whole numbers
-    take the same time. A miss takes 0.3 us more, and so does each further key column. A hash takes 2.6 us, or 0.84 us
-    if the config lists `fields`. A call takes about 60 us in addition to the time for its keys.
+    The times below were measured on loopback with uvloop and Redis 6.2 on 2 cores, in alternation with redis-py 8.1. An
+    `MGET` of redis-py with 1,000 keys and 4 calls in flight takes 2.1 us of CPU per key with its own parser and 0.5 us
+    with hiredis. From an Arrow column of keys to an Arrow column of values, the connector takes 0.22 us per key with
+    1,000 text keys a call and 4 calls in flight. It takes 0.20 us with 2,000 keys a call, 0.24 us with 8 calls in
+    flight, and 0.28 us with 500 keys a call and 8 calls in flight. Keys that are whole numbers take the same time. A
+    miss takes 0.3 us more, and so does each further key column. A hash takes 2.6 us, or 0.84 us if the config lists
+    `fields`. A call takes about 60 us in addition to the time for its keys.
     """
 
     name: ClassVar[str] = "redis"
@@ -62,12 +63,16 @@ class RedisConnector(Connector[RedisConfig]):
         self.encoding = "json" if config.kind == "json" else "text"
         self._template = KeyTemplate(config.key)
         self._store: Store | None = None
-        # No warning for keys of several parts, because their braces are encoded, nor for a template that has a brace.
+        # Keys of several parts need no warning about hash tags, because braces inside them are encoded. There is no
+        # warning either if the template itself has a brace.
         self._warn_of_tags = config.cluster and self._template.columns == 1 and not self._template.has_brace
 
     @property
     def cannot_store(self) -> str:  # type: ignore[override]  # it depends on the config
-        """The reason why values cannot be written if the kind is `"hash"`: a value is one text. Otherwise empty."""
+        """
+        The reason why values cannot be written: the kind is `"hash"`, but a value to write is one text. Empty for other
+        kinds.
+        """
         if self.config.kind != "hash":
             return ""
         return "RedisConfig.kind is 'hash'; only 'string' and 'json' can be written. Use one of them to store values."
@@ -134,16 +139,17 @@ class RedisConnector(Connector[RedisConfig]):
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
         """
-        Return whether a key of the types *kinds* that `scan` does not list is a miss; see `Connector.lists_all`.
+        Return whether a key that `scan` does not list counts as a miss, for keys with parts of the types *kinds*; see
+        `Connector.lists_all`.
 
-        The answer is False in a cluster, where a slot may move while the keys are listed. It is also False for
+        The result is False in a cluster, where a slot may move while the keys are listed. The result is also False for
         Decimals, because equal Decimals may have several names.
         """
         return not self.config.cluster and KeyTemplate.reads(kinds)
 
     @classmethod
     def lease_store(cls, config: RedisConfig) -> RedisLeases:
-        """Return the store of limits at the server of *config*; see `Connector.lease_store`."""
+        """Return a store of limits that is on the server of *config*; see `Connector.lease_store`."""
         from .leases import RedisLeases  # here, because a driver program that only plans does not need hiredis
 
         return RedisLeases(config)
@@ -161,7 +167,9 @@ class RedisConnector(Connector[RedisConfig]):
         return f"struct<{','.join(f'`{name}`:string' for name in quoted)}>"
 
     async def max_connections(self) -> int | None:
-        """Return `maxclients` of a server, or None if no allowed command tells it; see `Connector.max_connections`."""
+        """
+        Return `maxclients` of a server, or None if no permitted command tells it; see `Connector.max_connections`.
+        """
         return await _bounded(self._opened().max_clients(), DESCRIBE_TIMEOUT)
 
     async def close(self) -> None:

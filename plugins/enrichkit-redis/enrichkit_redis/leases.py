@@ -1,4 +1,6 @@
-"""Limits of a whole job in Redis or Valkey: a hash for each limit, and one script that answers all questions."""
+"""
+The store of job-wide limits in Redis or Valkey: a hash for each limit, and a script that answers the `Ask` of a worker.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["RedisLeases"]
 
 _INNER = re.compile(r"running script.*?-([A-Z]+ .*)", re.DOTALL)
-_MANY = ("64", "0.25")  # with more than 64 workers, a computed fair part is valid for 0.25 s; as in `grant`
+_MANY = ("64", "0.25")  # with more than 64 workers, the fair part is computed at most every 0.25 s, as in `grant`
 PREFIX = "enrichkit:limit:"
 SCRIPT = """
 local function text(number) return string.format('%.17g', number) end
@@ -132,18 +134,18 @@ end
 redis.call('PEXPIRE', key, math.ceil((math.max(latest, recovers) - now + 60) * 1000))
 return {text(share), text(calls), text(start), text(wait)}
 """
-"""A Lua script with the rules of `enrichkit.plugin.grant`, by the clock of the server; a test compares the two."""
+"""A Lua script that does the same as `enrichkit.plugin.grant`, with the time of the server; a test compares the two."""
 
 
 class RedisLeases:
     """
-    A store of limits in Redis, through one connection to the server, or one to each node of a cluster.
+    A store of limits in Redis that uses one connection to the server, or one to each node of a cluster.
 
-    The hash of a limit has an entry for each worker (`w:<id>`: the share that the worker wants, the share that it has,
-    and the end of its lease), the times until which calls are granted (`t:<unit>`), and the end of the recovery after
-    an outage (`recovery`). With many workers, the hash also has an entry `many`: the time until which the computed fair
-    part (see `grant`) is valid, the fair part itself, the sum of the shares, and the number of workers. Redis deletes
-    the hash about a minute after the last question.
+    The hash of a limit has a field `w:<id>` for each worker: the share that the worker wants, the share that it has,
+    and the time at which this share expires. `t:<unit>` is the time until which calls are granted, and `recovery` is
+    the end of the recovery after an outage. With many workers, the hash also has a field `many`: the time until which
+    the computed fair part (see `grant`) is valid, the fair part itself, the sum of the shares, and the number of
+    workers. Redis deletes the hash about a minute after the last call of the script.
     """
 
     def __init__(self, config: RedisConfig) -> None:
@@ -158,8 +160,9 @@ class RedisLeases:
             for part in (unit, _text(seconds), _text(ask.settle.get(unit, 0.0)))
         ]
         name = PREFIX + ask.limit
-        # Each question sends the text of the script and not its digest, because a server that has restarted does not
-        # know the digest. Sending 4 KB a few times a second costs less than code for that case.
+        # Each call sends the text of the script (EVAL) and not its digest (EVALSHA), because a server that has
+        # restarted does not know the digest. Sending 4 KB a few times a second costs less than extra code for that
+        # case.
         given = (ask.worker, *map(_text, numbers), str(len(ask.cost)), *_MANY, *units)
         reply = await self._run(SCRIPT, name, given)
         try:

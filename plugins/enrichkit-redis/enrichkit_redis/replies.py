@@ -1,4 +1,4 @@
-"""The translation of error replies of Redis into the errors of enrichkit, without the text of the server."""
+"""The translation of error replies of Redis into the errors of enrichkit, which do not repeat the server's text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from enrichkit.errors import ConnectorError, FatalError, PermanentError, Transie
 
 __all__ = ["translate", "without_traceback"]
 
-# First word of the reply, and its meaning. https://github.com/redis/redis/blob/7.2/src/server.c, createSharedObjects.
+# The first word of an error reply, and its meaning. https://github.com/redis/redis/blob/7.2/src/server.c,
+# createSharedObjects.
 _TRANSIENT = {
     "ASK": "moves the key's slot to another node",
     "BUSY": "runs a script",
@@ -23,10 +24,10 @@ _TRANSIENT = {
     "UNBLOCKED": "changed its role",
 }
 _UNAVAILABLE = {"BUSY", "LOADING", "MASTERDOWN", "READONLY"}
-"""Replies of a server that answers no key now: it runs a script, it starts, or a fail-over is under way."""
+"""Replies of a server that can answer no key now: it runs a script, is starting, or a fail-over is under way."""
 _LIMITED = ("LIMIT ", "ERR max requests limit", "ERR max daily request limit")
 """
-Starts of the replies by which a hosted service says that it gets more clients or requests than it accepts.
+The first words of replies by which a hosted service says that it gets more clients or requests than it accepts.
 
 Such texts are matched at the start only, because a text may repeat a key further on.
 """
@@ -53,7 +54,7 @@ _BY_TEXT: tuple[tuple[str, type[ConnectorError], str], ...] = (
 
 def translate(reply: Exception, source: str) -> ConnectorError:
     """
-    Return the error for the error *reply* of *source*.
+    Return the `ConnectorError` for *reply*, an error reply of *source*.
 
     Some texts of the server repeat arguments ("unknown command 'GET', with args beginning with: 'user:1'"). So the
     message of the error quotes only the first word of the reply, and adds an explanation of enrichkit.

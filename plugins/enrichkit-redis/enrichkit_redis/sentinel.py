@@ -30,19 +30,20 @@ if TYPE_CHECKING:
 
 __all__ = ["SentinelError", "Sentinels"]
 
-ASK_TIMEOUT = 1.0  # for one sentinel; after that the next sentinel is asked
+ASK_TIMEOUT = 1.0  # seconds for one sentinel to answer; then the next sentinel is asked
 
 
 class SentinelError(FatalError):
-    """No sentinel tells the master, and no wait helps: a password is wrong, or no sentinel knows the master's name."""
+    """No sentinel gives the master's address, and waiting does not help: a password or the master's name is wrong."""
 
 
 class Sentinels:
     """
-    The sentinels of one master. They are asked one after the other; the sentinel that told the master last comes first.
+    The sentinels of one master. They are asked one after the other; the sentinel that last gave the master's address
+    comes first.
 
-    Each question has a connection of its own, which is closed after the reply: a worker process asks only when it
-    connects to the master, and thousands of processes must not keep connections to the sentinels open for that.
+    Each query uses a connection of its own, which is closed after the reply. A worker process asks a sentinel only when
+    it connects to the master, and thousands of processes would otherwise keep connections to the sentinels open.
     """
 
     def __init__(self, config: RedisConfig, greet: Greet) -> None:
@@ -56,12 +57,12 @@ class Sentinels:
         Return host and port of the master.
 
         Raises:
-            UnavailableError: No sentinel tells the master now, and either one of the sentinels is unavailable, or one
-                has told the master before.
+            UnavailableError: No sentinel gives the master's address now, and either a sentinel is unavailable, or a
+                sentinel has given the address before.
             TransientError: No sentinel is unavailable, but the host name of a sentinel has no address, or a sentinel
                 answers in an unknown form.
-            SentinelError: No wait helps: each sentinel refuses the question, or knows no such master. If TLS with a
-                sentinel fails, another `FatalError` may be raised.
+            SentinelError: Waiting does not help: each sentinel refuses the query, or knows no such master. If TLS with
+                a sentinel fails, another `FatalError` may be raised.
         """
         errors: list[ConnectorError] = []
         for sentinel in tuple(self._order):

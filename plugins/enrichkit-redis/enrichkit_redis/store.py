@@ -31,10 +31,10 @@ class Store:
     a miss, and a `Failure` is the failure of one key.
 
     The reply of Redis to `MGET` is nil both for an absent key and for a key that holds another type of value. The reply
-    to `HMGET` is the same for a hash without the requested fields and for an absent hash. Without a check, each of
-    these keys would silently become a null. So the store asks once more for the keys with an empty reply, by a command
-    that tells the two cases apart. Only the later reply counts as the answer, so that a write between the two commands
-    cannot mix two states of a key. A call in which no reply is empty needs no further command.
+    to `HMGET` is the same for a hash without the requested fields and for an absent hash. Without a check, all these
+    keys would silently become nulls. So for the keys with an empty reply, the store sends a second command that tells
+    the two cases apart. Only the reply to this second command counts, so that a write between the two commands cannot
+    mix two states of a key. A call without an empty reply needs no second command.
     """
 
     def __init__(self, config: RedisConfig, capacity: int) -> None:
@@ -84,8 +84,9 @@ class Store:
             [pack(("MGET", *(names[n] for n in numbers))) for numbers in slots.values()],
         )
         answers: dict[Key, Any] = {}
-        # Indices of the keys to read one by one: nil may mean a value of another type, and the keys of a moving slot
-        # may be on two nodes.
+        # Indices of the keys to read one by one: those with the reply nil, which may mean a value of another type, and
+        # those of a refused `MGET`. A node refuses an `MGET` while its slot moves, because its keys may be on two
+        # nodes.
         rest: list[int] = []
         for numbers, reply in zip(slots.values(), replies, strict=True):
             if isinstance(reply, ConnectorError):
@@ -138,7 +139,7 @@ class Store:
         return answers
 
     async def _empty_hashes(self, keys: Sequence[Key], names: Sequence[Name]) -> dict[Key, Any]:
-        """Ask again for hashes that had none of the fields, and return the hashes that exist, and failures."""
+        """Read once more the hashes in which none of the fields was found; return those that exist, and failures."""
         # Both commands are in one transaction, so that the fields and the existence of a hash are read at the same
         # moment.
         frames = [_MULTI + pack(("HMGET", name, *self._fields)) + pack(("EXISTS", name)) + _EXEC for name in names]
@@ -209,9 +210,9 @@ class Store:
                     break
 
     async def max_clients(self) -> int | None:
-        """Return the most clients that a server accepts; None if no command tells that number."""
+        """Return how many clients a server accepts at most; None if no command tells that number."""
         pool = (await self._source.masters())[0] if isinstance(self._source, Cluster) else self._source
-        for command in (("INFO", "clients"), ("CONFIG", "GET", "maxclients")):  # INFO tells it since Redis 7
+        for command in (("INFO", "clients"), ("CONFIG", "GET", "maxclients")):  # INFO has the number since Redis 7
             (reply,) = await pool.ask(pack(command), 1)
             found = re.search(r"maxclients\D{1,8}(\d+)", str(reply))
             if found is not None and not isinstance(reply, ReplyError):

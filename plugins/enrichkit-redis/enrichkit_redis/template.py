@@ -1,4 +1,7 @@
-"""The template that turns key columns into the names of Redis keys: unambiguous, bounded, and fast for a whole call."""
+"""
+The template that turns key columns into the names of Redis keys: unambiguous, of limited length, and fast for many
+keys.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ __all__ = ["MAX_KEY_BYTES", "KeyTemplate", "Name", "RejectedKeyError"]
 Name: TypeAlias = str | bytes
 """Name of a key in Redis; a str stands for its UTF-8 bytes."""
 
-MAX_KEY_BYTES = 64 * 1024  # Redis takes up to 512 MiB; a longer key is a mistake or an attack
+MAX_KEY_BYTES = 64 * 1024  # Redis allows 512 MiB, but a key longer than this is a mistake or an attack
 
 _READERS: Mapping[type, Callable[[bytes], Any]] = {
     str: bytes.decode,
@@ -31,8 +34,8 @@ _READERS: Mapping[type, Callable[[bytes], Any]] = {
     date: lambda text: date.fromisoformat(text.decode("ascii")),
 }
 """
-Functions that read a part of a key from a part of a name. There is none for Decimal, as one value may have several
-names.
+Functions that convert a part of a name to a part of a key, by the type of the part. There is none for Decimal, because
+one value may have several names.
 """
 
 
@@ -72,12 +75,11 @@ class KeyTemplate:
             text.replace("{", "{{").replace("}", "}}") + part
             for text, part in zip(self._literals, [*(f"{{{n}}}" for n in self._order), ""], strict=True)
         ).format
-        # These characters are encoded in the parts of a key of several columns; see RedisConfig.key. Decoding from the
-        # left finds the end of each part at the first separator character, so the join is reversible, hence
-        # unambiguous. Braces are encoded because Redis Cluster takes '{...}' for a hash tag: data must not choose its
-        # slot.
+        # If a key has several columns, these characters are percent-encoded in its parts; see RedisConfig.key. So each
+        # part ends at the first separator character, and two different keys never have the same name. Braces are
+        # encoded because Redis Cluster treats '{...}' as a hash tag, and data must not choose its own slot.
         special = "".join(sorted(set("%{}").union(*self._literals[1:-1])))
-        self._escaped = "%" + special.replace("%", "")  # '%' first, because the other encoded forms hold a '%'
+        self._escaped = "%" + special.replace("%", "")  # '%' is replaced first, because all encoded forms hold a '%'
         pattern = f"[{re.escape(special)}]" if self.columns > 1 else "(?!)"
         self._special, self._special_bytes = re.compile(pattern), re.compile(pattern.encode())
         self.has_brace = any("{" in literal for literal in self._literals)
@@ -90,15 +92,14 @@ class KeyTemplate:
 
     @staticmethod
     def reads(kinds: Sequence[type]) -> bool:
-        """
-        Return whether keys with parts of the types *kinds* can be read from names, and each such key has only one name.
-        """
+        """Return whether a key with parts of the types *kinds* can be read from its name, and has only one name."""
         return all(kind in _READERS for kind in kinds)
 
     def reader(self, kinds: Sequence[type]) -> Callable[[bytes], Key | None]:
         """
-        Return a function that takes a name and returns the key of that name, with parts of *kinds*, or None if there is
-        no such key.
+        Return a function that parses a name of Redis back into the key whose parts have the types *kinds*.
+
+        The function returns None for a name that the template makes of no such key.
 
         >>> read = KeyTemplate("{}:{}").reader((str, int))
         >>> read(b"a%3Ab:7"), read(b"a:07")
@@ -281,8 +282,8 @@ def _count(columns: int) -> str:
 
 def _parse(template: str) -> tuple[list[str], list[int]]:
     """
-    Return the literals around the fields, one more than there are fields, and the index of the key column of each
-    field.
+    Return two lists: the literals around the fields (one literal more than there are fields), and for each field the
+    index of its key column.
     """
     literals, labels = _split(template)
     order = _columns_of(template, labels)
@@ -352,8 +353,8 @@ def _text(part: Any) -> str | bytes:
     """
     Return one part of a key as text, or as bytes if it is bytes; raises `RejectedKeyError`.
 
-    Subclasses do not count as their base type: a bool is an int and a datetime is a date in Python, but both are
-    rejected.
+    Instances of subclasses are rejected, for example a bool, which is an int in Python, and a datetime, which is a
+    date.
     """
     kind = type(part)
     if kind is str or kind is bytes:
@@ -361,7 +362,7 @@ def _text(part: Any) -> str | bytes:
     if kind is int:
         return str(part)
     if kind is float and not math.isnan(part):
-        return repr(part + 0.0)  # -0.0 equals 0.0, so both must have one name
+        return repr(part + 0.0)  # -0.0 equals 0.0, so both must have the same name
     if kind is Decimal and part.is_finite():
         return format(part, "f")
     if kind is date:

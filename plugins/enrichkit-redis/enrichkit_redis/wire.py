@@ -1,7 +1,8 @@
 """
-One connection to a Redis server: RESP with hiredis' parser, and checks that no key gets another key's value.
+One connection to a Redis server: the RESP protocol with hiredis' parser, and checks that no key gets another key's
+value.
 
-Why not the connection of redis-py: docs/decisions/0005-redis-data-path.md.
+docs/decisions/0005-redis-data-path.md explains why the connection of redis-py is not used.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ if TYPE_CHECKING:
 __all__ = ["Connection"]
 
 _PARTIAL: Any = object()
-_KEPT_BUFFER = 256 * 1024  # hiredis frees a larger buffer after a reply; its default, 16 KiB, costs a malloc per reply
+# After a reply, hiredis frees its buffer if the buffer has more bytes than this. The default of hiredis, 16 KiB, would
+# cost a malloc for each reply.
+_KEPT_BUFFER = 256 * 1024
 
-# The kernel notices a peer that vanished without a FIN after 30 + 3 x 5 s on an idle connection, and after 30 s when
-# bytes are unacknowledged.
+# If a peer vanishes without a FIN, the kernel notices it after 30 + 3 x 5 s on an idle connection, and after 30 s if
+# sent bytes are not acknowledged.
 _SOCKET_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
 
 
 class Connection(asyncio.Protocol):
     """
-    A connection that does one exchange at a time and closes at the first sign of a wrong reply.
+    A connection that does one exchange (commands and their replies) at a time, and closes at the first sign of a wrong
+    reply.
 
     A reply without a request (from a server or proxy that repeats itself, or the late reply to a cancelled request)
     would shift all later replies by one, and each key would get the value of another key. Three checks prevent this:
@@ -45,7 +49,7 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         closed: Whether the connection must not be used again.
-        hello: Future of the replies to the greeting, which is sent on connecting; see `exchange`.
+        hello: Future of the replies to the greeting, the commands that are sent on connecting; see `exchange`.
         used: Loop time of the last exchange; the pool sets it.
         expires: Loop time after which the pool replaces the connection.
         address: Address of the server; the pool sets it.
@@ -76,17 +80,18 @@ class Connection(asyncio.Protocol):
             for name, value in _SOCKET_OPTIONS:
                 if hasattr(socket, name):  # not every system has all options
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        # The greeting is sent at once, so that the connection expects a reply. A server that refuses a client sends its
-        # reason without being asked, and check 1 in `data_received` drops what comes while no reply is expected.
+        # The greeting is sent at once, so that an exchange is in progress when the server sends its first bytes. A
+        # server that refuses a client sends the reason without being asked; with no exchange in progress, check 1 in
+        # `data_received` would drop this reason.
         self.hello = self.exchange(*self._greeting)
 
     def exchange(self, data: bytes, replies: int) -> asyncio.Future[list[Any] | ConnectorError]:
         """
-        Send *data*, the bytes of as many commands as *replies*, and return a future of the replies. The reply to a
-        refused command is a `ReplyError`.
+        Send *data*, the bytes of *replies* commands, and return a future of the replies, one for each command. The
+        reply to a refused command is a `ReplyError`.
 
-        If the connection is lost, the error becomes the result of the future and not its exception, because nobody
-        would retrieve an exception after the caller was cancelled.
+        If the connection is lost, the error becomes the result of the future and not its exception. The reason: if the
+        caller has been cancelled, nobody would retrieve an exception, and asyncio would log it.
         """
         assert self._waiter is None, "one exchange at a time"
         waiter = self._waiter = asyncio.get_running_loop().create_future()
@@ -98,10 +103,7 @@ class Connection(asyncio.Protocol):
         return waiter
 
     async def ask(self, frames: bytes, replies: int) -> list[Any]:
-        """
-        Send *frames*, the bytes of as many commands as *replies*, and return the replies in order; raises
-        `ConnectorError`.
-        """
+        """Send *frames*, the bytes of *replies* commands, and return the replies in order; raises `ConnectorError`."""
         nonce = next(self._nonces)
         echo = b"*2\r\n$4\r\nECHO\r\n$24\r\n%b\r\n" % nonce
         answers = await self.exchange(b"".join((echo, frames, echo)), replies + 2)
@@ -147,7 +149,7 @@ class Connection(asyncio.Protocol):
                 self._end(self._stray())  # check 3: a part of a further reply has arrived
                 return
             waiter, self._waiter, self._replies = self._waiter, None, []
-            if not waiter.done():  # a caller that was cancelled is about to abort the connection
+            if not waiter.done():  # otherwise the caller was cancelled, and is about to abort the connection
                 waiter.set_result(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -173,6 +175,6 @@ def _ends_with(data: bytes, reply: Any) -> bool:
     """
     Return whether *data* ends with *reply*, the echo at the end of an exchange, or is only the last part of that echo.
 
-    hiredis does not tell whether it has also consumed the first bytes of a further reply.
+    This check is needed because hiredis does not tell whether it has also consumed the first bytes of a further reply.
     """
     return type(reply) is not bytes or (reply + b"\r\n").endswith(data[-len(reply) - 2 :])

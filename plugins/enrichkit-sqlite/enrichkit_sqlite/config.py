@@ -31,12 +31,13 @@ class SqliteConfig(SqlConfig):
             with these columns.
         columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
         max_bytes: Most bytes of one row; 64 KiB to 1 GiB.
-        expires: Name of a column of the type REAL with the time until which a row is valid, in seconds since 1970, UTC;
+        expires: Name of a column of the type REAL that says until when a row is valid, in seconds since 1970, UTC;
             NULL: for ever. A row that is no longer valid counts as absent. None: all rows are always valid.
         writable: True allows `tiers(write_back=True)` to insert and update rows, on a separate connection. A unique
             index must hold exactly the key columns. False: the connector only reads the file.
-        query: Instead of *table*, one SELECT of the value columns for the key `?1` (`?2`, ... are the further key
-            columns). A query needs *returns*, because SQLite does not know the types of a query.
+        query: Used instead of *table*: one SELECT that returns the value columns for one key; `?1` is the first key
+            column, `?2` the second, and so on. A query needs *returns*, because SQLite does not know the types of a
+            query.
         returns: DDL of one value, if it is to have another type than the table declares.
 
     Raises:

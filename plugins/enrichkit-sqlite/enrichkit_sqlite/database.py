@@ -1,9 +1,9 @@
 """
-The connections to one file, each used by one call at a time in a thread: SQLite is a library, and its calls block.
+The connections to one file. Each serves one call at a time, in a thread, because calls of the library SQLite block.
 
-A progress handler of the connection stops a cancelled call. `Connection.interrupt` would have to be called at the right
-moment: before the statement has begun it does nothing, and after the end of the statement it may interrupt the next
-statement (https://www.sqlite.org/c3ref/interrupt.html).
+A progress handler of the connection stops a cancelled call. `Connection.interrupt` is not used, because it would have
+to be called at the right moment: before the statement has begun, it does nothing, and after the end of the statement,
+it may interrupt the next one (https://www.sqlite.org/c3ref/interrupt.html).
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Session:
     Args:
         path: Path of the file.
         max_bytes: Most bytes of one row.
-        writes: Whether its transactions write.
+        writes: Whether transactions of the connection write.
 
     Attributes:
-        abandoned: True once no call waits for the result; the running statement stops, and the session is not used
-            again.
+        abandoned: True once no call waits for the result any more; then the running statement stops, and the session is
+            not used again.
     """
 
     def __init__(self, path: str, max_bytes: int, *, writes: bool) -> None:
@@ -71,14 +71,16 @@ class Session:
         self._connection: sqlite3.Connection | None = None
 
     def run(self, use: Callable[[sqlite3.Connection], T]) -> T:
-        """Call *use* in one transaction, which sees one state of the file, and return its result. Runs in a thread."""
+        """
+        Call *use* in a transaction that sees one state of the file, and return the result of *use*. Runs in a thread.
+        """
         if self.abandoned:  # abandoned while the call waited for a thread
             raise TransientError(f"The connections to {self._path} were closed.")
         if self._connection is None:
             self._connection = _connect(self._path, self._max_bytes, writes=self._writes)
             self._connection.set_progress_handler(lambda: self.abandoned, STEPS)
-        # IMMEDIATE, because after a plain BEGIN a transaction that reads first and then writes fails at once if another
-        # transaction has begun to write.
+        # IMMEDIATE, because it waits until no other transaction writes. After a plain BEGIN, a transaction that reads
+        # before it writes would fail at once in this case.
         self._connection.execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
         result = use(self._connection)
         if self._writes and self.abandoned:
@@ -157,7 +159,7 @@ def translate(error: sqlite3.Error, path: str, what: str = "read") -> ConnectorE
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     primary = code & 0xFF
     name = getattr(error, "sqlite_errorname", type(error).__name__)
-    # The text of a permanent error speaks of a value, and may quote it.
+    # The text of a permanent error is about a value, and may quote the value.
     reason = "" if primary in _PERMANENT else f": {error}"
     text = f"SQLite cannot {what} {path} ({name}){reason}.{_ADVICE.get(primary, '')}"
     if primary in _TRANSIENT:
@@ -173,7 +175,8 @@ def _connect(path: str, max_bytes: int, *, writes: bool) -> sqlite3.Connection:
             "worker, and on the driver unless returns= is given. Copy it there, or put it into a shared folder."
         )
     # mode=ro: SQLite neither writes nor creates the file; with mode=rw it does not create the file either. The path is
-    # quoted, because ?, # and % have a meaning in a URI. It follows an empty authority, because it may begin with //.
+    # quoted, because ?, # and % have a meaning in a URI. The URI begins with file:// because SQLite would otherwise
+    # take the beginning of a path such as //data/shop.db for a host.
     connection = sqlite3.connect(
         f"file://{quote(path)}?mode={'rw' if writes else 'ro'}",
         uri=True,

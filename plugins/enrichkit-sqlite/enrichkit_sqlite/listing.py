@@ -1,5 +1,5 @@
 """
-The keys of a table in their order, page by page.
+The listing of a table's keys in key order, page by page.
 
 Each page begins after the last key of the previous page. So SQLite finds the first key of a page by one search in the
 index, without a walk over the earlier keys, and no transaction is open between two pages.
@@ -26,7 +26,7 @@ class Listing:
         table: Name of the table or view.
         columns: Names of the key columns.
         size: Most keys of a page.
-        serves: SQL of the condition that a row has not expired, beginning with `AND`; empty: rows do not expire.
+        serves: SQL that begins with `AND` and is true for rows that have not expired; empty: rows do not expire.
     """
 
     def __init__(self, table: str, columns: Sequence[str], size: int, serves: str = "") -> None:
@@ -41,7 +41,10 @@ class Listing:
         self._next = f"SELECT DISTINCT {together} FROM {quote(table)} AS t WHERE {known} AND {behind} {page}"  # noqa: S608 - as above
 
     def after(self, connection: sqlite3.Connection, last: Sequence[Any] | None) -> list[tuple[Any, ...]]:
-        """Return the page of keys after *last*, each as its parts; *last* is None for the first page."""
+        """
+        Return the page of keys after the key *last*, each key as a tuple of its parts; *last* is None for the first
+        page.
+        """
         try:
             return connection.execute(self._first if last is None else self._next, last or ()).fetchall()
         except sqlite3.OperationalError as error:
@@ -55,7 +58,7 @@ class Listing:
 
 def listed(page: Sequence[tuple[Any, ...]], kinds: Sequence[type]) -> Sequence[Any]:
     """
-    Return the keys of *page*; a number becomes an equal number of its type in *kinds*, if there is one.
+    Return the keys of *page*; a number is converted to its type in *kinds* if that type has an equal number.
 
     >>> listed([(1,), (2.0,), (2.5,)], [int]), listed([("a", 1)], [str, float])
     ([1, 2, 2.5], [('a', 1.0)])
@@ -74,8 +77,8 @@ def _number_of(part: Any, kind: type) -> Any:
 
 
 def is_binary(connection: sqlite3.Connection, table: str, column: str) -> bool:
-    """Return whether the collation of *column* finds only identical texts equal; NOCASE and RTRIM do not."""
-    # The first SELECT of a UNION decides the collation. This works for a column of a view, too.
+    """Return whether the collation of *column* treats only identical texts as equal, unlike NOCASE and RTRIM."""
+    # The first SELECT decides with which collation a UNION removes duplicates. This works for a column of a view, too.
     (distinct,) = connection.execute(
         f"SELECT count(*) FROM (SELECT t.{quote(column)} FROM {quote(table)} AS t WHERE 0 "  # noqa: S608 - as above
         "UNION SELECT 'a' UNION SELECT 'A' UNION SELECT 'a ')"

@@ -3,8 +3,8 @@ The prepared statement of a source, executed once for each key of a call.
 
 SQLite is a library, so a statement costs no round trip (https://www.sqlite.org/np1queryprob.html). In a transaction
 with 500 keys, a key takes 1.9 us with a statement of its own, and 1.3 us if one statement with `json_each` takes all
-keys. With a statement for each key, each row belongs to the key of its statement, whatever the collation of the column,
-and a key is bound without a conversion.
+keys. Nevertheless the connector executes a statement for each key, because each row then belongs to the key of its
+statement, whatever the collation of the column, and because a key is bound without a conversion.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Statement:
     The statement that looks up one key in a table or a query.
 
     Args:
-        connection: Connection to the file, by which its schema is read.
+        connection: Connection to the file, from which the schema is read.
         config: Config of the source.
 
     Attributes:
@@ -72,7 +72,7 @@ class Statement:
     def fetch(
         self, connection: sqlite3.Connection, keys: Sequence[Key], many: bool, *, over: bool = False
     ) -> dict[Key, Value | Failure]:
-        """Return the answers to *keys*. With *over*, rows that have expired give answers, too."""
+        """Return the answers to *keys*. If *over* is True, rows that have expired give answers, too."""
         sql = self._sql_of_all if over else self._sql
         answers: dict[Key, Value | Failure] = {}
         for key in dict.fromkeys(keys):
@@ -97,7 +97,7 @@ class Statement:
         return answers
 
     def checked_parts(self, key: Key) -> tuple[Any, ...]:
-        """Return the parts of *key*; raises the `PermanentError` of a key that the columns cannot hold."""
+        """Return the parts of *key*; raises a `PermanentError` if the columns cannot hold the key."""
         parts = self.source.parts_of(key)
         failure = self._rejection(parts)
         if failure is not None:
@@ -109,7 +109,7 @@ class Statement:
         return Listing(self._table, [key.name for key in self._keys], size, self._serves)
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether a key of *kinds* that is not listed certainly has no row."""
+        """Return whether a key with parts of the types *kinds* certainly has no row if it is not listed."""
         return self._is_binary and all(key.lists_all(kind) for key, kind in zip(self._keys, kinds, strict=True))
 
     def _prepare_table(self, connection: sqlite3.Connection, config: SqliteConfig, table: str) -> None:
@@ -121,7 +121,7 @@ class Statement:
         self._is_binary = all(is_binary(connection, table, column.name) for column in key_columns)
         self.names = [column.name for column in value_columns]
         where = " AND ".join(key.condition(number) for number, key in enumerate(self._keys, 1))
-        # Names have the prefix t, because SQLite takes an unqualified name in quotes for a text if the column no longer
+        # Names have the prefix t, because SQLite reads an unqualified name in quotes as a text if the column no longer
         # exists (https://www.sqlite.org/quirks.html#dblquote).
         values = ", ".join(f"t.{quote(name)}" for name in self.names)
         self._sql_of_all = f"SELECT {values} FROM {quote(table)} AS t WHERE {where}"  # noqa: S608 - names of the schema, quoted
@@ -134,13 +134,14 @@ class Statement:
         self._keys = [KeyColumn(name, "", (str, int, float, bytes)) for name in config.key_columns]
         try:
             cursor = connection.execute(f"SELECT * FROM {query}", [None] * len(self._keys))  # noqa: S608 - the user's own query
-        except (sqlite3.ProgrammingError, sqlite3.Warning) as error:  # a Warning up to Python 3.11
+        except (sqlite3.ProgrammingError, sqlite3.Warning) as error:  # Python 3.11 raises a Warning
             raise FatalError(
                 "SqliteConfig.query must be one SELECT with as many parameters as SqliteConfig.key has columns, "
                 f"{len(self._keys)}: ?1 for the first, ?2 for the second. Python says: {error}"
             ) from error
         self.names = [name for name, *_ in cursor.description]
-        # Columns are selected by name: after a change of the schema, a * in the query could expand to other columns.
+        # Columns are selected by name, because after a change of the schema, a * in the query could expand to other
+        # columns.
         values = ", ".join(f"t.{quote(name)}" for name in self.names)
         self._sql = self._sql_of_all = f"SELECT {values} FROM {query} AS t"  # noqa: S608 - the user's own query
 
@@ -196,7 +197,7 @@ class Statement:
 
 
 def _serves(source: Source, columns: Mapping[str, Column]) -> str:
-    """Return the SQL of the further condition that a row has not expired, or an empty text if rows do not expire."""
+    """Return SQL that begins with `AND` and is true for rows that have not expired; empty if rows do not expire."""
     expiry = source.expiry(columns)
     if expiry is None:
         return ""

@@ -1,9 +1,9 @@
 """
 The match of SQLite's storage classes to declared types, without any conversion.
 
-A column may hold values of any storage class, whatever its declared type, and SQLite's `=` converts: `12` finds `'12'`
-(https://www.sqlite.org/datatype3.html). The connector converts nothing. A key must have the storage class of its
-column, and a value one of the classes of its type:
+A column may hold values of any storage class, whatever its declared type, and SQLite's `=` converts its operands, so
+that `12` finds `'12'` (https://www.sqlite.org/datatype3.html). The connector converts nothing. A key must have the
+storage class of its column, and a value one of the classes of its type:
 
 | wanted | stored as | | wanted | stored as |
 |---|---|---|---|---|
@@ -79,7 +79,7 @@ class KeyColumn:
         return " or ".join(kind.__name__ for kind in self.types)
 
     def condition(self, number: int) -> str:
-        """Return the SQL that compares the column of the table t with parameter *number*."""
+        """Return the SQL that compares this column of the table t with the parameter of the given *number*."""
         name = f"t.{quote(self.name)}"
         if self.affinity not in ("NUMERIC", "ANY"):
             return f"{name} = ?{number}"
@@ -94,12 +94,12 @@ class KeyColumn:
             return part.isascii() or are_utf8((part,))
         if type(part) is not int:
             return True
-        # An index on a REAL column converts the key to REAL: 2 ** 53 + 1 would find the row of 2 ** 53.
+        # An index on a REAL column converts the key to REAL, so that 2 ** 53 + 1 would find the row of 2 ** 53.
         return -(2**63) <= part < 2**63 and (self.affinity != "REAL" or int(float(part)) == part)
 
     def lists_all(self, kind: type) -> bool:
-        """Return whether a key of the type *kind* equals a stored value only if Python finds the two equal."""
-        # An int that REAL cannot hold exactly is rejected, which is an error and not a miss.
+        """Return whether SQLite finds a key of the type *kind* equal to a stored value only if Python does, too."""
+        # An int that REAL cannot hold exactly is rejected with an error, so it must not count as a miss.
         return kind in self.types and not (kind is int and self.affinity == "REAL")
 
 
@@ -117,7 +117,8 @@ def ddl_of(column: Column) -> str | None:
 
 def readers(wanted: str) -> Mapping[type, Reader]:
     """
-    Return, for the Python type of each storage class, the function that turns a value into text of the type *wanted*.
+    Return a mapping from the Python type of each storage class to the function that turns a value of that class into a
+    text of the Spark type *wanted*.
 
     The function returns None for a value that is not of the type *wanted*.
 

@@ -40,7 +40,7 @@ class Writer:
     A writer of rows to a table.
 
     Args:
-        connection: Connection to the file, by which its schema is read.
+        connection: Connection to the file, from which the schema is read.
         config: Config of the source.
         statement: The statement that looks keys up.
 
@@ -119,7 +119,7 @@ class Writer:
         )
 
     def _stored(self, name: str, value: Any) -> int | float | str | bytes | None:
-        """Return *value* in the storage class of its type; raises `PermanentError` if it has none."""
+        """Return *value* as an object that SQLite can store; raises `PermanentError` if there is no such object."""
         try:
             if isinstance(value, str) and self._ddl[name] in _WHOLE:  # a text that `fetch_many` has returned
                 return int(value)
@@ -137,7 +137,7 @@ class Writer:
 
 
 def _stored(value: Any) -> int | float | str | bytes | None:
-    """Return *value* in its storage class; raises ValueError if it has none."""
+    """Return *value* as an object that SQLite can store; raises ValueError if there is no such object."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
