@@ -149,13 +149,15 @@ class Lessee:
 
     def wake(self, share: Share) -> None:
         """Start to ask for *share* regularly, until no call needs the share any more."""
-        if self._task is None and not self._closing:
+        # A task that has just ended, so that `_ended` has not been called yet, asks no more.
+        if (self._task is None or self._task.done()) and not self._closing:
             self.fatal = None
             self._task = self._loop.create_task(self._ask(share), name=f"enrichkit-lease-{self._source}")
             self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
+        if self._task is task:
+            self._task = None
         if not task.cancelled() and task.exception() is not None:
             error = task.exception()
             _log.error("%s: the limit of the job is not kept up: %s", self._source, error)

@@ -74,7 +74,8 @@ class WriteBack:
             return
         self._waiting.update(found)
         self._bytes += size
-        if found and len(self._tasks) < WRITERS:
+        # A task that has just ended, so that its callback has not run yet, writes no more values.
+        if found and sum(not task.done() for task in self._tasks) < WRITERS:
             task = asyncio.get_running_loop().create_task(self._write(), name=f"enrichkit-write-{self._name}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

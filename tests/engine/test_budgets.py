@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enrichkit.engine.account import Account
+from enrichkit.engine.leases import Lessee
 from enrichkit.errors import FatalError, LookupFailedError, PermanentError, SourceStalledError, TransientError
-from enrichkit.leases import ALIVE, Draw, draw
+from enrichkit.leases import ALIVE, Draw, Drawn, draw
 from enrichkit.limits import Budget
 from enrichkit.testing.scripted import ScriptedConnector, Step
 
-from .job import Job
+from .job import Job, Memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -226,6 +229,31 @@ async def test_a_late_first_call_may_still_answer_when_nothing_is_left_for_a_sec
     task = job.join(rows=1, server=server, attempt_timeout=1.0, **OVER)
     await lab.at(10.0)
     assert [row.status for row in task.left] == ["ok"]
+
+
+async def test_a_call_that_needs_a_grant_just_as_the_questions_end_is_granted_one() -> None:
+    """The task of the questions has ended, and the event loop has not called its callback yet."""
+
+    class Gated(Memory):
+        async def draw(self, ask: Draw) -> Drawn:
+            self.drawn.append((0.0, ask))
+            await gate
+            return draw(self.state, ask, 1e9)
+
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    store: Any = SimpleNamespace(store=Gated())
+    store.release = store.store.close
+    lessee = Lessee("source", "memory", "b", lambda: store, lambda: None)
+    account = Account(budget(tokens=1_000.0), lambda: 1, lessee)
+    lessee.wake(account)
+    await asyncio.sleep(0)  # the first question is on its way
+    gate.set_result(None)
+    await asyncio.sleep(0)  # the answer comes; no call needs a grant, so the task ends in this turn of the loop
+    assert not account.take({"tokens": 10.0}, asyncio.get_running_loop().time())
+    await asyncio.sleep(0.1)
+    assert len(store.store.drawn) == 2
+    assert account.take({"tokens": 10.0}, asyncio.get_running_loop().time())
+    await lessee.close(account)
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from enrichkit.engine.cache import MISS, AnswerCache
 from enrichkit.engine.reuse import Reuse
+from enrichkit.engine.write_back import WRITERS, WriteBack
 from enrichkit.errors import FatalError, PermanentError, TransientError, UnavailableError
 from enrichkit.testing.scripted import ScriptedConnector, Step
 
@@ -321,8 +323,6 @@ async def test_nothing_is_written_after_the_end_of_a_task(lab: Lab) -> None:
 async def test_a_slow_write_delays_no_row(lab: Lab) -> None:
     class Slow(Store):
         async def store_many(self, values: Mapping[Any, Any], ttl: float | None) -> None:
-            import asyncio
-
             await asyncio.sleep(2.0)
             await super().store_many(values, ttl)
 
@@ -334,6 +334,34 @@ async def test_a_slow_write_delays_no_row(lab: Lab) -> None:
     await task.run.drain()
     assert set(near.stored) == set(range(6))
     await task.end()
+
+
+async def test_a_value_that_comes_just_as_the_writers_end_is_written() -> None:
+    """The writers have ended, and the event loop has not called their callbacks yet."""
+
+    class Gated:
+        batch_size = 10
+
+        def __init__(self) -> None:
+            self.gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.stored: dict[Any, Any] = {}
+
+        async def store(self, values: Mapping[Any, Any], ttl: float | None) -> None:
+            await self.gate
+            self.stored.update(values)
+
+    near = Gated()
+    writer = WriteBack("near", near, lambda values: dict(enumerate(values)), None)
+    for key in range(WRITERS):
+        writer.put([key], [key])
+        await asyncio.sleep(0)  # the writer waits at the gate
+    near.gate.set_result(None)
+    await asyncio.sleep(0)  # the writers go on in this turn of the loop and end; their callbacks come in the next
+    writer.put(["late"], ["late"])
+    await asyncio.sleep(0)
+    await writer.drain()
+    assert near.stored == {**{key: key for key in range(WRITERS)}, "late": "late"}
+    assert writer.written == WRITERS + 1
 
 
 async def test_reuse_answers_before_the_tiers(lab: Lab) -> None:
