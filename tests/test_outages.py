@@ -377,7 +377,7 @@ def test_a_key_of_each_task_that_a_database_never_answers_costs_no_other_key_its
     with sleepy(source, request) as config:
         for task in range(5):
             keys = list(range(101 * task, 101 * (task + 1)))
-            options = {"batch_size": 1, "timeout": at_pace(2.0), "on_timeout": "null"}
+            options = {"batch_size": 1, "timeout": at_pace(1.0), "on_timeout": "null"}
             first, *others = worker.outcomes(config, INT, keys, **options)
             assert (first["value"], first["status"]) == (None, "timeout")
             assert_good(others, keys[1:])

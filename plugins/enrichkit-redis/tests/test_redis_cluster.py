@@ -153,6 +153,7 @@ def moving(cluster: RedisCluster, key: str) -> Iterator[tuple[redis.Redis, redis
     with (
         redis.Redis(port=cluster.ports[owner], protocol=2) as source,
         redis.Redis(port=cluster.ports[(owner + 1) % 3], protocol=2) as target,
+        redis.Redis(port=cluster.ports[(owner + 2) % 3], protocol=2) as other,
     ):
         ids = [node.execute_command("CLUSTER", "MYID").decode() for node in (source, target)]
         target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
@@ -161,7 +162,10 @@ def moving(cluster: RedisCluster, key: str) -> Iterator[tuple[redis.Redis, redis
             yield source, target, slot
         finally:
             cluster.flush()
-            for node in (source, target):
+            # With an older epoch than the target's, the source would hear from the other node that the target owns the
+            # slot; then source and target would redirect clients to each other for ever.
+            source.execute_command("CLUSTER", "BUMPEPOCH")
+            for node in (source, target, other):
                 node.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
                 node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[0])
 
