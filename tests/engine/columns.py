@@ -1,14 +1,16 @@
-"""Answers in columns for the engine's tests: all that the engine asks of a column, without Arrow."""
+"""Columns for the engine's tests: all that the engine asks of one, without Arrow, and sources that speak in columns."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from enrichkit.interface import Answers, Failure
+from enrichkit.testing.scripted import ScriptedConnector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from enrichkit.interface import Call
     from enrichkit.outcome import Outcomes
 
 
@@ -49,3 +51,24 @@ def values_of(outcomes: Outcomes) -> list[Any]:
             assert values[place] is None, "a key has two values"
             values[place] = value
     return values
+
+
+class Columnar(ScriptedConnector):
+    """A scripted source that answers in columns."""
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
+        return in_columns(await super().fetch_many(keys, call))
+
+
+class TakesColumns(Columnar):
+    """A scripted source that takes keys in columns, too, and notes as what it got those of each call."""
+
+    key_columns = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.given: list[Sequence[Any]] = []
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
+        self.given.append(keys)
+        return await super().fetch_many(keys, call)

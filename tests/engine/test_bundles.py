@@ -23,7 +23,7 @@ from enrichkit.testing.scripted import ScriptedConnector, Step
 from enrichkit.values.decode_columns import column_reader
 
 from .bench import Lab
-from .columns import column_of, in_columns
+from .columns import Columnar, TakesColumns, column_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,27 +45,6 @@ STEPS = [
     Step(after=0.4, error=PermanentError("poison")),
 ]
 WEIGHTS = [60, 5, 15, 3, 2, 2, 1, 1]
-
-
-class Columnar(ScriptedConnector):
-    """A scripted source that answers in columns."""
-
-    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
-        return in_columns(await super().fetch_many(keys, call))
-
-
-class TakesColumns(Columnar):
-    """A scripted source that takes keys in columns, too, and notes as what it got those of each call."""
-
-    key_columns = True
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.given: list[Sequence[Any]] = []
-
-    async def fetch_many(self, keys: Sequence[Any], call: Call) -> Any:
-        self.given.append(keys)
-        return await super().fetch_many(keys, call)
 
 
 def history(

@@ -16,9 +16,9 @@ from enrichkit.engine.cache import ABSENT, MISS
 from enrichkit.engine.reuse import TRIAL, WATCHED, Reuse
 from enrichkit.errors import PermanentError, TransientError
 from enrichkit.options import Retry, default
-from enrichkit.testing.scripted import Step
+from enrichkit.testing.scripted import ScriptedConnector, Step
 
-from .columns import column_of, in_columns
+from .columns import Columnar, TakesColumns, column_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,27 +48,12 @@ async def test_a_task_asks_for_a_key_once(lab: Lab, ordered: bool, batch_size: i
     assert (task.run.stats.reused, task.run.stats.keys, task.run.stats.done) == (6, 12, 12)
 
 
-async def test_answers_in_columns_are_remembered_too(lab: Lab) -> None:
-    class Columnar(type(lab.server())):  # type: ignore[misc]  # the class of the scripted connector
-        async def fetch_many(self, keys: Any, call: Any) -> Any:
-            return in_columns(await super().fetch_many(keys, call))
-
-    server = Columnar({})
+@pytest.mark.parametrize("source", [Columnar, TakesColumns])
+async def test_a_source_that_speaks_in_columns_is_asked_for_a_key_once(
+    lab: Lab, source: type[ScriptedConnector]
+) -> None:
+    server = source()
     task = lab.task(lab.engine(server, batch_size=10), columns=column_of, reuse=Reuse(ROOM))
-    for moment in (0.0, 1.0):
-        await lab.at(moment)
-        task.admit(*range(10))
-    await task.end()
-    assert task.values == [f"v{n}" for n in range(10)] * 2
-    assert set(server.asked.values()) == {1}
-
-
-async def test_keys_of_columns_are_asked_for_once_too(lab: Lab) -> None:
-    class Columnar(type(lab.server())):  # type: ignore[misc]  # the class of the scripted connector
-        key_columns = True
-
-    server = Columnar({})
-    task = lab.task(lab.engine(server, batch_size=10), reuse=Reuse(ROOM))
     for moment in (0.0, 1.0):
         await lab.at(moment)
         task.admit(*range(10))
