@@ -165,6 +165,14 @@ def test_very_many_fields_are_cut_in_the_message() -> None:
     assert "'field 18', 'field 19' and more. Correct returns=" in text
 
 
+def test_one_value_ends_the_check_if_no_fields_are_declared() -> None:
+    first = looking_for(TEXT, "text")
+    first.see({1: path_ending_at("id")})
+    assert not first.done, "the path may still be wrong"
+    first.see({2: "Ann"})
+    assert first.done
+
+
 def test_a_source_whose_answers_are_no_objects_is_not_looked_at_for_ever() -> None:
     first = looking_for(struct(name=TEXT))
     first.see(keyed([7] * 20))

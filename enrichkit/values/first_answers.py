@@ -55,7 +55,7 @@ class FirstAnswers:
         # The fields of answers in the encoding `text` are not checked, because in a mapping of texts, such as a Redis
         # hash, the fields of one answer say nothing about the fields of other answers.
         self._read: Callable[[Any], Any] | None = None
-        if encoding in ("json", "python"):
+        if self._tree and encoding in ("json", "python"):
             self._read = msgspec.json.decode if encoding == "json" else lambda answer: answer
         self._found = _seen.setdefault(enrichment, set())
         self._looked = 0
@@ -76,7 +76,8 @@ class FirstAnswers:
             for match in answer if isinstance(answer, list | tuple) else (answer,):
                 self._look(match)
         enough = max(self._objects.get((), 0), *(count for count, _ in self._paths.values()), 0) >= ENOUGH
-        self.done = enough or self._looked >= MOST_LOOKS
+        nothing_left = self._read is None and VALUE in self._found  # no fields to check, and the path is right
+        self.done = enough or nothing_left or self._looked >= MOST_LOOKS
         return self.verdict(f"the first {ENOUGH} answers of this task") if enough else None
 
     def verdict(self, which: str = "") -> ConfigError | None:
@@ -111,7 +112,7 @@ class FirstAnswers:
                     self._paths[answer.path] = count + 1, known | dict.fromkeys(names)
                 return
             self._found.add(VALUE)
-            if self._read is not None and self._tree:
+            if self._read is not None:
                 self._walk(self._read(answer), self._tree, ())
         except Exception:  # noqa: BLE001  # the decoder says what is wrong with the answer, which may be any object
             return
