@@ -83,10 +83,10 @@ def _take_known(run: Run, outcomes: Outcomes, stage: Stage, indices: Sequence[in
     hits, missed, absent = indices, [], []
     # `all` takes 4 ns for each value, and the set of types 13 ns. The set is needed only if a value is false: such a
     # value may be a mark (`ABSENT` or `MISS`), but also an empty value, a zero or a null.
-    if not all(found) and MARK in set(map(type, found)):
-        absent = [index for index, value in zip(indices, found, strict=True) if value is ABSENT]
-        if len(absent) == len(indices):
+    if not all(found) and MARK in (kinds := set(map(type, found))):
+        if len(kinds) == 1 and found.count(ABSENT) == len(found):
             return indices
+        absent = [index for index, value in zip(indices, found, strict=True) if value is ABSENT]
         missed = [index for index, value in zip(indices, found, strict=True) if value is MISS]
         known = [(index, value) for index, value in zip(indices, found, strict=True) if type(value) is not MARK]
         hits, found = [index for index, _ in known], [value for _, value in known]

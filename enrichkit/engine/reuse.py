@@ -85,7 +85,9 @@ class Reuse(Stage):
         self._take_in()
         found = self._whole(keys) if self._knew_all and len(keys) > 1 else None
         absent = 0
-        if found is None:
+        if not len(self):
+            found, absent = [ABSENT] * len(keys), len(keys)
+        elif found is None:
             found = list(map(self._young.get, keys, repeat(ABSENT)))
             absent = 0 if all(found) else found.count(ABSENT)
             if absent and self._old:
@@ -98,8 +100,9 @@ class Reuse(Stage):
         """Count how many of *keys* came before, and decide after each `TRIAL` keys whether reuse is worth the work."""
         if self._seen is not None:
             # Compare *keys* with earlier keys and not with answers: the first answers may not have come yet.
-            known = len(self._seen.intersection(keys))
+            before = len(self._seen)
             self._seen.update(keys)
+            known = len(keys) - (len(self._seen) - before)
         elif not len(self):
             return
         self._keys += len(keys)
