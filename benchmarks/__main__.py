@@ -19,11 +19,10 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks import against, agreement, passes, pictures
+from benchmarks import against, agreement, passes, pictures, turns
 from benchmarks.harness import ROOT
 from benchmarks.report import RESULTS, fingerprint, save
 
@@ -101,7 +100,7 @@ def run(names: Sequence[str], folders: Sequence[Path], *, quick: bool, other: Pa
     Run the first pass of all benchmarks *names*, then the second pass of all, and so on.
 
     Each of *folders* gets a result of each benchmark. The results share no pass, and their passes alternate. The second
-    result measures the checkout *other*.
+    result measures the checkout *other*; if that is another one than this, the two results alternate run by run.
 
     Returns:
         The names of the benchmarks that failed or missed a goal.
@@ -112,19 +111,33 @@ def run(names: Sequence[str], folders: Sequence[Path], *, quick: bool, other: Pa
         for number in range(of):
             # The order alternates, because the first of two runs meets the machine as the previous benchmark left it.
             order = list(enumerate(folders))[:: -1 if number % 2 else 1]
-            for name, (index, folder) in product(names, order):
-                if (name, folder) in failed or (name in ONCE and number + 1 < of):
+            for name in names:
+                if name in ONCE and number + 1 < of:
                     continue
-                table = f", table {index + 1} of {len(folders)}" * (len(folders) > 1)
-                print(f"== {name}" + f", pass {number + 1} of {of}" * (of > 1) + table, flush=True)
                 which = ["0", "1"] if name in ONCE else [str(number), str(of)]
-                between = str(Path(place, f"{name}-{index}"))
-                arguments = [name, *["--quick"] * quick, "--pass", *which, between, str(folder)]
-                checkout = other if index else ROOT
-                python = sys.executable if checkout == ROOT else str(checkout / ".venv" / "bin" / "python")
-                if subprocess.run([python, "-m", "benchmarks", *arguments], cwd=checkout, check=False).returncode:
-                    failed[name, folder] = None
+                commands: dict[Path, tuple[Path, list[str]]] = {}
+                for index, folder in order:
+                    between = str(Path(place, f"{name}-{index}"))
+                    arguments = [name, *["--quick"] * quick, "--pass", *which, between, str(folder)]
+                    if (name, folder) not in failed:
+                        commands[folder] = other if index else ROOT, arguments
+                if not commands:
+                    continue
+                print(f"== {name}" + f", pass {number + 1} of {of}" * (of > 1), flush=True)
+                measure = turns.run if other != ROOT and len(commands) == 2 else _one_by_one
+                for folder, reached in zip(commands, measure(list(commands.values())), strict=True):
+                    if not reached:
+                        failed[name, folder] = None
     return list(dict.fromkeys(name for name, _ in failed))
+
+
+def _one_by_one(commands: Sequence[tuple[Path, Sequence[str]]]) -> list[bool]:
+    """Run the benchmarks of each of *commands*, see `turns.run`, one after the other."""
+    ended = []
+    for checkout, arguments in commands:
+        python = sys.executable if checkout == ROOT else turns.python_of(checkout)
+        ended.append(subprocess.run([python, "-m", "benchmarks", *arguments], cwd=checkout, check=False))
+    return [process.returncode == 0 for process in ended]
 
 
 def compare(names: Sequence[str], folder: Path) -> int:

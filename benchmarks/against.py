@@ -2,7 +2,7 @@
 The comparison of two checkouts of enrichkit on one machine: the goals of each benchmark, before and now.
 
 `./run bench --against FOLDER` measures this checkout and the one in FOLDER, which has been set up (`./run setup`). The
-passes of the two checkouts alternate, so both meet the machine in the same phases.
+two checkouts take turns, run by run (`turns.py`), so that both meet the machine in the same phases.
 """
 
 from __future__ import annotations

@@ -6,12 +6,13 @@ import importlib
 import json
 import re
 import subprocess
+import sys
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from benchmarks import against, agreement, mutate, passes, pictures, report
+from benchmarks import against, agreement, mutate, passes, pictures, report, turns
 from benchmarks.__main__ import ALL, run
 from benchmarks.harness import Sample, Table, alternate, at_least, per_item, rates, spread
 
@@ -104,6 +105,56 @@ def test_all_benchmarks_make_one_pass_before_the_first_one_makes_its_second(monk
         ["engine", "--pass", "2", "3", "engine-0", "one"],
         ["engine", "--pass", "2", "3", "engine-1", "other"],
     ]
+
+
+CHECKOUT = {
+    "__init__.py": "",
+    "harness.py": """\
+def alternate(runs, rounds):
+    for _ in range(rounds):
+        for run in runs.values():
+            run()
+""",
+    "__main__.py": """\
+import sys
+from pathlib import Path
+
+from benchmarks.harness import alternate
+
+log, name, rounds = sys.argv[1:]
+
+
+def note(text):
+    with open(log, "a") as file:
+        file.write(f"{name} {text}\\n")
+
+
+note("is set up")
+alternate({which: lambda which=which: note(which) for which in ("cached", "fresh")}, int(rounds))
+sys.exit(name == "later" or Path.cwd().name != name)
+""",
+}
+
+
+@pytest.mark.parametrize("rounds", [(2, 2), (1, 3), (3, 1)])
+def test_two_checkouts_take_turns_run_by_run(tmp_path: Path, rounds: tuple[int, int]) -> None:
+    commands = []
+    for name, count_ in zip(("first", "later"), rounds, strict=True):
+        (tmp_path / name / "benchmarks").mkdir(parents=True)
+        for file, text in CHECKOUT.items():
+            (tmp_path / name / "benchmarks" / file).write_text(text)
+        (tmp_path / name / ".venv" / "bin").mkdir(parents=True)
+        Path(turns.python_of(tmp_path / name)).symlink_to(Path(sys.executable).resolve())
+        commands.append((tmp_path / name, [str(tmp_path / "log"), name, str(count_)]))
+    assert turns.run(commands) == [True, False]
+    noted = [line.split(" ", 1) for line in (tmp_path / "log").read_text().splitlines()]
+    for name, count_ in zip(("first", "later"), rounds, strict=True):
+        assert [text for who, text in noted if who == name] == ["is set up", *["cached", "fresh"] * count_]
+    runs = [who for who, text in noted if text != "is set up"]
+    both = 4 * min(rounds)
+    assert runs[:both] == ["first", "later"] * (both // 2)
+    assert noted[1] == ["first", "cached"], "nobody sets up while the other one measures"
+    assert noted[2] == ["later", "is set up"]
 
 
 def test_a_goal_is_judged_by_the_median_of_the_pairs_and_not_by_the_pair_of_the_medians() -> None:

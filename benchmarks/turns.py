@@ -1,0 +1,106 @@
+"""
+Two checkouts of enrichkit measured in turns: each run of a benchmark in one is followed by the same run in the other.
+
+A shared machine may change its speed by a half within a minute, so two results are compared best run by run. Only the
+process that has the turn works; the other one waits in `Turns.over`. A process has the turn for its set-up, too.
+
+    python turns.py TAKE GIVE ARGUMENT...   # `python -m benchmarks ARGUMENT...` of the checkout in this folder
+
+TAKE and GIVE are the file descriptors of two pipes. The benchmarks of the checkout may be older than this file: all
+that they need is `harness.alternate`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["python_of", "run"]
+
+TURN = b"t"
+
+
+class Turns:
+    """
+    The turns of this process. Each process waits for the turn, a byte in the pipe, before it begins.
+
+    Args:
+        take: File descriptor of the pipe through which this process gets the turn.
+        give: File descriptor of the pipe through which the other process gets it.
+    """
+
+    def __init__(self, take: int, give: int) -> None:
+        self._take, self._give = take, give
+        for pipe in (take, give):
+            os.set_inheritable(pipe, False)  # a server that outlives this process must not keep the other one waiting
+        self._wait()
+
+    def _wait(self) -> None:
+        os.read(self._take, len(TURN))  # returns at once if the other process has ended
+
+    def over(self) -> None:
+        """Give the turn to the other process, and wait until it comes back."""
+        with contextlib.suppress(BrokenPipeError):  # the other process has ended
+            os.write(self._give, TURN)
+        self._wait()
+
+    def after(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Return *run* with the end of a turn after it."""
+
+        def turn() -> Any:
+            sample = run()
+            self.over()
+            return sample
+
+        return turn
+
+
+def python_of(checkout: Path) -> str:
+    """Return the Python of *checkout*, which has been set up."""
+    return str(checkout / ".venv" / "bin" / "python")
+
+
+def run(commands: Sequence[tuple[Path, Sequence[str]]]) -> list[bool]:
+    """
+    Run the benchmarks of two checkouts in turns; the first one begins.
+
+    Args:
+        commands: For each checkout its folder and the arguments of its benchmarks.
+
+    Returns:
+        For each checkout, whether its benchmarks reached their goals.
+    """
+    pipes = [os.pipe() for _ in commands]
+    os.write(pipes[0][1], TURN)
+    processes = []
+    for (folder, arguments), (take, _), (_, give) in zip(commands, pipes, reversed(pipes), strict=True):
+        command = [python_of(folder), str(Path(__file__).resolve()), str(take), str(give), *arguments]
+        processes.append(subprocess.Popen(command, cwd=folder, pass_fds=(take, give)))
+    for pipe in (*pipes[0], *pipes[1]):
+        os.close(pipe)  # otherwise the end of one process would not end the other one's waiting
+    return [process.wait() == 0 for process in processes]
+
+
+def main() -> None:
+    """Run the benchmarks of the checkout in this folder, with the end of a turn after each of their runs."""
+    take, give, *sys.argv[1:] = sys.argv[1:]
+    sys.path[0] = os.getcwd()  # as with `python -m`, instead of the folder of this file
+    from benchmarks import harness  # of this checkout
+
+    turns, alternate = Turns(int(take), int(give)), harness.alternate
+
+    def in_turns(runs: Mapping[str, Callable[[], Any]], *args: Any, **options: Any) -> Any:
+        return alternate({name: turns.after(each) for name, each in runs.items()}, *args, **options)
+
+    harness.alternate = in_turns  # before a benchmark imports it
+    runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
