@@ -31,7 +31,7 @@ from benchmarks.report import fingerprint, save
 
 MODULES = (
     "queues", "deadlines", "limits", "pending", "engine", "watchdog", "records", "results", "fast_paths", "retries",
-    "returned", "outage", "opening", "answers", "pacing", "unanswered",
+    "returned", "search", "outage", "opening", "answers", "pacing", "unanswered",
 )  # fmt: skip
 FOLDER = "enrichkit/engine"
 SOURCES = [f"{FOLDER}/{module}.py" for module in MODULES]

@@ -29,7 +29,8 @@ One per source in each worker process:
     results.py      what the end of a call means for each of its keys
     answers.py      the types of the functions that decode answers, and how answers may break a connector's contract
     fast_paths.py   settles all keys of a call at once, if no key has to be inspected separately
-    retries.py      the keys that are asked for again; the search for the bad keys of a call
+    retries.py      the keys that are asked for again
+    search.py       the search for the bad keys of a call
     hedging.py      a second call for the keys of a slow call
     preload.py      a source that is loaded as a whole before the first lookup
     returned.py     the keys that wait for a source or a node that is away

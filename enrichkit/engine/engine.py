@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from ..limits import Budget, Limit, Rate
     from .account import Account
     from .job import Store
-    from .records import Group, InFlight, Lookup, Search
+    from .records import Group, InFlight, Lookup
     from .run import Run
+    from .search import Search
 
 __all__ = ["Engine"]
 

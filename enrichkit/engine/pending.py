@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..outcome import Outcomes
-    from .records import Group, Lookup, Part, Search
+    from .records import Group, Lookup, Part
+    from .search import Search
 
 __all__ = ["Pending"]
 

@@ -20,7 +20,7 @@ from ..options import Retry
 from ..outcome import ERROR
 from . import settlement
 from .limits import RETRY_AFTER_MAX, RetryBudget, asked_pause
-from .records import Search
+from .search import Search
 
 if TYPE_CHECKING:
     from .records import InFlight, Lookup

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from .cache import AnswerCache, Stage
     from .limits import Gate, RetryBudget
     from .preload import Table
-    from .records import Group, Lookup, Search
+    from .records import Group, Lookup
     from .reuse import Reuse
+    from .search import Search
     from .write_back import WriteBack
 
 __all__ = ["EnginePort", "Run"]

@@ -27,8 +27,9 @@ from .run import Run
 
 if TYPE_CHECKING:
     from .engine import Engine
-    from .records import Group, Part, Search
+    from .records import Group, Part
     from .run import TierPort
+    from .search import Search
     from .write_back import WriteBack
 
 __all__ = ["Tier", "TierRun"]
