@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -76,6 +77,26 @@ class Worker:
         assert asked == stats.ok + stats.missing + stats.timeouts + stats.errors + stats.rejected
         assert len(rows) == stats.rows
         return rows
+
+    def outcomes_of_two(
+        self, config: ConnectorConfig, returns: DataType, keys: Sequence[Any], **options: Any
+    ) -> tuple[list[Row], Counter[str]]:
+        """
+        Look *keys* up in two tasks at a time, each with a half of them; the arguments are those of `outcomes`.
+
+        Returns:
+            The outcomes in the order of *keys*, and the sums of both tasks' counters `calls` and `outages`.
+        """
+
+        def task(half: Sequence[Any]) -> tuple[list[Row], Counter[str]]:
+            rows, stats = self.outcomes(config, returns, half, **options), self.run.stats
+            return rows, Counter(calls=stats.calls, outages=stats.outages)
+
+        middle = len(keys) // 2
+        with ThreadPoolExecutor(2) as threads:
+            (first, of_first), (second, of_second) = threads.map(task, (keys[:middle], keys[middle:]))
+        of_first.update(of_second)
+        return first + second, of_first
 
 
 def assert_nothing_silent(rows: Sequence[Row]) -> None:

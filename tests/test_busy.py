@@ -100,10 +100,10 @@ def crowded(request: pytest.FixtureRequest) -> Iterator[Crowded]:
 
 @EACH
 def test_a_server_with_room_for_three_of_four_connections_costs_no_row(crowded: Crowded, worker: Worker) -> None:
-    rows = worker.outcomes(crowded.config, INT, KEYS, batch_size=10, max_fallback_ratio=0.0)
+    rows, counters = worker.outcomes_of_two(crowded.config, INT, KEYS, batch_size=10, max_fallback_ratio=0.0)
     assert_good(rows, KEYS)
     assert {row["attempts"] for row in rows} == {1}
-    assert worker.run.stats.outages == 0
+    assert counters["outages"] == 0
 
 
 @EACH
@@ -113,15 +113,16 @@ def test_connections_that_an_earlier_job_has_left_idle_make_room_for_the_next_on
     """A job with another `batch_size` has connections of its own; idle ones close only after an hour here."""
     config, connections, _ = crowded
     monkeypatch.setattr(loop, "IDLE_AFTER", 3600.0)
-    assert_good(worker.outcomes(config, INT, KEYS, batch_size=10, capacity=ROOM), KEYS)
-    idle, first = connections(), worker.run.engine
+    rows, _ = worker.outcomes_of_two(config, INT, KEYS, batch_size=10, capacity=ROOM)
+    assert_good(rows, KEYS)
+    idle, [first] = connections(), worker.thread.engines.values()
     assert len(idle) == ROOM
     assert wait_until(lambda: first.idle_since is not None, 60)
-    rows = worker.outcomes(config, INT, KEYS, batch_size=20, capacity=ROOM, max_fallback_ratio=0.0)
+    rows, _ = worker.outcomes_of_two(config, INT, KEYS, batch_size=20, capacity=ROOM, max_fallback_ratio=0.0)
     assert_good(rows, KEYS)
     assert {row["attempts"] for row in rows} == {1}
-    assert list(worker.thread.engines.values()) == [worker.run.engine]
-    assert worker.run.engine is not first
+    [second] = worker.thread.engines.values()
+    assert second is not first
     assert wait_until(lambda: connections().isdisjoint(idle), 60)
     assert 0 < len(connections()) <= ROOM
 
@@ -153,7 +154,7 @@ def test_a_server_without_any_room_for_a_while_costs_no_row(crowded: Crowded, wo
 
     with ThreadPoolExecutor(1) as thread:
         done = thread.submit(make_room)
-        rows = worker.outcomes(crowded.config, INT, KEYS, batch_size=10, max_fallback_ratio=0.0)
+        rows, _ = worker.outcomes_of_two(crowded.config, INT, KEYS, batch_size=10, max_fallback_ratio=0.0)
         done.result()
     assert_good(rows, KEYS)
     assert {row["attempts"] for row in rows} == {1}
@@ -166,11 +167,11 @@ def test_a_service_that_takes_thirty_calls_at_once_costs_no_row(
     http_service.script(latency=0.02, at_once=30, refusal=status)
     config = HttpConfig(url=f"{http_service.url}/{{}}", value="score")
     keys = [f"u{n}" for n in range(3000)]
-    rows = worker.outcomes(config, INT, keys, max_fallback_ratio=0.0)
+    rows, counters = worker.outcomes_of_two(config, INT, keys, max_fallback_ratio=0.0)
     assert_good(rows, [local.value_of(key)["score"] for key in keys])
     assert {row["attempts"] for row in rows} == {1}
     assert 0 < http_service.stats().refused <= 0.2 * len(keys) + 2 * 100
-    assert worker.run.stats.outages == 0
+    assert counters["outages"] == 0
 
 
 def test_a_service_that_refuses_what_is_beyond_its_rate_costs_no_row(
@@ -180,9 +181,9 @@ def test_a_service_that_refuses_what_is_beyond_its_rate_costs_no_row(
     http_service.script(latency=0.01, ceiling=300.0, room=20)
     config = HttpConfig(url=f"{http_service.url}/{{}}", value="score")
     keys = [f"u{n}" for n in range(3000)]
-    rows = worker.outcomes(config, INT, keys, max_fallback_ratio=0.0)
+    rows, counters = worker.outcomes_of_two(config, INT, keys, max_fallback_ratio=0.0)
     assert_good(rows, [local.value_of(key)["score"] for key in keys])
     assert {row["attempts"] for row in rows} == {1}
     stats = http_service.stats()
     assert 0 < stats.refused <= 0.2 * len(keys) + 2 * 100
-    assert worker.run.stats.outages == 0
+    assert counters["outages"] == 0

@@ -196,7 +196,7 @@ def test_a_dead_first_address_of_a_name_costs_no_row(
     with contextlib.ExitStack() as dead:
         for address in name_server.addresses[:2] if first == "silent" else ():
             dead.enter_context(silent_at(address, server.port))
-        rows = worker.outcomes(config_at(server.port), INT, keys, timeout=PATIENT)
+        rows, _ = worker.outcomes_of_two(config_at(server.port), INT, keys, timeout=PATIENT)
     assert_good(rows, keys)
     assert {row["attempts"] for row in rows} == {1}
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -254,18 +255,10 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
             yield Scene(PostgresConfig(dsn=proxy.url(dsn), table="t"), proxy, 8000, 4, {"batch_size": 10})
 
 
-def two_tasks(worker: Worker, scene: Scene) -> tuple[list[Row], dict[str, int]]:
-    """Look all keys up in two tasks at a time; return the rows in order, and the counters of both tasks together."""
-
-    def task(part: int) -> tuple[list[Row], dict[str, Any]]:
-        keys = list(range(part * scene.keys // 2, (part + 1) * scene.keys // 2))
-        rows = worker.outcomes(scene.config, INT, keys, **scene.options, max_fallback_ratio=0.0)
-        return rows, worker.run.stats.as_dict()
-
-    with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(task, range(2)))
-    counters = {name: sum(stats[name] for _, stats in found) for name in ("calls", "outages")}
-    return [row for rows, _ in found for row in rows], counters
+def two_tasks(worker: Worker, scene: Scene) -> tuple[list[Row], Counter[str]]:
+    """Look all keys up in two tasks at a time; see `Worker.outcomes_of_two`."""
+    keys = list(range(scene.keys))
+    return worker.outcomes_of_two(scene.config, INT, keys, **scene.options, max_fallback_ratio=0.0)
 
 
 def assert_all_right(scene: Scene, rows: list[Row]) -> None:
@@ -363,7 +356,8 @@ def test_a_service_that_refuses_some_calls_while_it_answers_others_costs_no_row(
     keys = [f"u{n}" for n in range(2000)]
     refused = [local.Fault(times=1, skip=(one_of - 1) * n, **fault) for n in range(times)]
     http_service.script(*refused, latency=0.05)
-    rows = worker.outcomes(HttpConfig(url=f"{http_service.url}/{{}}", value="score"), INT, keys, max_fallback_ratio=0.0)
+    config = HttpConfig(url=f"{http_service.url}/{{}}", value="score")
+    rows, _ = worker.outcomes_of_two(config, INT, keys, max_fallback_ratio=0.0)
     assert_good(rows, [local.value_of(key)["score"] for key in keys])
     assert {row["attempts"] for row in rows} == {1}
     assert http_service.stats().calls == 2000 + len(refused)
@@ -427,7 +421,7 @@ def test_a_process_that_stands_still_for_longer_than_the_timeout_costs_no_row(sc
     """Its answers lie in its sockets when it goes on, and no key is asked for twice."""
     timeout = at_pace(2.0)
     before = scene.proxy.bytes_to_client
-    command = [sys.executable, "-m", "tests.one_task"]
+    command = [sys.executable, "-m", "tests.two_tasks"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdin is not None

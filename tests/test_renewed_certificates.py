@@ -229,18 +229,18 @@ def authorities(authority: Callable[[str], Authority]) -> tuple[Authority, Autho
 
 @pytest.fixture
 def look_up_while(source: Source, worker: Worker) -> Callable[[Callable[[], None]], None]:
-    """`look_up_while(step)`: after a first lookup has worked, all keys get their values while *step* runs."""
+    """`look_up_while(step)`: after a first lookup has worked, two tasks get all values while *step* runs."""
     _, config, values = source
 
-    def look_up(keys: list[int]) -> list[Any]:
-        rows = worker.outcomes(config(), INT, keys, timeout=5.0, max_fallback_ratio=0.0, rate=100.0, batch_size=1)
-        return [row["value"] for row in rows]
+    def look_up(keys: range) -> list[Any]:
+        options = {"timeout": 5.0, "max_fallback_ratio": 0.0, "rate": 100.0, "batch_size": 1}
+        return [row["value"] for row in worker.outcomes_of_two(config(), INT, keys, **options)[0]]
 
     def run(step: Callable[[], None]) -> None:
-        assert look_up([0]) == values[:1]
+        assert look_up(range(2)) == values[:2]
         thread = threading.Timer(0.3, step)
         thread.start()
-        assert look_up(list(range(KEYS))) == values
+        assert look_up(range(KEYS)) == values
         thread.join()
 
     return run

@@ -1,4 +1,4 @@
-"""One task in a process of its own, which a test may stop: prints its rows as JSON."""
+"""Two tasks in a process of their own, which a test may stop; it prints their rows as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> None:
     config, keys, options = pickle.load(sys.stdin.buffer)  # the test itself has written it
     with pytest.MonkeyPatch.context() as patch:
         worker = Worker(patch)
-        rows = worker.outcomes(config, t.IntegerType(), keys, **options)
+        rows, _ = worker.outcomes_of_two(config, t.IntegerType(), keys, **options)
         worker.thread.stop()
     json.dump(rows, sys.stdout)
 
