@@ -85,9 +85,7 @@ class Reuse(Stage):
         self._take_in()
         found = self._whole(keys) if self._knew_all and len(keys) > 1 else None
         absent = 0
-        if not len(self):
-            found, absent = [ABSENT] * len(keys), len(keys)
-        elif found is None:
+        if found is None:
             found = list(map(self._young.get, keys, repeat(ABSENT)))
             absent = 0 if all(found) else found.count(ABSENT)
             if absent and self._old:
