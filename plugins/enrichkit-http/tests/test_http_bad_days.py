@@ -145,20 +145,25 @@ def test_a_server_that_hangs_up_without_a_word_costs_no_attempt(closes: Callable
 def test_connections_that_the_server_closes_while_they_are_idle_cost_no_attempt(config: dict[str, Any]) -> None:
     """Rows that come after the end of the keep-alive find the connections closed; a POST could not be repeated."""
     before: list[int] = []
+    idle = threading.Barrier(2)
 
-    def later() -> Iterator[str]:
-        while len(service.asked) < 100 or service.closed < service.connections:
+    def later(keys: list[str]) -> Iterator[str]:
+        while len(service.asked) < 200 or service.closed < service.connections:
             sleep(0.01)
         sleep(0.2)  # the client sees that they are closed
         before.append(service.connections)
-        yield from KEYS[100:200]
+        idle.wait()
+        yield from keys
 
-    with Service(keep_alive=1.0) as service:
-        assert right(KEYS[:200], service.look_up(KEYS[:100], later(), config=config))
-        assert service.asked[100] in KEYS[100:200]
-        assert service.times[100] - service.times[99] > 1.0
-        assert len(service.asked) == 200
-        assert service.connections > before[0]
+    def task(keys: list[str]) -> bool:
+        return right(keys, service.look_up(keys[:100], later(keys[100:]), config=config))
+
+    with Service(keep_alive=1.0) as service, ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(task, (KEYS[:200], KEYS[200:400]))) == [True, True]
+        assert set(service.asked[200:]) == {*KEYS[100:200], *KEYS[300:400]}
+        assert service.times[200] - service.times[199] > 1.0
+        assert len(service.asked) == 400
+        assert service.connections > before[0] == before[1]
 
 
 def test_a_request_that_must_not_be_repeated_is_not() -> None:
@@ -226,17 +231,21 @@ def test_credentials_that_expire_fail_the_task() -> None:
 
 
 def test_a_key_of_each_task_that_is_never_answered_costs_no_other_key_its_value() -> None:
-    """Task after task in one process, and so on one engine; the service is its own, for its calls go on for a while."""
+    """Five times two tasks in one process, and so on one engine. The service is its own: its calls go on."""
     with local.http() as service:
         service.script(Fault(match="hangs", hang=True), log=True)
         config = HttpConfig(url=service.url + "/{}", value="key")
         plan, _ = make_plan(config, 1, spark.StringType(), {"details": True, "timeout": 4.0, "on_timeout": "null"})
         packed = pack(plan)
-        for task in range(5):
-            keys = [f"hangs{task}", *(f"{task}-{number}" for number in range(100))]
+
+        def task(number: int) -> None:
+            keys = [f"hangs{number}", *(f"{number}-{n}" for n in range(100))]
             first, *others = (row for array in arrow_batches(packed, [pa.array(keys)]) for row in array.to_pylist())
             assert (first["value"], first["status"]) == (None, "timeout")
             assert [(row["value"], row["status"], row["attempts"]) for row in others] == [
                 (k, "ok", 1) for k in keys[1:]
             ]
-        assert len(service.log()) == 505
+
+        with ThreadPoolExecutor(2) as threads:
+            assert list(threads.map(task, range(10))) == [None] * 10
+        assert len(service.log()) == 10 * 101
