@@ -15,7 +15,8 @@ from enrichkit.engine.cache import AnswerCache
 from enrichkit.engine.deadlines import TICKS_PER_TIMEOUT, Deadlines, Sweeper
 from enrichkit.engine.limits import Gate, RetryBudget
 from enrichkit.engine.pending import Pending
-from enrichkit.engine.records import InFlight, Lookup, Search, State
+from enrichkit.engine.records import InFlight, Lookup, State
+from enrichkit.engine.search import Search
 from enrichkit.engine.sizes import size_of
 from enrichkit.engine.stats import RunStats
 from enrichkit.errors import ContractError, PermanentError, TaskFailedError, TransientError
