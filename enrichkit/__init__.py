@@ -7,10 +7,9 @@ Flink's async I/O for Apache Spark.
 
 from __future__ import annotations
 
-from .batches.frames import collect_batches, submit_batches
-from .driver.column import enrich
-from .driver.frame import enrich_frame, enriched
-from .driver.sql_function import register_function
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .errors import (
     ConfigError,
     EnrichkitError,
@@ -26,19 +25,25 @@ from .hookspecs import hookimpl
 from .interface import Answers, Call, Connector, ConnectorConfig, Failure, Keys
 from .journal.config import Journal
 from .limits import Budget, Limit, Rate
-from .observe.monitor import Monitor, monitor
 from .observe.stats import Stats
 from .observe.totals import observe
 from .options import Cache, Options, Preload, Retry, default
-from .reports.cost import estimate
-from .reports.describe import describe
-from .reports.doctor import doctor
-from .reports.explanation import explain
 from .secrets import Secret
-from .sources.function_connector import connector
-from .sources.registry import connectors, register
-from .sources.tiers import Tiers, tiers
 from .version import VERSION
+
+if TYPE_CHECKING:
+    from .batches.frames import collect_batches, submit_batches
+    from .driver.column import enrich
+    from .driver.frame import enrich_frame, enriched
+    from .driver.sql_function import register_function
+    from .observe.monitor import Monitor, monitor
+    from .reports.cost import estimate
+    from .reports.describe import describe
+    from .reports.doctor import doctor
+    from .reports.explanation import explain
+    from .sources.function_connector import connector
+    from .sources.registry import connectors, register
+    from .sources.tiers import Tiers, tiers
 
 __version__ = VERSION
 
@@ -89,3 +94,35 @@ __all__ = [
     "submit_batches",
     "tiers",
 ]
+
+_ON_DRIVERS = {
+    "Monitor": "observe.monitor",
+    "Tiers": "sources.tiers",
+    "collect_batches": "batches.frames",
+    "connector": "sources.function_connector",
+    "connectors": "sources.registry",
+    "describe": "reports.describe",
+    "doctor": "reports.doctor",
+    "enrich": "driver.column",
+    "enrich_frame": "driver.frame",
+    "enriched": "driver.frame",
+    "estimate": "reports.cost",
+    "explain": "reports.explanation",
+    "monitor": "observe.monitor",
+    "register": "sources.registry",
+    "register_function": "driver.sql_function",
+    "submit_batches": "batches.frames",
+    "tiers": "sources.tiers",
+}
+"""The module of each name that workers do not need. The first use imports it, so that a worker starts sooner."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_DRIVERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f".{_ON_DRIVERS[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

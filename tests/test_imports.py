@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -208,12 +209,25 @@ def test_a_worker_reaches_only_its_half_of_observe() -> None:
     assert ON_WORKERS == {module for module in found if is_in(module, "observe")}
 
 
-def test_a_worker_loads_nothing_that_serves_or_shows() -> None:
-    """It does load `observe.monitor`, which is public: `import enrichkit` makes it a name of the package."""
-    names = ("server", "routes", "page", "present", "view", "advice", "report", "prometheus", "otel", "terminal")
+def test_a_worker_loads_nothing_that_only_the_driver_needs() -> None:
+    """Neither what plans, serves or shows, although `import enrichkit` gives all these names."""
+    here = {"enrichkit.observe", "enrichkit.observe.totals", *(f"enrichkit.{name}" for name in ON_WORKERS)}
+    sides = ("driver", "sources", "reports", "batches", "shipping", "cli", "local", "testing", "observe")
+    names = [f"enrichkit.{module}" for module in modules() if module.partition(".")[0] in sides]
     packages = ("starlette", "uvicorn", "rich", "prometheus_client", "opentelemetry")
     program = "import enrichkit.worker.entry, enrichkit.worker.task"
-    assert loaded_by(program, (*(f"enrichkit.observe.{name}" for name in names), *packages)) == []
+    assert set(loaded_by(program, (*names, *packages))) <= here
+
+
+def test_each_public_name_is_that_of_its_module() -> None:
+    """What a type checker reads in `enrichkit/__init__.py` is what a program gets."""
+    for node in ast.walk(ast.parse((PACKAGE / "__init__.py").read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            for name in node.names:
+                assert getattr(enrichkit, name.name) is getattr(import_module(f"enrichkit.{node.module}"), name.name)
+    assert set(enrichkit.__all__) <= set(dir(enrichkit))
+    with pytest.raises(AttributeError, match=r"^module 'enrichkit' has no attribute 'enrichh'$"):
+        enrichkit.enrichh  # noqa: B018
 
 
 def test_no_modules_import_each_other() -> None:
