@@ -38,7 +38,6 @@ _Read = Callable[[Sequence[Any]], Any]
 
 _INVALID_NAME = re.compile(r'[\x00-\x1f"\\]')  # msgspec cannot rename an attribute to a name with these characters
 SMALL = 4096  # bytes that Arrow may allocate beyond the size of an array
-_BYTES = frozenset((bytes, type(None)))
 
 
 class Column:
@@ -164,10 +163,10 @@ def _object_reader(data_type: Any, encoding: Encoding) -> _Read:
 
 
 def _read_texts(values: Sequence[Any], data_type: Any) -> Any:
-    if not _BYTES.issuperset(map(type, values)):
-        raise TypeError
     binary = pa.large_binary() if pa.types.is_large_string(data_type) else pa.binary()
-    return _array(values, binary).cast(data_type)  # the cast raises for bytes that are not UTF-8
+    array = _array(values, binary).view(data_type)  # Arrow raises for an object that is neither bytes, text nor None
+    array.validate(full=True)  # raises for bytes that are not UTF-8, three times as fast as a cast does
+    return array
 
 
 def _array(values: Sequence[Any], data_type: Any) -> Any:

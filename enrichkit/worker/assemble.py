@@ -151,7 +151,8 @@ def _piece_ends(values: Any, codes: Any) -> Sequence[int]:
     *codes*.
     """
     # Each value is on at least one row, and each further row holds at most the widest value.
-    if values.nbytes + max(0, len(codes) - len(values)) * _widest(values) <= BYTES:
+    further = max(0, len(codes) - len(values))
+    if values.nbytes + (further and further * _widest(values)) <= BYTES:
         return [len(codes)]
     ends: list[int] = []
     piece_bytes = 0
