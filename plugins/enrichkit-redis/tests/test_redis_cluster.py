@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import signal
 import socket
 from typing import TYPE_CHECKING, Any
@@ -155,6 +156,8 @@ def moving(cluster: RedisCluster, key: str) -> Iterator[tuple[redis.Redis, redis
         redis.Redis(port=cluster.ports[(owner + 1) % 3], protocol=2) as target,
         redis.Redis(port=cluster.ports[(owner + 2) % 3], protocol=2) as other,
     ):
+        # A target that has not heard of the newest epoch of the source would give the slot back to it.
+        assert wait_until(lambda: len({epoch(node) for node in (source, target, other)}) == 1, 60.0)
         ids = [node.execute_command("CLUSTER", "MYID").decode() for node in (source, target)]
         target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
         source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
@@ -168,6 +171,11 @@ def moving(cluster: RedisCluster, key: str) -> Iterator[tuple[redis.Redis, redis
             for node in (source, target, other):
                 node.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
                 node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[0])
+
+
+def epoch(node: redis.Redis) -> str:
+    """Return the newest epoch of the cluster of which *node* has heard."""
+    return re.search(r"cluster_current_epoch:(\d+)", str(node.execute_command("CLUSTER", "INFO")))[1]
 
 
 def migrate(source: redis.Redis, target: redis.Redis, key: str) -> None:
