@@ -2,8 +2,8 @@
 Redis commands as bytes; a str is encoded as UTF-8. Each argument is preceded by its length, so that no data inside an
 argument can end the command.
 
-Arrow packs a column of names in 20 to 30 ns per name. hiredis packs names that are Python objects in 60 to 85 ns per
-name, and in 350 ns where each name is a command of its own.
+Arrow packs a column of 1,000 names in 90 us, and of 100 names in 60 us. hiredis takes 130 us and 13 us, with the Python
+objects that it needs; where each name is a command of its own, 310 us and 33 us.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["pack", "pack_each", "pack_keys"]
 
+FEW = 256
+"""Fewer names than this are packed by hiredis even if they are a column, because Arrow takes longer for them."""
+
 pack: Callable[[tuple[str | bytes | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # its stub knows only 1-tuples
 """Return one command as bytes."""
 
 
 def pack_keys(command: str, names: Sequence[Name]) -> bytes:
     """Return ``pack((command, *names))``."""
-    if not isinstance(names, Keys):
+    if not isinstance(names, Keys) or len(names) < FEW:
         return pack((command, *names))
     import pyarrow as pa  # here, because a driver program that only plans does not need pyarrow
 
@@ -42,7 +45,7 @@ def pack_keys(command: str, names: Sequence[Name]) -> bytes:
 
 def pack_each(before: Sequence[str], names: Sequence[Name], after: Sequence[str] = ()) -> list[bytes]:
     """Return ``pack((*before, name, *after))`` for each of *names*."""
-    if not isinstance(names, Keys):
+    if not isinstance(names, Keys) or len(names) < FEW:
         return [pack((*before, name, *after)) for name in names]
     import pyarrow as pa
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
+from enrichkit_redis import commands
 from enrichkit_redis.commands import pack, pack_each, pack_keys
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,14 +44,19 @@ def test_a_column_of_keys_is_packed_as_hiredis_packs_its_keys(
     names: list[str], data_type: Any, skip: int, before: list[str], after: list[str]
 ) -> None:
     column = column_of(names, data_type, skip)
-    assert pack_keys("MGET", column) == pack(("MGET", *names))
-    assert pack_each(("GET", *before), column, after) == [pack(("GET", *before, name, *after)) for name in names]
+    for few in (1, commands.FEW):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(commands, "FEW", few)
+            assert pack_keys("MGET", column) == pack(("MGET", *names))
+            each = [pack(("GET", *before, name, *after)) for name in names]
+            assert pack_each(("GET", *before), column, after) == each
 
 
-def test_a_column_is_packed_without_an_object_for_each_key() -> None:
+def test_a_long_column_is_packed_without_an_object_for_each_key() -> None:
     def objects() -> list[str]:
         raise AssertionError
 
-    column = Keys([pa.array(["u1", "u20"])], objects)
-    assert pack_keys("MGET", column) == b"*3\r\n$4\r\nMGET\r\n$2\r\nu1\r\n$3\r\nu20\r\n"
-    assert pack_each(("GET",), column) == [b"*2\r\n$3\r\nGET\r\n$2\r\nu1\r\n", b"*2\r\n$3\r\nGET\r\n$3\r\nu20\r\n"]
+    names = [f"u{number}" for number in range(commands.FEW)]
+    column = Keys([pa.array(names)], objects)
+    assert pack_keys("MGET", column) == pack(("MGET", *names))
+    assert pack_each(("GET",), column) == [pack(("GET", name)) for name in names]
