@@ -12,8 +12,7 @@ import pytest
 from enrichkit_http import HttpConfig
 
 from enrichkit import enrich, enrich_frame, register_function
-
-from ..test_local import wait_until
+from enrichkit.testing import bench
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -132,8 +131,21 @@ def cancel(spark: SparkSession, action: Callable[[], Any], service: HttpService,
         spark.sparkContext.cancelAllJobs()
     job.join()
     assert "cancel" in str(errors[0]).lower()
-    wait_until(lambda: calls_that_follow(service, 1.0) == 0)  # `./run bench few_rows` measures how soon
+    # `./run bench few_rows` measures how soon.
+    assert bench.wait_until(lambda: calls_that_follow(service, 1.0) == 0, 60.0), what_goes_on(spark, service, connect)
     assert service.stats().calls < 50_000
+
+
+def what_goes_on(spark: SparkSession, service: HttpService, connect: bool) -> str:
+    """Return how often *service* was asked, and where the tasks of *spark* stand."""
+    before = service.stats()
+    more = calls_that_follow(service, 1.0)
+    asked = f"{more} calls in a second after {before.calls}; {before.in_flight} in flight, {[*before.per_key][-5:]}"
+    if connect:
+        return asked
+    stacks = spark._jvm.java.lang.Thread.getAllStackTraces().entrySet().toArray()
+    tasks = [each for each in stacks if "task launch" in each.getKey().getName()]
+    return "\n".join([asked, *(f"{each.getKey()}: {' < '.join(map(str, each.getValue()[:20]))}" for each in tasks)])
 
 
 @pytest.mark.parametrize(("action", "latency"), [("write", 0.02), ("collect", 0.02), ("aggregate", 0.5)])
