@@ -4,10 +4,14 @@ Two checkouts of enrichkit measured in turns: each run of a benchmark in one is 
 A shared machine may change its speed by a half within a minute, so two results are compared best run by run. Only the
 process that has the turn works; the other one waits in `Turns.over`. A process has the turn for its set-up, too.
 
-    python turns.py TAKE GIVE ARGUMENT...   # `python -m benchmarks ARGUMENT...` of the checkout in this folder
+Of two equal runs the second one may be up to a tenth faster or slower, because the server and the machine have just
+done the same. So the two checkouts take the first place in turns, too, round by round of `harness.alternate`: who is
+second in a round begins the next one.
 
-TAKE and GIVE are the file descriptors of two pipes. The benchmarks of the checkout may be older than this file: all
-that they need is `harness.alternate`.
+    python turns.py PLACE TAKE GIVE ARGUMENT...   # `python -m benchmarks ARGUMENT...` of the checkout in this folder
+
+PLACE is 0 for the checkout that begins, and 1 for the other one; TAKE and GIVE are the file descriptors of two pipes.
+The benchmarks of the checkout may be older than this file: all that they need is `harness.alternate`.
 """
 
 from __future__ import annotations
@@ -31,12 +35,13 @@ class Turns:
     The turns of this process. Each process waits for the turn, a byte in the pipe, before it begins.
 
     Args:
+        place: 0 if this process is the first one in the first round, 1 if it is the second one.
         take: File descriptor of the pipe through which this process gets the turn.
         give: File descriptor of the pipe through which the other process gets it.
     """
 
-    def __init__(self, take: int, give: int) -> None:
-        self._take, self._give = take, give
+    def __init__(self, place: int, take: int, give: int) -> None:
+        self._second, self._take, self._give = bool(place), take, give
         for pipe in (take, give):
             os.set_inheritable(pipe, False)  # a server that outlives this process must not keep the other one waiting
         self._wait()
@@ -50,12 +55,14 @@ class Turns:
             os.write(self._give, TURN)
         self._wait()
 
-    def after(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        """Return *run* with the end of a turn after it."""
+    def after(self, run: Callable[[], Any], *, last: bool) -> Callable[[], Any]:
+        """Return *run*, the *last* one of a round or another one, with the end of a turn after it."""
 
         def turn() -> Any:
             sample = run()
-            self.over()
+            if not (last and self._second):  # else this process goes on, as the first one of the next round
+                self.over()
+            self._second ^= last
             return sample
 
         return turn
@@ -79,8 +86,9 @@ def run(commands: Sequence[tuple[Path, Sequence[str]]]) -> list[bool]:
     pipes = [os.pipe() for _ in commands]
     os.write(pipes[0][1], TURN)
     processes = []
-    for (folder, arguments), (take, _), (_, give) in zip(commands, pipes, reversed(pipes), strict=True):
-        command = [python_of(folder), str(Path(__file__).resolve()), str(take), str(give), *arguments]
+    for place, (folder, arguments) in enumerate(commands):
+        (take, _), (_, give) = pipes[place], pipes[1 - place]
+        command = [python_of(folder), str(Path(__file__).resolve()), *map(str, (place, take, give)), *arguments]
         processes.append(subprocess.Popen(command, cwd=folder, pass_fds=(take, give)))
     for pipe in (*pipes[0], *pipes[1]):
         os.close(pipe)  # otherwise the end of one process would not end the other one's waiting
@@ -89,14 +97,15 @@ def run(commands: Sequence[tuple[Path, Sequence[str]]]) -> list[bool]:
 
 def main() -> None:
     """Run the benchmarks of the checkout in this folder, with the end of a turn after each of their runs."""
-    take, give, *sys.argv[1:] = sys.argv[1:]
+    place, take, give, *sys.argv[1:] = sys.argv[1:]
     sys.path[0] = os.getcwd()  # as with `python -m`, instead of the folder of this file
     from benchmarks import harness  # of this checkout
 
-    turns, alternate = Turns(int(take), int(give)), harness.alternate
+    turns, alternate = Turns(int(place), int(take), int(give)), harness.alternate
 
     def in_turns(runs: Mapping[str, Callable[[], Any]], *args: Any, **options: Any) -> Any:
-        return alternate({name: turns.after(each) for name, each in runs.items()}, *args, **options)
+        last = list(runs)[-1]
+        return alternate({name: turns.after(run, last=name == last) for name, run in runs.items()}, *args, **options)
 
     harness.alternate = in_turns  # before a benchmark imports it
     runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)
