@@ -6,7 +6,7 @@ Run the benchmarks named on the command line, or all of them, and write their re
     ./run bench --quick approaches  # few and short runs, to try the script; writes nothing
     ./run bench --twice             # measures each benchmark twice, with alternating passes, and compares the results
     ./run bench --compare FOLDER    # measures nothing; compares the results with those in FOLDER, from another run
-    ./run bench --against FOLDER    # also measures the checkout in FOLDER, alternating, and compares the goals
+    ./run bench --against FOLDER    # compares this checkout with that in FOLDER, run by run, and writes nothing else
 
 Each benchmark runs in several passes. Each pass is a process of its own, so that no benchmark starts with a warmer
 process than another one.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -100,7 +101,8 @@ def run(names: Sequence[str], folders: Sequence[Path], *, quick: bool, other: Pa
     Run the first pass of all benchmarks *names*, then the second pass of all, and so on.
 
     Each of *folders* gets a result of each benchmark. The results share no pass, and their passes alternate. The second
-    result measures the checkout *other*; if that is another one than this, the two results alternate run by run.
+    result measures the checkout *other*; if that is another one than this, the two results alternate run by run, and
+    each folder gets the times of all runs, too, as `NAME.json`.
 
     Returns:
         The names of the benchmarks that failed or missed a goal.
@@ -124,15 +126,18 @@ def run(names: Sequence[str], folders: Sequence[Path], *, quick: bool, other: Pa
                 if not commands:
                     continue
                 print(f"== {name}" + f", pass {number + 1} of {of}" * (of > 1), flush=True)
-                measure = turns.run if other != ROOT and len(commands) == 2 else _one_by_one
-                for folder, reached in zip(commands, measure(list(commands.values())), strict=True):
+                if other != ROOT and len(commands) == 2:
+                    ended = turns.run([*commands.values()], [folder / f"{name}.json" for folder in commands])
+                else:
+                    ended = _one_by_one([*commands.values()])
+                for folder, reached in zip(commands, ended, strict=True):
                     if not reached:
                         failed[name, folder] = None
     return list(dict.fromkeys(name for name, _ in failed))
 
 
 def _one_by_one(commands: Sequence[tuple[Path, Sequence[str]]]) -> list[bool]:
-    """Run the benchmarks of each of *commands*, see `turns.run`, one after the other."""
+    """Run the benchmarks of each of *commands*, as `turns.run` does, but one after the other."""
     ended = []
     for checkout, arguments in commands:
         python = sys.executable if checkout == ROOT else turns.python_of(checkout)
@@ -150,10 +155,20 @@ def compare(names: Sequence[str], folder: Path) -> int:
     return 0 if all(reached for _, reached in table.goals) else 1
 
 
-def compare_goals(names: Sequence[str], before: Path) -> int:
-    """Compare the goals of the results *names* with those in *before*, and write them; return 0 when none is worse."""
+def compare_with(other: Path, names: Sequence[str], *, quick: bool) -> int:
+    """Compare this checkout with *other*, run by run, and write that; return 0 when no run of enrichkit is slower."""
     sources = sorted({source for name in names for source in importlib.import_module(f"benchmarks.{name}").SOURCES})
-    table = against.compare(RESULTS, before, names)
+    with TemporaryDirectory(prefix="enrichkit-bench-against-") as place:
+        folders = [Path(place, which) for which in ("now", "before")]
+        for folder in folders:
+            folder.mkdir()
+        failed = run(names, folders, quick=quick, other=other)
+        if quick:
+            return 1 if failed else 0
+        now, before = (
+            {name: json.loads((folder / f"{name}.json").read_text()) for name in names} for folder in folders
+        )
+    table = against.compare({name: (before[name], now[name]) for name in names})
     print(table.text())
     print(f"written to {save(against.NAME, [table], sources, fingerprint(sources)).name}")
     return 0 if all(reached for _, reached in table.goals) else 1
@@ -181,12 +196,14 @@ def main() -> int:
     if asked.place:
         number, of, file, folder = asked.place
         return one(names[0], Path(file), int(number), int(of), Path(folder), quick=asked.quick)
+    if asked.against:
+        return compare_with(asked.against.resolve(), names, quick=asked.quick)
     with TemporaryDirectory(prefix="enrichkit-bench-other-") as other:
-        folders = [RESULTS, Path(other)] if asked.twice or asked.against else [RESULTS]
-        failed = run(names, folders, quick=asked.quick, other=(asked.against or ROOT).resolve())
+        folders = [RESULTS, Path(other)] if asked.twice else [RESULTS]
+        failed = run(names, folders, quick=asked.quick)
         print(f"Failed, or missed a goal: {', '.join(failed)}" if failed else "All ran, and reached their goals.")
         both = [name for name in names if Path(other, f"{name}.md").exists()]
-        differ = (compare_goals if asked.against else compare)(both, Path(other)) if both else 0
+        differ = compare(both, Path(other)) if both else 0
     return 1 if failed else differ
 
 

@@ -1,76 +1,44 @@
 """
-The comparison of two checkouts of enrichkit on one machine: the goals of each benchmark, before and now.
+The comparison of two checkouts of enrichkit on one machine: how long the same runs took, before and now.
 
 `./run bench --against FOLDER` measures this checkout and the one in FOLDER, which has been set up (`./run setup`). The
-two checkouts take turns, run by run (`turns.py`), so that both meet the machine in the same phases.
+two checkouts take turns, run by run (`turns.py`), and each run is compared with its counterpart: the two meet the
+machine in the same phase. The figures of two results differ by far more, because each is a median over all phases.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from benchmarks.harness import Table
+from benchmarks.harness import Table, ratios
 
 NAME = "against"
 WORSE = 0.03
-_GOAL = re.compile(r"^- (?:reached|MISSED): (.+): (?:at most )?\+?([\d,.]+)%?(?: \(([\d,.]+) \.\. ([\d,.]+)\))?$", re.M)
-_PACE = re.compile(r"^- pace at the end: (\S+)", re.M)
+OTHERS = ("gather", "bare slots", "redis-py", "asyncpg")
+"""How the names of runs begin that execute the same code in both checkouts. They show how much is chance."""
+
+Runs = Mapping[str, Sequence[tuple[float, float]]]
+"""For the name of each run its repetitions in order, each as wall time and CPU time of Python and the JVM, in seconds."""
 
 
-@dataclass(frozen=True)
-class Goal:
+def compare(measured: Mapping[str, tuple[Runs, Runs]]) -> Table:
     """
-    One goal of a result.
-
-    Attributes:
-        text: Text of the goal, without the figure.
-        value: The measured figure.
-        shown: The figure as text, with its quartiles if it has some.
-    """
-
-    text: str
-    value: float
-    shown: str
-
-    @property
-    def more_is_better(self) -> bool:
-        return "at least" in self.text
-
-
-def goals(page: str) -> list[Goal]:
-    """Return the goals with a figure in *page*, the text of a result, in order."""
-    return [
-        Goal(text, float(value.replace(",", "")), f"{value} ({low} .. {high})" if low else value)
-        for text, value, low, high in _GOAL.findall(page)
-    ]
-
-
-def compare(now: Path, before: Path, names: Sequence[str]) -> Table:
-    """
-    Return a table of the goals of the results *names* in the folders *before* and *now*.
+    Return a table that compares, for each benchmark of *measured*, its runs before and now.
 
     Raises:
-        FileNotFoundError: One of the folders lacks a result.
-        ValueError: The two results of a benchmark have different goals.
+        ValueError: The two checkouts made different runs of a benchmark.
     """
-    table = Table(
-        NAME, "this checkout and another one, in turns", ("benchmark", "goal", "before", "now", "better by", "pace")
-    )
-    for name in names:
-        pages = [(folder / f"{name}.md").read_text(encoding="utf-8") for folder in (before, now)]
-        found = [goals(page) for page in pages]
-        if [goal.text for goal in found[0]] != [goal.text for goal in found[1]]:
-            raise ValueError(
-                f"The two results of {name} have different goals. Run the same benchmark in both checkouts."
-            )
-        paces = " / ".join(_PACE.findall("\n".join(pages)))
-        for old, new in zip(*found, strict=True):
-            if not (old.value and new.value):
-                continue  # a difference of nothing is no measure of another one
-            better = new.value / old.value if new.more_is_better else old.value / new.value
-            table.rows.append((name, new.text, old.shown, new.shown, f"{better:.3f}", paces))
-            table.goals.append((f"{name}, {new.text}: at most {WORSE:.0%} worse ({better:.3f})", better >= 1 - WORSE))
+    title = "this checkout and another one, in turns: before / now, run by run"
+    table = Table(NAME, title, ("benchmark", "run", "repetitions", "wall time", "CPU time"))
+    for name, (before, now) in measured.items():
+        if {run: len(found) for run, found in before.items()} != {run: len(found) for run, found in now.items()}:
+            raise ValueError(f"The two checkouts made different runs of {name}. Run the same benchmark in both.")
+        for run in now:
+            (wall, cpu), (wall_now, cpu_now) = (list(zip(*found[run], strict=True)) for found in (before, now))
+            low, middle, high = ratios(wall, wall_now)
+            busy = "{1:.3f} ({0:.3f} .. {2:.3f})".format(*ratios(cpu, cpu_now)) if min(cpu_now) else "-"
+            table.rows.append((name, run, str(len(wall)), f"{middle:.3f} ({low:.3f} .. {high:.3f})", busy))
+            if not run.startswith(OTHERS):
+                table.goals.append((f"{name}, {run}: at most {WORSE:.0%} slower ({middle:.3f})", middle >= 1 - WORSE))
+    table.notes.append(f"runs of {', '.join(OTHERS)} execute the same code in both checkouts, and show what is chance")
     return table

@@ -8,15 +8,17 @@ Of two equal runs the second one may be up to a tenth faster or slower, because 
 done the same. So the two checkouts take the first place in turns, too, round by round of `harness.alternate`: who is
 second in a round begins the next one.
 
-    python turns.py PLACE TAKE GIVE ARGUMENT...   # `python -m benchmarks ARGUMENT...` of the checkout in this folder
+    python turns.py PLACE TAKE GIVE FILE ARGUMENT...   # `python -m benchmarks ARGUMENT...` of the checkout in this folder
 
 PLACE is 0 for the checkout that begins, and 1 for the other one; TAKE and GIVE are the file descriptors of two pipes.
-The benchmarks of the checkout may be older than this file: all that they need is `harness.alternate`.
+FILE gets the times of all runs, as `against.Runs`. The benchmarks of the checkout may be older than this file: all that
+they need is `harness.alternate` and its samples.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import runpy
 import subprocess
@@ -73,12 +75,13 @@ def python_of(checkout: Path) -> str:
     return str(checkout / ".venv" / "bin" / "python")
 
 
-def run(commands: Sequence[tuple[Path, Sequence[str]]]) -> list[bool]:
+def run(commands: Sequence[tuple[Path, Sequence[str]]], files: Sequence[Path]) -> list[bool]:
     """
     Run the benchmarks of two checkouts in turns; the first one begins.
 
     Args:
         commands: For each checkout its folder and the arguments of its benchmarks.
+        files: For each checkout the file that gets the times of its runs.
 
     Returns:
         For each checkout, whether its benchmarks reached their goals.
@@ -88,7 +91,8 @@ def run(commands: Sequence[tuple[Path, Sequence[str]]]) -> list[bool]:
     processes = []
     for place, (folder, arguments) in enumerate(commands):
         (take, _), (_, give) = pipes[place], pipes[1 - place]
-        command = [python_of(folder), str(Path(__file__).resolve()), *map(str, (place, take, give)), *arguments]
+        own = map(str, (place, take, give, files[place]))
+        command = [python_of(folder), str(Path(__file__).resolve()), *own, *arguments]
         processes.append(subprocess.Popen(command, cwd=folder, pass_fds=(take, give)))
     for pipe in (*pipes[0], *pipes[1]):
         os.close(pipe)  # otherwise the end of one process would not end the other one's waiting
@@ -97,18 +101,26 @@ def run(commands: Sequence[tuple[Path, Sequence[str]]]) -> list[bool]:
 
 def main() -> None:
     """Run the benchmarks of the checkout in this folder, with the end of a turn after each of their runs."""
-    place, take, give, *sys.argv[1:] = sys.argv[1:]
+    place, take, give, file, *sys.argv[1:] = sys.argv[1:]
     sys.path[0] = os.getcwd()  # as with `python -m`, instead of the folder of this file
     from benchmarks import harness  # of this checkout
 
     turns, alternate = Turns(int(place), int(take), int(give)), harness.alternate
+    times: dict[str, list[tuple[float, float]]] = {}
 
     def in_turns(runs: Mapping[str, Callable[[], Any]], *args: Any, **options: Any) -> Any:
         last = list(runs)[-1]
-        return alternate({name: turns.after(run, last=name == last) for name, run in runs.items()}, *args, **options)
+        each = {name: turns.after(run, last=name == last) for name, run in runs.items()}
+        samples = alternate(each, *args, **options)
+        for name, found in samples.items():
+            times.setdefault(name, []).extend((sample.seconds, sample.cpu + sample.jvm) for sample in found)
+        return samples
 
     harness.alternate = in_turns  # before a benchmark imports it
-    runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)
+    finally:
+        Path(file).write_text(json.dumps(times))
 
 
 if __name__ == "__main__":
