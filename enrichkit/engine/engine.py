@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 TURNS_WITHOUT_YIELD = 32  # calls after which a slot lets other tasks run, even if no call has suspended
+NO_BUDGET: Mapping[str, float] = MappingProxyType({})  # what a call reserves if the job has no budget
 
 
 class Engine:
@@ -324,7 +325,7 @@ class Engine:
 
     def _next(self, task: asyncio.Task[None] | None) -> tuple[InFlight, Run] | None:
         """Return the next call that *task* makes, and its run; None: no call can be sent now. The runs take turns."""
-        runs = self.runs
+        runs, account = self.runs, self.account
         if self.tuner is not None and len(self.calls) >= self.tuner.allowed:
             return None  # when a call in flight ends, its slot tries again
         if self.gate.may_hold and any(run.pending for run in runs) and self._held_back():
@@ -336,32 +337,23 @@ class Engine:
             if several > 1:
                 runs.rotate(-1)
             try:
-                call = self._call_for(run, task)
+                if run.background and not self._has_room_behind():
+                    continue
+                group, search = run.take(1 if self.batch_size == 1 else self._most_keys(run))
+                most = NO_BUDGET if account is None or not group else self._reserve(account, run, group, search)
+                if not group or most is None:
+                    continue
+                call = run.begin(group, search, task, self._key_columns)
             except Exception as error:  # noqa: BLE001  # keys taken from `pending` without a call would wait for ever
                 run.broken(error)
                 return self._next(task)
-            if call is not None:
-                call.accepts = self.gate.breaker.accepts
-                if self.gate.may_hold:
-                    self.gate.sent(call)
-                return call, run
+            if account is not None:
+                account.calls[call] = most
+            call.accepts = self.gate.breaker.accepts
+            if self.gate.may_hold:
+                self.gate.sent(call)
+            return call, run
         return None
-
-    def _call_for(self, run: Run, task: asyncio.Task[None] | None) -> InFlight | None:
-        """Return the call that *task* makes now for keys of *run*; None: no call can be sent."""
-        if run.background and not self._has_room_behind():
-            return None
-        group, search = run.take(1 if self.batch_size == 1 else self._most_keys(run))
-        if not group:
-            return None
-        if self.account is None:
-            return run.begin(group, search, task, self._key_columns)
-        most = self._reserve(self.account, run, group, search)
-        if most is None:
-            return None
-        call = run.begin(group, search, task, self._key_columns)
-        self.account.calls[call] = most
-        return call
 
     def _has_room_behind(self) -> bool:
         """Whether a background call may be sent: no row waits for a slot, and few background calls are in flight."""

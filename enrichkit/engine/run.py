@@ -424,7 +424,7 @@ class Run:
             self.deadlines.start(call.record, call.started)
         stats = self.stats
         stats.calls += 1  # now, because the run may be closed before the call ends
-        keys = len(call.keys)
+        keys = 1 if call.alone is not None else len(call.keys)
         if keys > 1:
             stats.further += keys - 1
             stats.fill.add(keys)
