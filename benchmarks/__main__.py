@@ -96,13 +96,13 @@ def one(name: str, file: Path, number: int, of: int, folder: Path, *, quick: boo
     return 0 if all(reached for table in tables for _, reached in table.goals) else 1
 
 
-def run(names: Sequence[str], folders: Sequence[Path], *, quick: bool, other: Path = ROOT) -> list[str]:
+def run(names: Sequence[str], folders: Sequence[Path], *, quick: bool, other: Path | None = None) -> list[str]:
     """
     Run the first pass of all benchmarks *names*, then the second pass of all, and so on.
 
-    Each of *folders* gets a result of each benchmark. The results share no pass, and their passes alternate. The second
-    result measures the checkout *other*; if that is another one than this, the two results alternate run by run, and
-    each folder gets the times of all runs, too, as `NAME.json`.
+    Each of *folders* gets a result of each benchmark. The results share no pass, and their passes alternate. If *other*
+    is given, the second result measures that checkout, the two results alternate run by run, and each folder gets the
+    times of all runs, too, as `NAME.json`.
 
     Returns:
         The names of the benchmarks that failed or missed a goal.
@@ -122,11 +122,11 @@ def run(names: Sequence[str], folders: Sequence[Path], *, quick: bool, other: Pa
                     between = str(Path(place, f"{name}-{index}"))
                     arguments = [name, *["--quick"] * quick, "--pass", *which, between, str(folder)]
                     if (name, folder) not in failed:
-                        commands[folder] = other if index else ROOT, arguments
+                        commands[folder] = other if other and index else ROOT, arguments
                 if not commands:
                     continue
                 print(f"== {name}" + f", pass {number + 1} of {of}" * (of > 1), flush=True)
-                if other != ROOT and len(commands) == 2:
+                if other is not None and len(commands) == 2:
                     ended = turns.run([*commands.values()], [folder / f"{name}.json" for folder in commands])
                 else:
                     ended = _one_by_one([*commands.values()])
@@ -165,6 +165,11 @@ def compare_with(other: Path, names: Sequence[str], *, quick: bool) -> int:
         failed = run(names, folders, quick=quick, other=other)
         if quick:
             return 1 if failed else 0
+        # A benchmark that only missed a goal has written its result.
+        broken = [name for name in names if not all((folder / f"{name}.md").exists() for folder in folders)]
+        if broken:
+            print(f"Failed: {', '.join(broken)}. Nothing is compared, and nothing is written.")
+            return 1
         now, before = (
             {name: json.loads((folder / f"{name}.json").read_text()) for name in names} for folder in folders
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.harness import Table, ratios
+from benchmarks.harness import Table, ratios, times
 
 NAME = "against"
 WORSE = 0.03
@@ -35,10 +35,10 @@ def compare(measured: Mapping[str, tuple[Runs, Runs]]) -> Table:
             raise ValueError(f"The two checkouts made different runs of {name}. Run the same benchmark in both.")
         for run in now:
             (wall, cpu), (wall_now, cpu_now) = (list(zip(*found[run], strict=True)) for found in (before, now))
-            low, middle, high = ratios(wall, wall_now)
-            busy = "{1:.3f} ({0:.3f} .. {2:.3f})".format(*ratios(cpu, cpu_now)) if min(cpu_now) else "-"
-            table.rows.append((name, run, str(len(wall)), f"{middle:.3f} ({low:.3f} .. {high:.3f})", busy))
+            busy = times(cpu, cpu_now, 3) if min(cpu_now) else "-"
+            table.rows.append((name, run, str(len(wall)), times(wall, wall_now, 3), busy))
             if not run.startswith(OTHERS):
+                middle = ratios(wall, wall_now)[1]
                 table.goals.append((f"{name}, {run}: at most {WORSE:.0%} slower ({middle:.3f})", middle >= 1 - WORSE))
     table.notes.append(f"runs of {', '.join(OTHERS)} execute the same code in both checkouts, and show what is chance")
     return table

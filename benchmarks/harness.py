@@ -173,10 +173,10 @@ def spread(values: Sequence[float], unit: str = "", digits: int = 2) -> str:
     return f"{middle:,.{digits}f}{unit} ({low:,.{digits}f} .. {high:,.{digits}f})"
 
 
-def times(ours: Sequence[float], theirs: Sequence[float]) -> str:
+def times(ours: Sequence[float], theirs: Sequence[float], digits: int = 2) -> str:
     """Return median and quartiles of the pairwise ratios ours / theirs, as `spread` does."""
     low, middle, high = ratios(ours, theirs)
-    return f"{middle:.2f} ({low:.2f} .. {high:.2f})"
+    return f"{middle:.{digits}f} ({low:.{digits}f} .. {high:.{digits}f})"
 
 
 def at_least(least: float, what: str, ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, bool]:
