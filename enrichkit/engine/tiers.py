@@ -236,7 +236,7 @@ class Tier:
         self._pass_on(_Request(request.outcomes, indices, request.spent + took))
 
     def _skip(self, request: _Request) -> None:
-        """Pass on the keys of *request*, which the tier does not answer."""
+        """Pass on the keys of *request* without an answer of the tier."""
         assert self.parent is not None
         self.parent.stats.skipped += len(request.indices)
         self._pass_on(request)

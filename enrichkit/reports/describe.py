@@ -39,8 +39,8 @@ class Description(Report):
         max_batch_size: Most keys that a call may hold.
         config: The config as text, without its secrets.
         tiers: Calls in flight per worker process, by the name of each source that is asked before this one.
-        connections: Most connections that the source accepts from all its clients; None: it does not tell, or was not
-            asked.
+        connections: Most connections that the source accepts from all its clients; None: the source does not say, or
+            was not asked.
     """
 
     source: str
