@@ -1,5 +1,5 @@
 """
-Flink's async I/O for Apache Spark.
+Asynchronous lookups in Redis, PostgreSQL, HTTP services and other sources for PySpark, after Flink's async I/O.
 
 >>> from enrichkit import enrich
 >>> with_profile = df.withColumn("profile", enrich("redis", "user_id"))
@@ -114,7 +114,10 @@ _ON_DRIVERS = {
     "submit_batches": "batches.frames",
     "tiers": "sources.tiers",
 }
-"""The module of each name that workers do not need. The first use imports it, so that a worker starts sooner."""
+"""
+The submodule of each public name that workers do not need. The first use of a name imports its submodule, so a worker,
+which never uses these names, starts sooner.
+"""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m enrichkit` is the command `enrichkit`."""
+"""Run the command `enrichkit` when Python is started as `python -m enrichkit`."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ The exceptions of enrichkit::
         ├── SourceStalledError              the source failed for longer than stall_timeout
         └── ConnectorBlockedError           a connector blocked the event loop
 
-Spark drops exception chains on the way to the driver, so each message repeats its cause.
+Spark drops exception chains on the way to the driver, so the message of an error repeats the text of its cause.
 """
 
 from __future__ import annotations
@@ -56,24 +56,25 @@ __all__ = [
 
 
 class EnrichkitError(Exception):
-    """Every error that enrichkit raises on purpose."""
+    """Base class of all errors that enrichkit raises on purpose."""
 
 
 class ConfigError(EnrichkitError, ValueError):
     """
-    An argument, option or config is wrong. Raised on the driver before any row moves, if the driver can tell.
+    An argument, option or config is wrong. Raised on the driver before any row is processed, if the driver can detect
+    the mistake.
 
-    Raised on a worker where only the worker can tell: a secret is absent, or a key column has a type that a key cannot
-    have.
+    Raised on a worker if only a worker can detect the mistake: a secret is absent, or a key column has a type that a
+    key cannot have.
     """
 
 
 class UnknownOptionError(ConfigError, TypeError):
-    """An option that does not exist, most often a misspelt one. Raised on the driver."""
+    """An option that does not exist, most often a misspelled one. Raised on the driver."""
 
 
 class UnknownConnectorError(ConfigError):
-    """No source is registered and no plugin is installed under that name. Raised on the driver."""
+    """No source is registered and no plugin is installed under the name that the user gave. Raised on the driver."""
 
 
 class PluginError(EnrichkitError):
@@ -104,9 +105,9 @@ class ConnectorError(EnrichkitError):
     An error that a connector raises, or returns inside a `Failure`, on a worker.
 
     Attributes:
-        said: What the source said, for example the beginning of a response; it may hold keys and values, but no secret.
-            Messages of a task show it only with `show_keys=True`; `enrichkit check` always shows it. The connector sets
-            it.
+        said: Text that the source has sent, for example the beginning of a response. The connector sets this attribute;
+            the text may hold keys and values, but no secret. Error messages of a task show the text only with
+            `show_keys=True`; the command `enrichkit check` always shows it.
     """
 
     said: str = ""
@@ -130,8 +131,8 @@ class TransientError(ConnectorError):
 
     Attributes:
         retry_after: Seconds that the source asks its clients to wait, or None. The engine cuts a wait that is longer
-            than `stall_timeout` to at most 60 seconds. Anything but a number counts as None, because a connector may
-            pass on what a source has said.
+            than `stall_timeout` to at most 60 seconds. A value that cannot be read as a number becomes None, because a
+            connector may pass on a value from the source without a check.
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
@@ -141,20 +142,21 @@ class TransientError(ConnectorError):
 
 class UnavailableError(TransientError):
     """
-    The source gave no answer, and the key is not the reason: the next call of any key would have failed as well.
+    The source gave no answer, and the key is not the reason: a call for any other key would have failed as well.
 
     The source is not reachable, refuses connections, closes a connection before it answers, starts up or shuts down, or
-    has no free connection. While the source answers nobody, the engine keeps the keys, counts no attempt, and makes one
-    call at a time to find out whether the source is back. While the source answers other calls, the engine asks for the
-    key again a moment later without counting an attempt. It does so up to eight times, or 60 times if *busy* is True;
-    after that the error counts like any `TransientError`.
+    has no free connection. While the source answers no call at all, the engine keeps the keys, counts no attempt, and
+    makes one call at a time to find out whether the source is back. While the source answers other calls, the engine
+    asks for the key again a moment later without counting an attempt. It does so up to eight times, or 60 times if
+    *busy* is True; after that the engine treats the error like any other `TransientError`.
 
     Attributes:
         node: Name of the server that is not available, if the source has other servers that may still answer; None: the
             whole source is not available. The keys of this server wait and are asked for again; no attempt is counted,
             and other keys are not held back.
-        sent: Whether the keys may have reached the source. False proves that no key caused the error. If True, a key
-            that fails alone, while no other key is asked for, waits no longer than its `timeout`.
+        sent: Whether the keys may have reached the source. False proves that no key caused the error. If True, the keys
+            of the call may be the reason for the error. So a key that fails alone, while no other key is asked for,
+            waits for the source no longer than its `timeout`.
         busy: Whether the source has refused the call because it has as many calls as it can take, for example by HTTP
             429 or for lack of a free connection. While the source answers other calls, the engine keeps fewer calls in
             flight. If *busy* is True and *sent* is False, the source has no free connection. Then the idle engines of
@@ -188,7 +190,7 @@ class FatalError(ConnectorError):
 
 
 class ContractError(FatalError):
-    """A connector returned something other than a mapping from the keys of the call."""
+    """A connector broke the interface, for example by returning no mapping from the keys of the call to answers."""
 
 
 class JournalError(EnrichkitError):
@@ -201,15 +203,21 @@ class JournalError(EnrichkitError):
 
 
 class OverBudgetError(EnrichkitError):
-    """The budget of the job is spent, so no call was made for a key. Used in the outcome of the key; never raised."""
+    """
+    The budget of the job is spent, so no call was made for a key. The error is the outcome of that key; it is never
+    raised.
+    """
 
 
 class TaskFailedError(EnrichkitError):
-    """The Spark task fails. Raised on a worker."""
+    """Base class of the errors that fail the Spark task. Raised on a worker."""
 
 
 class LookupFailedError(TaskFailedError):
-    """A lookup failed, and `on_error`, `on_timeout` or `on_missing` is ``"fail"``."""
+    """
+    A lookup failed, timed out or found nothing, and the option for this case (`on_error`, `on_timeout` or `on_missing`)
+    is ``"fail"``.
+    """
 
 
 class TooManyFallbacksError(TaskFailedError):
@@ -217,7 +225,10 @@ class TooManyFallbacksError(TaskFailedError):
 
 
 class SourceStalledError(TaskFailedError):
-    """The source was away or failed for longer than `stall_timeout`; the engine held calls back all that time."""
+    """
+    The source was unreachable or failed calls for longer than `stall_timeout`; the engine held calls back all that
+    time.
+    """
 
 
 class ConnectorBlockedError(TaskFailedError):
@@ -229,7 +240,7 @@ def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     Return ``" Did you mean 'x'?"`` when one of *known* looks like *name*, otherwise an empty text.
 
     Args:
-        name: The name that somebody has written.
+        name: The name that the user has written.
         known: The names that are valid.
         likeness: Least ratio of `difflib.SequenceMatcher` for *name* and the suggested name; 0 to 1.
 

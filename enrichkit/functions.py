@@ -19,9 +19,10 @@ from .secrets import redact
 __all__ = ["is_async", "make_connector", "name_of", "place", "raised", "signature_problem"]
 
 FRAMES_MAX = 5
-"""A message names at most this many frames of a user's code; of a deep recursion, for example, the innermost ones."""
+"""A message names at most this many stack frames of a user's code, and of more frames only the innermost ones."""
 
-# Folders of installed packages have these names; other code in the folders of Python is Python's own.
+# Installed packages are in folders with these names. Other code in the folders of the Python installation belongs to
+# Python itself, so messages leave out its frames.
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]").search
 _FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
 _PYTHONS = tuple(os.path.join(folder, "") for folder in _FOLDERS)
@@ -30,7 +31,8 @@ _OURS = os.path.join(os.path.dirname(__file__), "")
 
 def is_async(function: Callable[[Any], Any]) -> bool:
     """Return whether *function* is an `async def`, or an object whose `__call__` is one."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # the question is how it is called, not whether it can be
+    # `__call__` is inspected to find an `async def`, not to test whether *function* can be called, as B004 assumes.
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def name_of(function: Callable[[Any], Any]) -> str:
@@ -52,7 +54,7 @@ def signature_problem(function: Callable[..., Any], argument: str) -> str | None
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return None  # a function in C does not tell its signature
+        return None  # some functions in C have no readable signature, so they cannot be checked
     try:
         signature.bind(None)
     except TypeError as error:
@@ -86,7 +88,10 @@ def raised(error: BaseException, *, show_text: bool = False) -> str:
 
 
 def make_connector(connector: Callable[[Any], Any], config: Any) -> Any:
-    """Return a connector with *config*; raises `FatalError`, without the text of the exception of its `__init__`."""
+    """
+    Return a connector with *config*. If its `__init__` raises an exception that is not an `EnrichkitError`, raise a
+    `FatalError` without the text of that exception.
+    """
     try:
         return connector(config)
     except EnrichkitError:

@@ -1,4 +1,4 @@
-"""The whole plugin API: the hooks that a package may implement."""
+"""The pluggy hooks that a plugin package may implement."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ hookimpl = pluggy.HookimplMarker("enrichkit")
 @hookspec
 def enrichkit_connector() -> type[Connector[Any]]:  # type: ignore[empty-body]  # pluggy calls the implementations
     """
-    Return the connector class that this entry point offers; its `config_class` names the config.
+    Return the connector class that this entry point offers. Its attribute `config_class` is the class of its configs.
 
-    Called on the driver, once per process, when a user first names the source.
+    The hook is called on the driver, once per process, when a user first names the source.
     """
 
 
@@ -30,7 +30,7 @@ def enrichkit_task_finished(stats: Stats, source: str, task: TaskInfo) -> None:
     """
     Observe the end of a run, i.e. of one enrichment in one attempt of a Spark task.
 
-    Called on the worker, once for each run, after the last row of the run.
+    The hook is called on the worker, once for each run, after the last row of the run.
 
     An entry point of the group `enrichkit.observers` names the implementation, which may leave out arguments that it
     does not need.

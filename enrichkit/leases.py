@@ -1,16 +1,16 @@
 """
 The questions that the worker processes of a job ask the store of its limit or its budget, and the answers of the store.
 
-Leases keep a job within its limit. A few times a second, each worker process asks the store for its share of the
-limit for the next quarter of a second; a share that is not asked for again falls back to the other workers. `grant` has
-the arithmetic; `docs/decisions/0051-limits-of-the-job.md` gives the reasons.
+Leases keep a job within its limit. A few times a second, each worker process asks the store for a share of the limit
+for the next quarter of a second. If the process does not ask for its share again, other workers can get the share. The
+function `grant` computes the shares; `docs/decisions/0051-limits-of-the-job.md` gives the reasons.
 
 For a budget, a worker first reserves the most that a call can take, then sends the call, and afterwards reports what
 the call has really taken. So the amounts spent and reserved together never exceed the budget, and the amount that a
-call did not need goes to other workers. `draw` has the arithmetic; `docs/decisions/0056-budget-of-a-job.md` gives the
-reasons.
+call did not need goes to other workers. The function `draw` computes which calls may be sent;
+`docs/decisions/0056-budget-of-a-job.md` gives the reasons.
 
-A plugin whose store can hold limits offers a `LeaseStore` by `Connector.lease_store`.
+A plugin whose store can hold limits returns a `LeaseStore` from `Connector.lease_store`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ anew at each question.
 LEVEL_HOLDS = 0.25
 """Seconds for which a computed fair part is used when a limit has more than `MANY` workers."""
 ALIVE = 30.0
-"""Calls in flight count as lost if no worker that has calls in flight has asked for this number of seconds."""
+"""
+If no worker that has reserved amounts has asked the store for this number of seconds, these workers are taken for dead.
+Then no worker waits any longer for amounts that they might give back.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
     """
-    The question of a worker process to the store of a limit, a few times a second. A share is a part of `total`.
+    The question that a worker process sends to the store of a limit a few times a second. A share is a part of `total`.
 
     Attributes:
         limit: Name of the limit.
@@ -45,14 +48,15 @@ class Ask:
         wanted: The share that the worker could use; 0: it needs none any more.
         held: The share that the worker has.
         least: The share that the worker cannot give back: its calls in flight.
-        away: Whether the store did not answer the previous question, and the worker has gone on with its share.
+        away: True if the store did not answer the worker's previous question, so that the worker has gone on with the
+            share that it had.
         cost: For a rate: by unit, the seconds for which one call uses up the rate; 0.01 for a call at 100 calls per
-            second. Empty for a number of calls in flight.
-        settle: For a rate: by unit, how much more earlier calls took than was granted, in seconds as in `cost`;
-            negative if they took less.
-        period: Seconds for which the worker asks for calls.
+            second. Empty if the limit is a number of calls in flight.
+        settle: For a rate: by unit, how much more earlier calls have taken than the store had granted for them, in
+            seconds as in `cost`; negative if they have taken less.
+        period: Seconds for which the calls that the store grants have to last.
         lease: Seconds after which the share of a worker that has not asked again falls back to the other workers.
-        ahead: Most seconds by which calls may be granted in advance.
+        ahead: The store grants no calls that may be sent only after more than this number of seconds.
         recovery: Seconds after an outage of the store during which no worker gets more than the share that it already
             has, because other workers may still use the shares that they had before the outage.
     """
@@ -93,13 +97,14 @@ class Grant:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draw:
     """
-    The report and the question of a worker process to the store of a budget. The store may get the same `Draw` twice.
+    The report that a worker process sends to the store of a budget, together with its question for further calls. The
+    store may get the same `Draw` twice. This does no harm, because the `Draw` holds totals and no changes.
 
     Attributes:
         budget: Name of the account.
         worker: Id of the worker process that asks.
-        total: The budget, by unit.
-        spent: The total that the worker has taken so far, by unit; it never falls.
+        total: The whole budget of the job, by unit.
+        spent: The total that the worker's calls have taken so far, by unit; this total never falls.
         held: The amounts that are reserved for the worker's calls in flight, by unit.
         calls: For each of the next calls, in the order in which they will be sent, the most that it can take, by unit.
     """
@@ -113,7 +118,7 @@ class Draw:
 
     @property
     def wanted(self) -> float:
-        """The number of calls for which something is to be reserved."""
+        """The number of calls for which the worker asks the store to reserve amounts."""
         return float(len(self.calls))
 
 
@@ -125,7 +130,8 @@ class Drawn:
     Attributes:
         calls: How many of `Draw.calls` may be sent, counted from the first; the most that they can take is reserved for
             them.
-        waits: Whether other workers have reserved amounts that they might give back.
+        waits: Whether other workers have reserved amounts that they might give back, so that a later question may bring
+            more calls.
         left: The amounts that are neither spent nor reserved, by unit.
     """
 
@@ -142,14 +148,14 @@ class LeaseStore(Protocol):
         Answer *ask* by the rules of `grant`, in one atomic step, by the store's clock.
 
         Raises:
-            TransientError: The store is away, or has no room.
+            TransientError: The store cannot be reached, or has no room for the data of the limit.
             FatalError: The store can hold no limits: it refuses the login, or a command that is needed to keep a limit.
         """
 
     async def draw(self, ask: Draw) -> Drawn:
         """
-        Answer *ask* by the rules of the function `draw`; all else is as in `lease`. The amounts must survive a restart
-        of the store.
+        Answer *ask* by the rules of the function `draw`, in one atomic step, by the store's clock. The exceptions are
+        those of `lease`. The amounts must survive a restart of the store.
         """
 
     async def close(self) -> None:
@@ -162,11 +168,11 @@ def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
 
     A share is at most the fair part, which follows from the demands of all workers. It is also at most what the shares
     of the other workers leave over. With more than `MANY` workers, a computed fair part is used for `LEVEL_HOLDS`
-    seconds, and a worker that has ended keeps its share until the end of these seconds. Otherwise, the store would go
-    through all workers at each question, and thousands of workers ask a few times a second.
+    seconds, and a worker that has ended keeps its share until the end of these seconds. Otherwise, the store would have
+    to read the entries of all workers at each question, and thousands of workers ask a few times a second.
 
     Each unit of a rate has a time line, on which calls are granted one after the other, as in the generic cell rate
-    algorithm; `until` is the time up to which the unit is granted.
+    algorithm (GCRA). The entry `until` of *state* holds, for each unit, the time up to which calls are granted.
 
     Args:
         state: What the store keeps about the limit; empty at first. It can be written as JSON.
@@ -176,13 +182,14 @@ def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
     workers: dict[str, list[float]] = state.setdefault("workers", {})
     many = state.get("many")
     ended = False
-    if many is None or now >= many[0]:  # until many[0] the entries of workers that have ended stay
+    if many is None or now >= many[0]:  # before many[0], no entry of a worker is removed
         many = None
         alive = {name: entry for name, entry in workers.items() if entry[2] > now}
         ended = bool(workers and not alive)
         workers = state["workers"] = alive
     own = workers.pop(ask.worker, None)
-    # This worker, or all workers, could not reach the store, or the store has lost its data.
+    # True if this worker, or all workers, could not reach the store, or if the store has lost its data. Then shares do
+    # not grow for `ask.recovery` seconds.
     missed = ask.away or (ask.held > 0 and (own is None or own[2] <= now)) or ended
     if missed and now >= state.get("recovery", 0.0):
         state["recovery"] = now + ask.recovery

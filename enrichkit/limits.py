@@ -19,9 +19,9 @@ __all__ = ["Budget", "Limit", "Rate", "rate_of", "requests_per_second"]
 
 SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 MOST = {"requests": 1e6, "tokens": 1e9}
-"""The largest `Rate`, by unit."""
+"""The largest amount that a `Rate` may have in its unit of time, by unit of the amount."""
 MOST_IN_ALL = {"tokens": 1e15, "cost": 1e9}
-"""The largest `Budget`, by unit."""
+"""The largest amount that a `Budget` may have, by unit of the amount."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +29,21 @@ class Rate:
     """
     The most calls, and the most tokens, in a unit of time: for each worker process, or for the whole job.
 
-    Calls are sent evenly spaced, so 600 a minute is the same as 10 a second. A call costs one request, unless the
-    connector says otherwise (`Connector.cost`); the cost that the call reports (`Call.spent`) replaces this estimate.
+    Calls are sent evenly spaced, so 600 a minute is the same as 10 a second. The cost of a call is estimated as one
+    request, unless the connector gives another estimate (`Connector.cost`). If the call reports its real cost
+    (`Call.spent`), the real cost replaces the estimate.
 
     Attributes:
         requests: Calls per `unit`; 0.001 to 1,000,000. None: only tokens are limited.
         tokens: Tokens per `unit`, or whatever the connector counts under this name; 0.001 to 1,000,000,000. None: only
             requests are limited.
         unit: `"second"`, `"minute"` or `"hour"`.
-        per: `"process"`: each worker process has the whole rate. `"job"`: all worker processes share the rate, by
-            `store`.
+        per: `"process"`: each worker process has the whole rate. `"job"`: all worker processes share the rate, which
+            `store` keeps.
         store: Where the limit of a job is kept: the name or the config of a source that can hold limits, such as
             `redis` (Valkey too) or `postgres`.
-        name: Name of the limit in the store. All jobs and sources that use the same name share the limit. None: the
-            driver program has one limit for each source.
+        name: Name of the limit in the store. All jobs and sources that use the same name share the limit. None: each
+            source has a limit of its own, which no other driver program shares.
 
     >>> Rate(requests=500, tokens=200_000, unit="minute").per_second["requests"]
     8.333333333333334
@@ -79,7 +80,7 @@ class Limit:
 
     Attributes:
         calls: Calls in flight; 1 to 1,000,000.
-        per: `"job"`; the option `capacity` limits the calls of a worker process.
+        per: Always `"job"`. For the calls in flight of one worker process, use the option `capacity` instead.
         store: Where the limit is kept, see `Rate`.
         name: Name of the limit in the store, see `Rate`.
 
@@ -110,21 +111,25 @@ class Limit:
 @dataclass(frozen=True, slots=True)
 class Budget:
     """
-    The most tokens, or the most money, that the calls of a job may take in total. When it is spent, no call is made.
+    The most tokens, or the most money, that the calls of a job may take in total. When the budget is spent, no further
+    call is made.
 
     Rows whose key is then not asked for have the status `over_budget`, and get what `on_error` says. A call is sent if
     the most that it can take, together with what other calls have taken and what calls in flight can take, fits into
-    the budget. Otherwise the call waits for the calls in flight. Calls whose answer was lost count with the most that
-    they may have taken.
+    the budget. Otherwise the call waits for the calls in flight. A call whose answer was lost is counted with the most
+    that it may have taken.
 
     Attributes:
-        tokens: Tokens, those that a model reads and those that it writes; 0.001 to 1e15. None: they are not limited.
-        cost: Money, in the currency of the prices in the config of the source; 0.001 to 1e9. None: it is not limited.
-        per: `"job"`; all worker processes share the budget, by `store`.
+        tokens: Sum of the tokens that a model reads and of those that it writes; 0.001 to 1e15. None: tokens are not
+            limited.
+        cost: Money, in the currency of the prices in the config of the source; 0.001 to 1e9. None: money is not
+            limited.
+        per: Always `"job"`: all worker processes share the budget, which `store` keeps.
         store: Where the account is kept: the name or the config of a source that can keep it, such as `redis` (Valkey
             too) or `postgres`.
         name: Name of the account in the store. Jobs with the same name share the budget, and a job that is started
-            again goes on with what is left. None: the driver program has one account for each source.
+            again goes on with what is left. None: each source has an account of its own, which no other driver program
+            shares.
 
     >>> Budget(tokens=2_000_000, store="redis", name="reviews-2026-11").tokens
     2000000

@@ -1,5 +1,5 @@
 """
-The engine's options: one frozen dataclass, which the driver checks before any row moves.
+The engine's options: one frozen dataclass, which the driver checks before any row is processed.
 
 The module is long because each option is documented here.
 """
@@ -39,7 +39,7 @@ MOST_CAPACITY, MOST_BATCH_SIZE = 10_000, 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """A value for rows whose lookup has no answer. Made by `default`."""
+    """A value for rows whose lookup has no answer. The function `default` makes it."""
 
     value: Any
 
@@ -109,15 +109,17 @@ class Cache:
 
     Attributes:
         ttl: Most seconds for which a value may be used; 0.001 to 604,800 (a week).
-        max_bytes: Most bytes of the cache, its tables included; the answers that are asked for least are removed first.
-            1 KiB to 1 TiB.
-        missing_ttl: Seconds for which a miss is remembered. None: as long as a value; 0: not at all.
+        max_bytes: Most bytes of the cache, its hash tables included; the answers that are asked for least are removed
+            first. 1 KiB to 1 TiB.
+        missing_ttl: Seconds for which a miss is remembered, i.e. that the source does not hold a key. None: as long as
+            a value; 0: not at all.
         jitter: The lifetime of each answer is shortened by a random share, which is at most this number, so that not
             all answers expire together; 0 to 0.9.
         stale_if_error: Seconds after its expiry for which a value may still be used if a new lookup fails or times out,
             or if the source is away; 0 to 604,800. 0: not at all. The origin of such rows is `stale`.
-        refresh_ahead: How long before its expiry an answer that is still asked for is refreshed in the background, on
-            average, as a multiple of the time that a call takes; 0 to 1,000. 0: not at all.
+        refresh_ahead: An answer that is still asked for is refreshed in the background before it expires. The number
+            says how long before, on average, as a multiple of the time that a call takes; 0 to 1,000. 0: no answer is
+            refreshed before it expires.
 
     >>> Cache(ttl=60, stale_if_error=3600)
     Cache(ttl=60, max_bytes=134217728, missing_ttl=None, jitter=0.1, stale_if_error=3600, refresh_ahead=0.0)
@@ -149,13 +151,13 @@ class Preload:
     How each worker process loads a whole source before its first lookup.
 
     Attributes:
-        refresh: When the source is loaded again, while the old answers serve: seconds between the end of a load and the
-            next one, 0.001 to 604,800 (a week); or a time of each day, such as `"03:15"` or `"03:15Z"` (both UTC) or
-            `"03:15+07:00"`. None: never.
+        refresh: When the source is loaded again, while lookups still use the old answers: seconds between the end of a
+            load and the next one, 0.001 to 604,800 (a week); or a time of each day, such as `"03:15"` or `"03:15Z"`
+            (both UTC) or `"03:15+07:00"`. None: never.
         max_bytes: Most bytes of keys and values; a larger source fails the task. 1 KiB to 1 TiB. While a source is
             loaded again, its old and new answers together may take twice as many.
-        on_refresh_error: What happens when the source cannot be loaded again: `"serve"` (the old answers serve, until a
-            later refresh) or `"fail"` (the tasks fail).
+        on_refresh_error: What happens when the source cannot be loaded again: `"serve"` (lookups use the old answers
+            until a later refresh succeeds) or `"fail"` (the tasks fail).
 
     >>> Preload(refresh=600)
     Preload(refresh=600, max_bytes=268435456, on_refresh_error='serve')
@@ -193,7 +195,9 @@ class Preload:
 
 
 OF_FRAMES = ("many", "how", "ordered", "barrier", "into")
-"""Arguments of `enrich_frame` that users look for in `enrich`."""
+"""
+Arguments of `enrich_frame` that users pass to `enrich` by mistake; the error message then points to `enrich_frame`.
+"""
 
 
 class OptionsDict(TypedDict, total=False):
@@ -230,35 +234,38 @@ class OptionsDict(TypedDict, total=False):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """
-    The flow control of lookups. All durations are in seconds.
+    How lookups are made: how many at a time, how long they may take, and what follows a failure. All durations are in
+    seconds.
 
     Attributes:
-        capacity: Calls in flight per worker process, late calls included, and the size of the connection pool; 1 to
-            10,000. None: the connector's default. `"auto"`: the engine finds it between 1 and `max_capacity`, from the
-            latency of the source and from the calls that the source refuses.
+        capacity: Most calls in flight per worker process, and the size of its connection pool; 1 to 10,000. A call
+            whose keys have timed out is counted, too, until it has ended. None: the connector's default. `"auto"`: the
+            engine finds the number between 1 and `max_capacity`, from the latency of the source and from the calls that
+            the source refuses.
         max_capacity: Most calls in flight per worker process with `capacity="auto"`; 1 to 10,000. None: the connector's
             default capacity.
         batch_size: Most keys per call; 1 to the connector's maximum. None: the connector's default. A call has fewer
             keys if answers are so large that the answers to all calls in flight would fill more than half of
             `window_bytes`.
-        window: Rows admitted and not yet emitted, per task; 1 to 100,000,000.
-            None: 20,000, or 4 x `capacity` x `batch_size` if that is more; 10 x instead of 4 x for a source that is
-            faster if the keys of a call are neighbours in key order, such as PostgreSQL.
-        window_bytes: Bytes of a task's answers that Spark has not taken yet. Above this number only the oldest rows are
-            looked up, and no rows at all while finished rows wait for Spark.
+        window: Most rows of a task that may be under way: taken for lookup and not yet returned to Spark; 1 to
+            100,000,000. None: 20,000, or 4 x `capacity` x `batch_size` if that is more; 10 x instead of 4 x for a
+            source that is faster if the keys of a call are neighbors in key order, such as PostgreSQL.
+        window_bytes: Limit for the bytes of a task's answers that Spark has not taken yet. Above this limit, only the
+            oldest rows are looked up, and no rows are looked up while finished rows wait for Spark.
         timeout: Seconds for one lookup, from the start of its first call to its outcome, retries and waits included;
             0.001 to 86,400. None: no limit, and then `attempt_timeout` is required.
         attempt_timeout: Seconds after which a key may be asked again while its first call goes on; shorter than
             `timeout`. `"p95"`: hedged reads. If a call takes longer than 95 % of the last calls, its keys are asked for
-            once more, and the first answer counts; this makes at most 2 % more calls.
+            once more, and the first answer is used; this makes at most 2 % more calls.
         on_timeout: Value of a row whose lookup timed out: `"fail"` (the task fails), `"null"`, `default(value)`, a
             function of the key, or another source. Default: `"fail"`, or `"null"` with `details=True`.
         on_error: Value of a row whose lookup failed or whose key the source refuses; choices and default as for
             `on_timeout`.
         on_missing: Value of a row whose key the source does not hold; choices as for `on_timeout`.
         max_fallback_ratio: Largest share of a task's keys that may time out, fail or be refused, whatever `on_timeout`
-            and `on_error` say; above it the task fails, from its 100th key on. 1.0: the task never fails for this.
-        retry: How a key is asked again after a transient error. None: one attempt.
+            and `on_error` say. With a larger share the task fails, as soon as 100 of its keys are done. 1.0: the task
+            fails at no share.
+        retry: How a key is asked for again after a transient error. None: one attempt.
         stall_timeout: Seconds after which the task fails if the source is away all this time, or if calls are held back
             all this time because they fail; 0.001 to 86,400.
         reuse: Whether an answer or a miss is used for all later rows of its task with the same key, so that a task asks
@@ -268,8 +275,9 @@ class Options:
             first; 1024 to 2**40.
         preload: Whether each worker process loads the whole source before its first lookup, as `Preload` says; True
             means `Preload()`. For small tables.
-        journal: Where answers are written, so that a replay does not ask for them again; see `Journal`. None: nowhere.
-        cache: How answers are remembered beyond the task. None: they are not.
+        journal: Where answers are written, so that a task or job that runs again does not ask the source for them
+            again; see `Journal`. None: nowhere.
+        cache: How answers are remembered beyond the end of the task. None: no answer is.
         rate: Calls per second per worker process, 0.001 to 1,000,000; or a `Rate`, per process or for the whole job.
             None: no limit.
         limit: Calls in flight of the whole job, as a `Limit`; each worker process has at most `capacity` of them. None:
@@ -280,13 +288,13 @@ class Options:
         details: Whether to return `struct<value, status, error, attempts, latency, origin>` instead of the value.
         absent_fields: What happens when a declared field, or the path in the config, is absent from all of the first 20
             answers of a task, or from all answers of a task that has fewer: `"fail"` (the task fails, because the name
-            is probably misspelt), or `"null"`. While no answer has the field, the first 1,000 rows of a task wait for
+            is probably misspelled), or `"null"`. While no answer has the field, the first 1,000 rows of a task wait for
             more answers, so that `show(5)` fails, too. If some answers have the field, it is null for the other
             answers, with either choice.
         show_keys: Whether messages show keys instead of hashes of keys.
         deterministic: Whether Spark may move and repeat the expression, as join conditions and aggregates require.
-        carrier: Format between Spark and the worker: `"arrow"`, `"pandas"`, or `"auto"`, which is Arrow where PySpark
-            has `arrow_udf`.
+        carrier: Format in which Spark and the Python worker exchange rows: `"arrow"`, `"pandas"`, or `"auto"`, which is
+            Arrow where PySpark has `arrow_udf`.
     """
 
     capacity: int | Literal["auto"] | None = None
@@ -319,12 +327,13 @@ class Options:
     @classmethod
     def of(cls, given: dict[str, Any], function: str = "enrich()", arguments: Sequence[str] = ()) -> Options:
         """
-        Return the options of the keywords *given*.
+        Return the options that the keywords *given* set.
 
         Args:
             given: Keywords of *function* besides its own arguments.
             function: The function that the user called, for messages.
-            arguments: Names of the optional arguments of *function*, one of which may be misspelt.
+            arguments: Names of the optional arguments of *function*, which the message suggests, too, for a misspelled
+                keyword.
 
         Raises:
             ConfigError: An option is unknown or wrong.
@@ -417,7 +426,7 @@ class Options:
 
     @property
     def tuned(self) -> bool:
-        """Whether the capacity is found from the latency of the source."""
+        """Whether the engine finds the capacity by itself, from the latency of the source."""
         return self.capacity == "auto"
 
     @property
@@ -501,7 +510,7 @@ def _check_whole(name: str, value: Any, low: int, high: int, *, other: str = "")
 def _check_number(name: str, value: Any, low: float, high: float, unit: str = "", *, other: str = "") -> None:
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not fits or not low <= value <= high:
-        most = f"{high:,.0f}" if high >= 1_000 else f"{high:g}"  # not 1e+06
+        most = f"{high:,.0f}" if high >= 1_000 else f"{high:g}"  # `:g` would show 1e+06
         what = f"a number{unit} from {low:,g} to {most}"
         raise ConfigError(
             f"{name} is {value!r}; it must be {what}{other}, for example {name.split('.')[-1]}={_example(low, high)}."

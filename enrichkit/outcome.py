@@ -1,4 +1,4 @@
-"""The outcomes of the keys of one slice of rows: the engine writes them, the worker makes columns of them."""
+"""The outcomes of the keys of one slice of rows. The engine writes the outcomes; the worker makes columns of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 __all__ = ["ERROR", "MISSING", "OK", "OVER_BUDGET", "PENDING", "REJECTED", "STATUSES", "TIMEOUT", "Details", "Outcomes"]
 
-# Status codes, one byte each. `null_key` is a row's status, not a key's: the engine never sees a null key.
+# Status codes of keys, one byte each; `STATUSES` has the names. `null_key` is the status of rows with a null key. It
+# has no constant here, because the engine never gets a null key.
 PENDING, OK, MISSING, TIMEOUT, ERROR, REJECTED, OVER_BUDGET = range(7)
 STATUSES = ("pending", "ok", "missing", "timeout", "error", "rejected", "over_budget", "null_key")
 
@@ -22,8 +23,8 @@ class Details:
         latencies: List of length n: seconds from the start of each key's first call to its outcome; 0 without a call.
         origins: List of length n: for each key `call`, `shared`, `preload`, `reuse`, `journal`, `cache`, `stale`,
             `fallback`, or `tier:` with the name of the tier; None until the origin is known.
-        paid: What the calls of a key have cost, by the index of the key; only where the source reports it. The code
-            that shows the cost on a row removes it here, so that only one row of the key shows it.
+        paid: The cost of each key's calls, by the index of the key; only for sources that report costs. The code that
+            writes the cost of a key to a row removes the entry, so that only one row of the key shows the cost.
     """
 
     __slots__ = ("attempts", "latencies", "origins", "paid")
@@ -70,15 +71,16 @@ class Outcomes:
     """
     The outcomes of the distinct keys of one slice of rows, as one list or array per attribute.
 
-    There are lists instead of one object per key, because the values go to Arrow as one list, and a bulk lookup of a
-    million keys would otherwise make a million objects.
+    Lists are used instead of one object per key for two reasons: Arrow takes the values as one list, and a bulk lookup
+    of a million keys would otherwise make a million objects.
 
     Attributes:
         keys: The distinct keys, n of them.
         key_array: The keys as one Arrow column, for the check on the Spark thread whether slices have keys in common;
             None when slices are not compared.
-        apart: True when none of the keys is in a slice that was admitted before and not returned to Spark yet.
-        rows: How many rows the slice holds; they count towards the option `window`.
+        apart: True when none of the keys is in an earlier slice that is not returned to Spark yet. The run then need
+            not search for lookups of the same keys.
+        rows: How many rows the slice holds. The option `window` limits the number of rows in all slices under way.
         tag: Data of the caller, which the engine returns untouched.
         values: List of length n: the value of each key. None for a key without an outcome, for a key whose rows get a
             null, and for a key whose value is in *value_columns*.
@@ -88,10 +90,10 @@ class Outcomes:
         details: Attempts, latencies and origins; None unless the user asked for details.
         counts: List of length n: the number of rows that have each key; needed in unordered mode only.
         unsettled: How many keys still have no outcome.
-        bytes: About how many bytes the settled values take.
-        admitted: Loop time at which the engine got the slice.
-        spent: Seconds that the tiers took for the keys that they pass on to the next source; these seconds count
-            towards the timeout of the keys.
+        bytes: About how many bytes the values take that are known and not yet handed on.
+        admitted: Time by the event loop's clock at which the engine got the slice.
+        spent: Seconds that the tiers took before they passed keys on to the main source. These seconds are a part of
+            the timeout of the keys.
         ticket: The slice's position in the queue of its run.
     """
 
@@ -142,7 +144,10 @@ class Outcomes:
         self.unsettled = n
 
     def put(self, indices: Sequence[int], values: Any, statuses: bytes | bytearray) -> None:
-        """Write the *values*, a list or a column, and *statuses* of the keys with *indices*; all have one length."""
+        """
+        Write the *values* (a list or a column) and *statuses* of the keys with *indices*; all three have the same
+        length.
+        """
         if not isinstance(values, list):
             self.value_columns.append((indices, values))
             _assign(self.statuses, indices, statuses)

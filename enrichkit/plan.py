@@ -1,4 +1,6 @@
-"""The data that travels to a worker: one enrichment that the driver has planned and checked. All of it is pickled."""
+"""
+The data that the driver pickles and sends to the workers: one enrichment, which the driver has planned and checked.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ __all__ = ["FallbackPlan", "FrameTask", "LimitPlan", "Plan", "SidePlan", "TierPl
 @dataclass(frozen=True)
 class LimitPlan:
     """
-    The store that holds a limit of the whole job. Pickled with its `Plan`.
+    The store that holds one limit of the whole job. A `LimitPlan` is pickled with its `Plan`.
 
     Attributes:
         option: The option with the limit: `rate`, `limit` or `budget`.
@@ -39,8 +41,8 @@ class LimitPlan:
 @dataclass(frozen=True, kw_only=True)
 class SidePlan:
     """
-    A fallback or a tier: a source besides the main source of a plan, with an engine of its own. Pickled with its
-    `Plan`.
+    A fallback or a tier: a source besides the main source of a plan, with an engine of its own. A `SidePlan` is pickled
+    with its `Plan`.
 
     Attributes:
         source: Name of the source in messages.
@@ -48,8 +50,9 @@ class SidePlan:
         config: Config of the source, or of the function.
         capacity: Calls in flight per worker process.
         batch_size: Keys per call.
-        options: Flow control of its lookups.
-        engine_key: Fingerprint of everything that its engine depends on.
+        options: Options of the lookups in this source, for example their timeout.
+        engine_key: Fingerprint of everything that its engine depends on. Lookups with the same fingerprint share an
+            engine.
         content_key: Fingerprint of everything that an answer depends on, see `Plan`.
         limits: Always empty, because a fallback or tier has no limits of the whole job.
     """
@@ -71,8 +74,9 @@ class FallbackPlan(SidePlan):
     One fallback that has to be asked: another source, or a function of the key.
 
     Attributes:
-        when: The options that name the fallback.
-        returns_lists: True for a function of the key: with ``many=True`` it returns the whole list of matches.
+        when: Names of the options that name the fallback, for example `on_error`.
+        returns_lists: True for a function of the key, which with ``many=True`` returns the whole list of matches at
+            once.
     """
 
     when: tuple[str, ...]
@@ -82,11 +86,12 @@ class FallbackPlan(SidePlan):
 @dataclass(frozen=True, kw_only=True)
 class TierPlan(SidePlan):
     """
-    A source that is asked before the source of a plan; the rows that it answers have its name in their origin.
+    A source that is asked before the main source of a plan. The details of a row that it answers show its name as the
+    origin.
 
     Attributes:
         write_back: Whether values that a later tier or the source of the plan finds are written to this tier.
-        ttl: Seconds after which this tier forgets what was written; None: the tier decides by itself.
+        ttl: Seconds after which this tier forgets a value that was written to it; None: the tier decides by itself.
     """
 
     write_back: bool = False
@@ -96,7 +101,7 @@ class TierPlan(SidePlan):
 @dataclass(frozen=True)
 class Plan:
     """
-    One enrichment. Pickled into the expression.
+    One enrichment. The plan is pickled, and the Spark expression carries it to the workers.
 
     Attributes:
         source: Name of the source in messages.
@@ -104,18 +109,19 @@ class Plan:
         config: Config of the source.
         capacity: Calls in flight per worker process.
         batch_size: Keys per call.
-        window: Most rows of a task that are admitted and not yet emitted.
+        window: Most rows of a task that may be under way: taken for lookup and not yet returned to Spark.
         options: Flow control, with fallbacks in a form that a worker can unpickle, see `options_for_worker`.
         value_type: Arrow type of one value.
         default_values: Decoded `default(...)` values by option name.
-        engine_key: Fingerprint of everything that an engine depends on; a worker adds a digest of the resolved secrets.
-        cache_key: Fingerprint of everything that a cache depends on; a worker adds a digest of the resolved secrets and
+        engine_key: Fingerprint of everything that an engine depends on. A worker adds a digest of the resolved secrets,
+            so that a changed secret leads to another engine.
+        cache_key: Fingerprint of everything that a cache depends on. A worker adds a digest of the resolved secrets and
             the types of the keys.
         many: True when a value is a list, with one element for each match of its key.
         fallbacks: The fallbacks that have to be asked.
-        content_key: Fingerprint of everything that an answer depends on, the same in each program; empty where neither
-            a journal nor an idempotency key needs it.
-        run: Name of the run of a batch job, for idempotency keys.
+        content_key: Fingerprint of everything that an answer depends on. Every program that makes the same lookup gets
+            the same fingerprint. Empty if neither a journal nor an idempotency key needs it.
+        run: Name of the run of a batch job, which is a part of idempotency keys; empty if nothing needs it.
         monitor: Address to which the tasks push their statistics; None: they push none.
         observers: Names of the observers whose hook `enrichkit_task_finished` is called.
         limits: The stores of the limits of the whole job.
@@ -152,7 +158,8 @@ class FrameTask:
 
     Attributes:
         plan: The pickled `Plan`.
-        width: How many columns of the input are handed on; further columns hold keys or the barrier only.
+        width: How many columns of the input, counted from the first, are columns of the output, too. Further columns of
+            the input hold only keys or the barrier.
         keys: Numbers of the key columns.
         names: Names of the columns that the output has besides those of the input; several if the fields of a struct
             become columns.
@@ -164,7 +171,7 @@ class FrameTask:
             barrier.
     """
 
-    plan: bytes = field(repr=False)  # its config may hold a password
+    plan: bytes = field(repr=False)  # hidden, because the config in the plan may hold a password
     width: int
     keys: tuple[int, ...]
     names: tuple[str, ...]

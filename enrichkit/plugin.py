@@ -2,8 +2,8 @@
 All that the package of a connector may import from enrichkit, besides `enrichkit`, `enrichkit.errors` and
 `enrichkit.sql`.
 
-Everything else may change in any release. Importing this module loads neither pyarrow nor pyspark nor msgspec, and no
-plugin.
+Everything else may change in any release. Importing this module takes little time, because it loads neither pyarrow nor
+pyspark nor msgspec, and no plugin.
 
 | name | use |
 |---|---|

@@ -38,7 +38,8 @@ def tls_context(config: TlsFiles, *secrets: str | None, verify: bool = True, mes
     """
     Return a context for TLS 1.2 or later that verifies the server with the certificates of *config*.
 
-    The caller keeps the context, because reading the certificates of the system takes 10 ms.
+    The caller should keep the context and use it for all connections, because reading the certificates of the system
+    takes 10 ms.
 
     Args:
         config: Config with the fields `tls_ca`, `tls_cert` and `tls_key`.
@@ -116,7 +117,7 @@ class RenewedContext:
 
     @property
     def has_files(self) -> bool:
-        """Whether there are files that may be renewed."""
+        """Whether the config names certificate files, which may be replaced while the job runs."""
         return any(self._paths)
 
     def stamp(self) -> tuple[object, ...]:

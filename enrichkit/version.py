@@ -1,4 +1,4 @@
-"""The version of enrichkit and of its plugins, which have the same one."""
+"""The version number that enrichkit and all its plugins share."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def submit_batches(
 
     A key is submitted once: it is left out if the journal has its answer, or if an earlier batch that is not collected
     yet contains it. So the call may be repeated, even if the driver was killed in the middle of it. The call runs a
-    Spark job that collects the distinct keys, and the driver itself talks to the service, so the driver needs the
+    Spark job that collects the distinct keys on the driver. The driver itself talks to the service, so it needs the
     secrets of the config and access to the folder of the journal.
 
     Args:
@@ -56,7 +56,8 @@ def submit_batches(
         ConfigError: An argument, config or type is wrong, or the source has no batch form.
         ConnectorError: The service cannot be reached or refuses the batch. The next call submits the keys that were not
             submitted.
-        JournalError: The journal cannot be read or written, or another process submits or collects its batches.
+        JournalError: The journal cannot be read or written, or another process is submitting or collecting batches of
+            this source in the journal.
 
     Printed, the result is for example::
 
@@ -90,7 +91,7 @@ def collect_batches(
     may be repeated.
 
     Args:
-        df: The DataFrame that `submit_batches` was given; only the types of its key columns count.
+        df: The DataFrame that `submit_batches` was given; only the types of its key columns are used.
         source: The same source as for `submit_batches`. *keys*, *journal* and *returns* must be the same, too, because
             batches of another config, prompt or type are not found.
         keys: Key columns or their names.
@@ -106,7 +107,8 @@ def collect_batches(
     Raises:
         ConfigError: An argument, config or type is wrong, or nothing was submitted.
         ConnectorError: The service cannot be reached, or refuses the requests.
-        JournalError: As for `submit_batches`.
+        JournalError: The journal cannot be read or written, or another process is submitting or collecting batches of
+            this source in the journal.
 
     Printed, the result is for example::
 
@@ -172,8 +174,8 @@ def _distinct(df: DataFrame, keys: tuple[Any, ...]) -> Iterator[Keys]:
 
     columns = [F.col(key) if isinstance(key, str) else key for key in keys]
     chosen = df.select(*[each.alias(f"key{number}") for number, each in enumerate(columns)]).dropna().distinct()
-    # Spark 3.5 has no `toArrow`, so `_collect_as_arrow` is called, which is the first step of Spark's own conversion to
-    # pandas.
+    # Spark 3.5 has no `toArrow`. There `_collect_as_arrow` is called, which is the first step of Spark's own conversion
+    # to pandas.
     collect: Any = getattr(chosen, "toArrow", None)
     for batch in chosen._collect_as_arrow() if collect is None else collect().to_batches():  # type: ignore[operator]
         yield encode(batch.columns)[0]
@@ -181,8 +183,8 @@ def _distinct(df: DataFrame, keys: tuple[Any, ...]) -> Iterator[Keys]:
 
 def _here(coroutine: Coroutine[Any, Any, Batches]) -> Batches:
     """
-    Run *coroutine* in a new thread and return its result; the thread of a notebook already runs an event loop, so
-    `asyncio.run` would fail there.
+    Run *coroutine* in a new thread and return its result. In a notebook, the calling thread already runs an event loop,
+    so `asyncio.run` would fail in it.
     """
     with ThreadPoolExecutor(1, "enrichkit-batches") as thread:
         return thread.submit(asyncio.run, coroutine).result()

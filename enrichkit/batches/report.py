@@ -20,9 +20,10 @@ class Batch:
         id: Id that the service has given the batch; empty while the batch is planned, i.e. recorded but not sent yet.
         status: The service's word for the state of the batch; `planned` or `submitted` until the service was asked.
         requests: Number of its requests.
-        answered: Number of requests that the service has answered.
+        answered: Number of requests that the service has answered; once the batch is collected, only those with a
+            usable answer.
         missing: Number of answers that say that the source does not hold the key; part of *answered*.
-        failed: Number of requests without a usable answer, by the reason.
+        failed: Number of requests without a usable answer, for each reason; empty until the batch is collected.
         collected: Whether the batch has ended and its answers are in the journal.
         spent: Cost of the batch by unit, as the service reports it; empty until the batch is collected.
     """
@@ -47,7 +48,7 @@ class Batches(Report):
         batches: The batches, the oldest first.
         submitted: Number of keys that this call has submitted.
         known: Number of keys of the DataFrame that were not submitted, because the journal has their answers.
-        waiting: Number of keys of the DataFrame that are in a batch that was submitted before.
+        waiting: Number of keys of the DataFrame that are in a batch that was submitted before and is not collected yet.
         refused: Number of keys that were not submitted, because the source does not take them.
     """
 

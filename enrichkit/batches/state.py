@@ -2,9 +2,9 @@
 The states of batches on durable storage: `<journal>/<table>/batches/<folder of the scope>/<name>.json`.
 
 A batch is *planned* before it is sent, *submitted* when the service has given it an id, and *collected* when its
-answers are in the journal. The file `<name>.keys` holds its keys; it is written before the batch is planned, and
-deleted when the batch is collected. Each file is replaced as a whole, so if the driver is killed, a file holds either
-the state before a step or the state after it.
+answers are in the journal. The file `<name>.keys` holds the keys of the batch. This file is written before the batch is
+planned, and deleted when the batch is collected. Each file is replaced as a whole, so if the driver is killed, a file
+holds either the state before a step or the state after it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         at: Time at which the batch was planned, in seconds since 1970.
         requests: Number of its requests.
         status: The service's word for the progress of the batch; empty until the service was asked.
-        answered: Number of requests that the service has answered.
+        answered: Number of requests that the service has answered; once the batch is collected, only those with a
+            usable answer.
         missing: Number of answers that say that the source does not hold the key; part of *answered*.
-        failed: Number of requests without a usable answer, by the reason.
-        spent: Cost of the batch, by unit.
+        failed: Number of requests without a usable answer, for each reason; empty until the batch is collected.
+        spent: Cost of the batch, by unit; empty until the batch is collected.
     """
 
     name: str
@@ -61,7 +62,7 @@ class States:
     The batches of one table of a journal, in one scope; a scope is one run, or all runs that share the journal.
 
     Args:
-        store: Where the journal is.
+        store: The storage that holds the journal.
         folder: Path, below the journal, of the folder that holds the states.
     """
 
@@ -71,7 +72,8 @@ class States:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """
-        Keep other processes of this machine from submitting or collecting the same batches.
+        Keep other processes of this machine from submitting or collecting the same batches. A journal in an object
+        store is not locked.
 
         Raises:
             JournalError: Another process submits or collects these batches now.
@@ -96,7 +98,7 @@ class States:
         return sorted(found, key=lambda state: (state.at, state.name))
 
     def sweep(self) -> None:
-        """Delete the files of batches whose planning was cut off, because their driver was killed."""
+        """Delete the files of batches whose planning was cut off, for example because their driver was killed."""
         names = self._names()
         for name in names:
             if name.endswith((".new", ".keys")) and f"{name.partition('.')[0]}.json" not in names:

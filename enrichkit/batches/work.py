@@ -38,7 +38,7 @@ T = TypeVar("T")
 ATTEMPTS = 6
 """
 Most attempts of a request to the service if each fails with a transient error. The wait before the next attempt doubles
-each time, beginning with half a second.
+each time, beginning with half a second, unless the service asks for another wait.
 """
 MOST_REASONS = 20
 
@@ -157,7 +157,7 @@ class Work:
 
     async def _resume(self) -> None:
         """
-        Send planned batches again, because their driver was killed before it knew whether the service had received
+        Send planned batches again: an earlier call was killed or failed before it knew whether the service had received
         them.
         """
         for state in self._states.all():
@@ -219,7 +219,7 @@ class Work:
 
 
 _NO_ANSWER = Failure(PermanentError(""))
-"""Stands for the answer to a request that the service's answers do not mention; None would mean a miss."""
+"""Takes the place of an answer if the service's answers do not mention a request; None would mean a miss."""
 
 
 class _Spent:
@@ -236,7 +236,10 @@ class _Spent:
 
 
 async def _steady(step: Callable[[int], Awaitable[T]]) -> T:
-    """Return the result of *step*, called with the number of the attempt; call it again after each `TransientError`."""
+    """
+    Call *step* with the number of the attempt, and again after a `TransientError`, at most `ATTEMPTS` times; return its
+    result.
+    """
     for attempt in range(ATTEMPTS - 1):
         try:
             return await step(attempt)

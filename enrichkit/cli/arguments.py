@@ -1,4 +1,4 @@
-"""Converts texts of the command line into options of `enrich`, and, with the code that workers use, into keys."""
+"""Converts texts of the command line into options of `enrich` and, with the same code as workers, into keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def options_of(texts: Iterable[str]) -> dict[str, Any]:
     """
     Return the options in *texts*, each of the form ``NAME=VALUE``. The options are checked as `enrich` checks them.
 
-    A value is a TOML value, or text without quotes; `none` is None. A name with a dot sets a part of `retry` or
+    A value is a TOML value, or text without quotes; `none` stands for None. A name with a dot sets a part of `retry` or
     `cache`, as in `cache.ttl=60`.
 
     Raises:
@@ -67,7 +67,7 @@ def _value(text: str) -> Any:
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # the text is not TOML, has too long a number, or is nested too deep
+    except (ValueError, RecursionError):  # the text is no TOML that tomllib can read, so the value is the text
         return text
 
 
@@ -81,7 +81,7 @@ def _option_of_parts(cls: type[Retry | Cache], option: str, parts: dict[str, Any
             )
     try:
         return cls(**parts)
-    except TypeError as error:  # a required part is absent
+    except TypeError as error:  # a part that `cls` requires is not given
         raise ConfigError(f"{cls.__name__} needs {known[0]!r}. Add, for example, {option}.{known[0]}=60.") from error
 
 

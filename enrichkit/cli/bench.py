@@ -39,11 +39,11 @@ NEAR_BEST = 0.9
 @dataclass(frozen=True)
 class Measure:
     """
-    The figures of one capacity.
+    The figures that were measured with one capacity.
 
     Attributes:
-        capacity: The most calls in flight.
-        seconds: Duration of the measurement.
+        capacity: Most calls in flight at the same time.
+        seconds: Duration of the measurement, in seconds.
         calls: Number of calls that ended.
         keys: Number of keys that were looked up and got an outcome.
         keys_per_second: *keys* divided by *seconds*.

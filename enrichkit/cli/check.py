@@ -59,7 +59,7 @@ class Check:
         config: The config as text, without its secrets.
         opened: Seconds that the connector took to open.
         value_type: DDL of one value; None when the config declares no type and the source cannot tell it.
-        value_from: Origin of *value_type*.
+        value_from: Where *value_type* comes from: the config or the source.
         answers: The outcome of each distinct key.
     """
 
@@ -108,7 +108,7 @@ def check(name: str, texts: Sequence[str], types: str | None, options: dict[str,
 
     Raises:
         ConfigError: No source has this name, its config is wrong, or a text is not a key.
-        SourceError: The source cannot be opened, or the job failed.
+        SourceError: The source cannot be opened, or the Spark job failed.
         LocalServerError: Spark is not installed or cannot start.
     """
     name, connector, config = find_source(name)
@@ -157,7 +157,7 @@ def _answers_of_spark(
         try:
             rows = frame.select(enrich(name, *columns, **options).alias("outcome")).collect()
         except PySparkException as error:
-            # The line with enrichkit's error is between the stack traces of Python and of Java.
+            # The text also has stack traces of Python and Java, but users need only the line with enrichkit's error.
             lines = [line for line in str(error).splitlines() if line.startswith("enrichkit.")] or [str(error)]
             raise SourceError(without_secrets(lines[-1], config)) from error
     for key, (outcome,) in zip(keys, rows, strict=True):

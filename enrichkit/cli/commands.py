@@ -29,7 +29,7 @@ class Commands(click.Group):
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         try:
             sys.exit(super().main(*args, **{**extra, "standalone_mode": False}))
-        except click.exceptions.NoArgsIsHelpError as error:  # its message is the help text, already laid out
+        except click.exceptions.NoArgsIsHelpError as error:  # its message is the help text, which is already laid out
             error.show()
             sys.exit(error.exit_code)
         except click.ClickException as error:
@@ -177,7 +177,7 @@ def explain(
     from ..reports.explanation import explain as run
 
     numbers = {"keys": keys, "rows": rows, "task_slots": task_slots, "expressions": expressions, "latency": latency}
-    report = run(name, **numbers, **options)  # type: ignore[arg-type]  # checked by click, and by explain
+    report = run(name, **numbers, **options)  # type: ignore[arg-type]  # click and explain check the types
     if as_json:
         _print_json(report)
     else:
@@ -305,7 +305,7 @@ def lint(config: Path | None, no_secrets: bool, as_json: bool) -> None:
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @click.option(
     "--keys-from",
-    type=click.File(errors="surrogateescape"),  # decodes as Python decodes arguments; keys_of rejects what is not UTF-8
+    type=click.File(errors="surrogateescape"),  # accepts bytes that are not UTF-8, which `keys_of` then rejects
     metavar="FILE",
     help="A file with one key per line; - is the standard input.",
 )
@@ -496,7 +496,7 @@ def _print_json(document: Any) -> None:
 
 def _plain(value: Any) -> Any:
     """
-    Return *value*, but replace what JSON cannot express in the same way as msgspec.
+    Return *value* with everything replaced that JSON cannot express, as msgspec's own JSON encoder would replace it.
 
     Keys that are not text become text; NaN and infinity become None.
     """

@@ -28,14 +28,14 @@ def doctor(
     options: dict[str, Any],
 ) -> Diagnosis:
     """
-    Inspect the executors of a session, and stop the session at the end; see `enrichkit.doctor`.
+    Start or get a Spark session, inspect its executors, and stop the session; see `enrichkit.doctor`.
 
     Args:
-        names: Names of sources.
-        master: Spark's master, or None.
-        remote: Address of a Spark Connect server, or None.
+        names: Names of the sources that the executors try to reach.
+        master: Spark's master; None: as Spark's own settings say.
+        remote: Address of a Spark Connect server; None: as Spark's own settings say.
         conf: Settings of Spark, as `NAME=VALUE`.
-        archive: Path of an archive of `enrichkit pack` that is shipped first, or None.
+        archive: Path of an archive of `enrichkit pack` that is shipped to the executors first; None: no archive.
         tasks: Number of tasks; None: twice as many as there are task slots.
         options: Options of `enrich`.
 
@@ -48,7 +48,7 @@ def doctor(
         if "=" not in text:
             raise ArgumentError(f"--conf is {text!r}; it must be NAME=VALUE, for example spark.executor.cores=2.")
     for name in names:
-        find_source(name)  # a misspelt name is found before Spark starts
+        find_source(name)  # so a misspelled name raises an error before Spark starts
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder

@@ -36,7 +36,7 @@ class Listing:
     Attributes:
         path: Path of the journal.
         parts: The answers by source and scope.
-        refused: The files that do not belong to a journal or cannot be read, with the reason.
+        refused: By path, the reason why a file was not read: it does not belong to a journal, or cannot be read.
     """
 
     path: str
@@ -112,7 +112,7 @@ class Expired:
 
     Attributes:
         files: Number of files that were deleted.
-        bytes: Size of these files.
+        bytes: Size of the deleted files, in bytes.
     """
 
     files: int
@@ -161,7 +161,7 @@ def expire(path: str, older_than: float, scope: str | None = None) -> Expired:
 
     Args:
         path: Path of the journal.
-        older_than: Seconds.
+        older_than: Least number of seconds since the last write into a file that is deleted.
         scope: Name of the scope (for example of a run) whose files are deleted; None: the files of all scopes.
 
     Raises:

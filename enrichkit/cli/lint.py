@@ -68,7 +68,8 @@ def lint(path: Path, *, secrets: bool = True) -> tuple[int, list[Finding]]:
         document = tomllib.loads(text)
     except OSError as error:
         return 0, [Finding(str(path), None, None, None, f"The file cannot be read: {error.strerror}. Name another.")]
-    except (ValueError, RecursionError) as error:  # tomllib also raises these for 5,000 digits, or 5,000 open brackets
+    except (ValueError, RecursionError) as error:
+        # A number of 5,000 digits also raises a ValueError, and 5,000 open brackets raise a RecursionError.
         place = re.search(r"at line (\d+)", str(error))
         message = f"This is not TOML: {error}. Write tables such as [sources.users] with type = 'redis'."
         return 0, [Finding(str(path), int(place[1]) if place else None, None, None, message)]
@@ -95,7 +96,7 @@ def lint(path: Path, *, secrets: bool = True) -> tuple[int, list[Finding]]:
 
 
 Mistake = tuple[str | None, str]
-"""A setting and a message; the setting is None when the mistake concerns the whole table."""
+"""The name of a setting, and a message; the name is None when the mistake concerns the whole table."""
 
 
 def _source_mistakes(table: dict[str, Any], *, secrets: bool) -> Iterator[Mistake]:
@@ -187,7 +188,7 @@ def _type_mistakes(cls: type[ConnectorConfig], values: dict[str, Any]) -> dict[s
     """Return a message for each of *values* that does not fit the type hint of its field in *cls*."""
     try:
         hints = typing.get_type_hints(cls)
-    except NameError:  # a hint names a type that is imported for type checkers only
+    except NameError:  # a hint names a type that only type checkers import, so the hints cannot be read
         return {}
     messages = {}
     for setting, value in values.items():
@@ -197,13 +198,17 @@ def _type_mistakes(cls: type[ConnectorConfig], values: dict[str, Any]) -> dict[s
             messages[setting] = (
                 f"{cls.__name__}.{setting} has a value of the wrong type: {error}. Write a value of the expected type."
             )
-        except TypeError:  # an annotation that msgspec does not know
+        except TypeError:  # msgspec does not know this type hint, so the value is not checked
             continue
     return messages
 
 
 def _line_of(lines: list[str], table: str, setting: str | None = None) -> int | None:
-    """Return the line number of *setting* in *table*, else of the table's header; None if there is no header."""
+    """
+    Return the line number of *setting* in *table*.
+
+    Without a *setting*, or if the line is not found, return the line number of the table's header; None: no header.
+    """
     header, inside = None, False
     for number, line in enumerate(lines, 1):
         if match := re.match(r"\s*\[([^\[\]]+)\]", line):

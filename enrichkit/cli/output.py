@@ -1,5 +1,5 @@
 """
-The layout of all output, made with rich. On a terminal, output has colours and the terminal's width; elsewhere, it is
+The layout of all output, made with rich. On a terminal, output has colors and the terminal's width; elsewhere, it is
 plain and 80 columns wide.
 
 Keys, values and messages are data that other people wrote. They are never interpreted as markup. Control characters,
@@ -25,11 +25,11 @@ from ..reports.text import WIDTH
 __all__ = ["Part", "colour", "columns", "heading", "indented", "show", "show_error", "text"]
 
 Part = str | tuple[str, str]
-"""A text, or a text and its style."""
+"""A text, or a pair of a text and its style, such as `bold`."""
 
 
 def text(*parts: Part) -> Text:
-    """Return *parts* as one text without control characters; line breaks stay."""
+    """Return *parts* as one text in which line breaks stay, and all other control characters are escaped."""
     whole = Text(overflow="fold")
     for part in parts:
         content, style = (part, "") if isinstance(part, str) else part
@@ -74,7 +74,7 @@ def columns(rows: Sequence[Sequence[Part]], heads: Sequence[str] = (), *, number
 
 
 def show(*parts: RenderableType, err: bool = False) -> None:
-    """Print *parts* below each other, to stderr if *err*."""
+    """Print *parts* below each other, to stderr if *err* is true, otherwise to stdout."""
     console = Console(
         stderr=err,
         # None also turns bold text off, which rich would leave on when NO_COLOR is set.
@@ -90,7 +90,7 @@ def show(*parts: RenderableType, err: bool = False) -> None:
         for part in parts:
             console.print(part)
     # rich pads cells with spaces, which are removed here. click does the printing, because click ends the process
-    # quietly when the reader of a pipe is gone. color=True keeps click from removing the colours that rich has set.
+    # quietly when the reader of a pipe is gone. color=True keeps click from removing the colors that rich has set.
     lines = (line.rstrip(" ") for line in captured.get().splitlines())
     click.echo("\n".join(lines), err=err, color=True)
 

@@ -1,4 +1,4 @@
-"""Lookups in one source by the engine that workers use, but in this process and without Spark."""
+"""Lookups in one source with the engine that workers use, but in this process and without Spark."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class SourceError(EnrichkitError):
 
 class Probe:
     """
-    One source and its engine. As a context manager, it closes both at the end.
+    One source and the engine that looks keys up in it. At the end of a `with` statement, both are closed.
 
     Values are as the connector returns them: only a Spark job decodes them as the declared type.
 
     Attributes:
         name: Name of the source.
-        capacity: The most calls in flight.
+        capacity: Most calls in flight at the same time.
         batch_size: Keys per call.
         seconds: Duration of each call that has ended, in seconds.
 

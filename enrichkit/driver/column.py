@@ -29,22 +29,24 @@ def enrich(
         source: Name of a source, its config, or `tiers(...)` of several.
         keys: One key column, or several that form one key; columns or their names. A row with a null in a key column
             gets a null, without a lookup. A config that refers to key columns by name, such as the prompt of a model,
-            finds them by the names of *keys*; columns without a name take the remaining names of the config, in order.
-        returns: Type of one value: DDL text, a Spark type, an Arrow type or schema, or a dataclass or `TypedDict`. When
-            absent: the type that the config declares or that the source tells.
-        options: Flow control; see `Options`. Durations are in seconds.
+            finds them by the names of *keys*. Columns without a name take, in their order, the names in the config that
+            no other column has.
+        returns: Type of one value: DDL text, a Spark type, an Arrow type or schema, or a dataclass or `TypedDict`.
+            None: the type that the config declares, or else the type that the source reports.
+        options: Options of the lookups, such as timeouts; see `Options`. Durations are in seconds.
 
     Returns:
-        A column in row order, named after the source. A distinct key has at most one lookup in flight. Unless
-        ``deterministic=True``, Spark treats the column as nondeterministic, so that no filter makes Spark evaluate the
-        column twice.
+        A column in row order, named after the source. Rows of a task that wait for the same key share one lookup.
+        Unless ``deterministic=True``, Spark treats the column as nondeterministic, so that no filter makes Spark
+        evaluate the column twice.
 
     Raises:
         UnknownConnectorError: No source and no plugin has the name *source*. Raised here, on the driver.
         ConfigError: An option, config or type is wrong. Raised here, on the driver.
-        LookupFailedError: On a worker, when a lookup fails and its policy is ``"fail"``.
+        LookupFailedError: A lookup failed, and the option for this case, such as `on_error`, is ``"fail"``. Raised on a
+            worker.
 
-    The queue semantics follow Flink's async I/O operator (`OrderedStreamElementQueue`).
+    The queue of rows under way works like that of Flink's async I/O operator (`OrderedStreamElementQueue`).
 
     >>> df.withColumn("profile", enrich("redis", "user_id")).select("profile.name").first()
     Row(name='name of u0')

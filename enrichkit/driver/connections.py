@@ -27,7 +27,9 @@ The most connections that each source accepts, by the fingerprint of the source.
 this driver program.
 """
 _warned: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-"""For each session, the fingerprints of the sources about which a warning was logged."""
+"""
+For each session, the fingerprints of the sources about which a warning was logged, so that each is logged only once.
+"""
 
 
 class _NoSession:
@@ -68,8 +70,8 @@ def known_connections(connector: type[Connector[Any]], config: ConnectorConfig) 
 
 def too_many(most: int, capacity: int, slots: int, expressions: int) -> str:
     """
-    Return a text with the fault and its remedy if the worker processes may open more than *most* connections, otherwise
-    an empty text.
+    Return a text that says what is wrong and how to correct it, if the worker processes may open more than *most*
+    connections; otherwise an empty text.
     """
     processes = slots * expressions
     if capacity * processes <= most:
@@ -99,10 +101,10 @@ def warn_of_connections(
 
     Args:
         name: Name of the source.
-        connector: Its connector.
-        config: Its config.
+        connector: Class of the source's connector.
+        config: Config of the source.
         capacity: Calls in flight per worker process.
-        slots: Number of task slots; None: the number of the active session.
+        slots: Number of tasks that the job can run at a time; None: the number of the active session.
         expressions: Number of enrich expressions in one stage.
     """
     most = known_connections(connector, config)

@@ -4,8 +4,8 @@ the same fingerprint.
 
 A journal finds answers by this fingerprint after a restart, and for other jobs. So the fingerprint must change when any
 of these changes: a query, a prompt, the code of a user's function, or anything that the function uses. It must not
-change in another process, when a script moves, or when a line is added above the function. For a class or function of
-an installed package, only the name counts.
+change in another process, when a script moves, or when a line is added above the function. A class or function of an
+installed package has only its name in the fingerprint, and not its code.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _text(value: Any, writer: _Writer) -> str:
     if not is_installed(type(value)):
         try:
             state = value.__reduce_ex__(2)[1:3]  # the arguments and the state that pickle would send
-        except TypeError:  # a function that uses such a value cannot be pickled for a worker, either
+        except TypeError:  # such a value cannot be pickled, so no function that uses it reaches a worker
             return kind
         return f"{kind}{writer.texts(state)}"
     return f"{kind}:{_stable(value)}"
@@ -125,10 +125,14 @@ def _outer(function: FunctionType, writer: _Writer) -> Iterator[str]:
             yield f"{name}={writer.text(cell.cell_contents)}"
         except ValueError:  # the variable has no value yet
             yield f"{name}:"
-    # These names include names of attributes, and an attribute may by chance have the same name as a global.
+    # These names include names of attributes, and an attribute may by chance have the same name as a global. Then the
+    # fingerprint includes that global, although the function does not use it. A change of the global then changes the
+    # fingerprint for no reason, so that a journal no longer finds the answers and the source is asked again; this does
+    # no other harm.
     names = sorted(_names(function.__code__))
     for name in names:
-        if name in function.__globals__ and not name.startswith("__"):  # not, for example, `__file__`, a path
+        # Names such as `__file__` are left out: that path differs between machines and changes when a script moves.
+        if name in function.__globals__ and not name.startswith("__"):
             value = function.__globals__[name]
             yield f"{name}={writer.text(value)}"
             if isinstance(value, ModuleType) and not _is_installed_module(value):

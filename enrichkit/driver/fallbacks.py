@@ -92,7 +92,7 @@ def _plan_source(
         config = config.for_columns(names)
     if config.returns not in (None, type(config).__dataclass_fields__["returns"].default):  # the user declares a type
         declared, _ = arrow_type_of(config.returns)
-        if ddl_of(declared) != ddl_of(spark_type):  # compared as DDL, which leaves out the comments of fields
+        if ddl_of(declared) != ddl_of(spark_type):  # as DDL, so that comments of fields do not matter
             raise ConfigError(
                 f"{name} is the source {source!r}, whose values are declared as {declared.simpleString()}; they must "
                 f"be of the column's type, {spark_type.simpleString()}. Leave returns= out of the fallback's config, "
@@ -137,7 +137,8 @@ def options_for_worker(options: Options) -> Options:
 
 def _check_source_name(name: str, policy: str) -> None:
     known = source_names()
-    if policy not in known and policy not in FIRST_PARTY:  # `find_source` tells how to install these plugins
+    # For a plugin of enrichkit that is not installed, `find_source` raises an error that tells how to install it.
+    if policy not in known and policy not in FIRST_PARTY:
         hint = did_you_mean(policy, ["fail", "null", "default", *known])
         raise ConfigError(
             f"{name} is {policy!r}; it must be 'fail', 'null', default(value), a function of the key, or a source: "
@@ -151,9 +152,9 @@ def fallback_capacities(options: Options) -> dict[str, int]:
     Return, for `explain`, how many calls each fallback may have in flight, by the fallback's name. Default values are
     left out, because nothing is asked for them.
 
-    A fallback that several options name counts once. If different fallbacks have the same name, as lambdas have, their
-    calls are added up. Fallbacks are compared by their configs or functions; `plan_fallbacks` compares their pickled
-    forms, for which it needs PySpark.
+    A fallback that several options name is counted once. If different fallbacks have the same name, as lambdas have,
+    their calls are added up. Two fallbacks are the same if their configs or functions are equal. `plan_fallbacks`
+    compares their pickled forms instead, but pickling needs PySpark, and this function works without it.
     """
     capacities: dict[str, int] = {}
     seen: list[Any] = []

@@ -78,9 +78,10 @@ def enrich_frame(
             only once. Rows without a key are spread evenly over all tasks. Spark chooses the number of tasks, as for
             ``repartition("key")``; a number, 1 to 1,000,000, sets it instead, as for ``repartition(200, "key")``. The
             order of the rows changes.
-        returns: Type of one match, as for `enrich`. When absent: the type that the config declares or that the source
-            tells.
-        options: Flow control; see `Options`. The options `carrier` and `deterministic` are refused.
+        returns: Type of one match, as for `enrich`. None: the type that the config declares, or else the type that the
+            source reports.
+        options: Options of the lookups, such as timeouts; see `Options`. The options `carrier` and `deterministic` are
+            refused.
 
     Returns:
         A DataFrame with the columns of *df*, followed by the columns of values.
@@ -89,10 +90,11 @@ def enrich_frame(
         UnknownConnectorError: No source and no plugin has the name *source*. Raised here, on the driver.
         ConfigError: An argument, option, config or type is wrong, or a column would occur twice. Raised here, on the
             driver.
-        LookupFailedError: On a worker, when a lookup fails and its policy is ``"fail"``.
+        LookupFailedError: A lookup failed, and the option for this case, such as `on_error`, is ``"fail"``. Raised on a
+            worker.
 
-    The queue semantics follow Flink's async I/O operator (`UnorderedStreamElementQueue`), and the join semantics follow
-    Flink's lookup join.
+    With ``ordered=False``, the queue of rows under way works like that of Flink's async I/O operator
+    (`UnorderedStreamElementQueue`). The join works like Flink's lookup join.
 
     >>> enrich_frame(df, "users", on="user_id", into="user", how="inner", ordered=False).columns
     ['id', 'user_id', 'user']
@@ -133,7 +135,8 @@ def enrich_frame(
 
 def enriched(source: str | ConnectorConfig | Tiers, **arguments: Unpack[FrameDict]) -> Callable[[DataFrame], DataFrame]:
     """
-    Return a function that calls `enrich_frame` with its DataFrame and these arguments, for `DataFrame.transform`.
+    Return a function for `DataFrame.transform`: it takes a DataFrame, and calls `enrich_frame` with the DataFrame,
+    *source* and *arguments*.
 
     Args:
         source: Name of a source, its config, or `tiers(...)` of several.

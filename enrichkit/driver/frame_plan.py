@@ -124,10 +124,10 @@ def _shuffled(numbered: DataFrame, keys: Sequence[int], partitions: int | None) 
     """
     Return *numbered* with all rows of a key in one partition, and the rows without a key spread over all partitions.
 
-    Spark's adaptive execution may merge small partitions, but it splits none. With the hint REBALANCE, it would also
-    split partitions, so that the rows of one key could get to two tasks. Rows without a key are spread by a hash of
-    their other columns and of the partition that they come from, not by a random number, because a repeated task of the
-    shuffle has to send each row to the same partition as before.
+    Spark's adaptive execution may merge small partitions, but it splits none. The hint REBALANCE is not used, because
+    with it Spark would also split partitions, so that the rows of one key could get to two tasks. Rows without a key
+    are spread by a hash of their other columns and of the partition that they come from, not by a random number,
+    because a repeated task of the shuffle has to send each row to the same partition as before.
     """
     columns = [F.col(f"c{place}") for place in keys]
     null = reduce(or_, (column.isNull() for column in columns))

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["check_budget", "engine_limits", "plan_limits", "without_stores"]
 
 PROGRAM = uuid.uuid4().hex[:16]
-"""The id of this driver program, which is a part of the name of each limit that the user has not named."""
+"""
+The id of this driver program. It is a part of the name of each limit that the user has not named, so that other driver
+programs do not share the limit.
+"""
 
 
 def plan_limits(options: Options, source: str, config: ConnectorConfig) -> tuple[LimitPlan, ...]:
@@ -39,7 +42,7 @@ def check_budget(source: str, instance: Connector[Any], budget: Budget | None) -
     Check that the connector of *source* can say how much of *budget* a call may take at most.
 
     Raises:
-        ConfigError: The connector cannot say this, or not in all units of the budget.
+        ConfigError: The connector cannot say how much a call may take, or cannot say it in all units of the budget.
     """
     if budget is None:
         return
@@ -76,14 +79,16 @@ def _plan(option: str, limit: Rate | Limit | Budget, source: str, of: ConnectorC
         require_driver(connector)
     except (ConfigError, PluginError) as error:
         raise type(error)(f"{where}: {error}") from error
-    if connector.lease_store.__func__ is Connector.lease_store.__func__:  # type: ignore[attr-defined]  # of a classmethod
+    if connector.lease_store.__func__ is Connector.lease_store.__func__:  # type: ignore[attr-defined]  # a classmethod
         raise ConfigError(
             f"{where} is the source {store!r}, whose connector {connector.name!r} can hold no limits; of those of "
             "enrichkit, 'redis' (for Valkey, too) and 'postgres' can. Name a source of one of them."
         )
     if limit.name is not None:
         name = f"{option}:{limit.name}"
-    else:  # the config tells services of the same name apart; `returns` is left out, as it may differ by column
+    else:
+        # The digest of the config gives different services with the same name different limits. The field `returns` is
+        # left out, so that columns of different types share the limit of their service.
         asked = {each.name: getattr(of, each.name) for each in fields(of) if each.name != "returns"}
         name = f"{option}:{source}:{digest(canonical_text(asked))[:16]}:{PROGRAM}"
     return LimitPlan(option=option, name=name, source=store, connector=connector, config=config)

@@ -35,8 +35,8 @@ __all__ = [
     "pickle_value",
 ]
 
-# cloudpickle has one registry of modules for all threads of the process. The lock is reentrant because pickling an
-# object may call `pickle_value` again.
+# The lock guards cloudpickle's registry of the modules that are pickled by value, because all threads of the process
+# share this registry. The lock is reentrant because pickling an object may call `pickle_value` again.
 _registry_lock = threading.RLock()
 
 
@@ -170,7 +170,7 @@ def _module_of(part: Any) -> ModuleType | None:
     return sys.modules.get(getattr(part, "__module__", None) or type(part).__module__)
 
 
-@functools.cache  # each enrich() calls this several times, and it reads the metadata of every installed package
+@functools.cache  # each enrich() calls it several times, and a call reads the metadata of all installed packages
 def _is_installed(module: ModuleType) -> bool:
     from importlib.metadata import packages_distributions
 

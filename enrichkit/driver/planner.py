@@ -42,13 +42,13 @@ __all__ = ["check_preload", "is_local", "limits_of", "make_plan", "names_of", "w
 OPTIONS = frozenset(field.name for field in fields(Options))
 DESCRIBE_TIMEOUT = 30.0
 CHECK_TIMEOUT = 2.0  # seconds for a question to the source that only serves to raise an error early
-SECRET_MIN = 4  # characters; a shorter secret is not masked: messages with *** for each "a" would be unreadable
+SECRET_MIN = 4  # characters; shorter secrets are not masked, as a message with *** for each "a" would be unreadable
 WINDOW_MIN = 20_000
 # Default of `window`, in rounds of calls; a round has `capacity` calls of `batch_size` keys. The rows of the window
 # should fit into the processor's cache: on a busy machine, a Redis key took 0.9 us of CPU time in a window of 20,000
-# rows and 1.3 us in a window of 80,000. If the connector sets `neighbours`, a larger window pays, because a call then
-# gets keys that lie closer together. With 2,000 keys a call, PostgreSQL took 1.6 us per key with 4 rounds, 1.1 with 10
-# and 0.9 with 20, but with 20 rounds the worker takes as much longer as the source saves.
+# rows and 1.3 us in a window of 80,000. If the connector sets `neighbours`, a larger window makes calls faster, because
+# a call then gets keys that lie closer together. With 2,000 keys a call, PostgreSQL took 1.6 us per key with 4 rounds,
+# 1.1 with 10 and 0.9 with 20, but with 20 rounds the worker loses as much time as the source saves.
 WINDOW_ROUNDS, NEIGHBOURS_ROUNDS = 4, 10
 
 
@@ -97,7 +97,7 @@ def make_plan(
     declared = None if returns is None else arrow_type_of(returns)
     if declared is not None:
         if isinstance(returns, type):
-            config = replace(config, returns=returns)  # a config may read more from a class than from its DDL
+            config = replace(config, returns=returns)  # a config may use details of a class that its DDL lacks
         # A connector may return other values for another type, so the type is part of the config. It is set as the
         # DDL that `ddl_of` returns, so that users who write one type in different forms share an engine and a cache.
         config = replace(config, returns=ddl_of(declared[0]))
@@ -153,7 +153,8 @@ def names_of(columns: Sequence[Column | str]) -> list[str | None]:
     Return the name of each of *columns*: the last part of a name such as `t.title`, or an alias; None for a column
     without a name.
 
-    A column tells its name only by its `repr`, which is the same for `col("a")` and `lit("a")`.
+    A column shows its name only in its `repr`, which is the same for `col("a")` and `lit("a")`. So the result for
+    `lit("a")` is the name `a`, too.
     """
     found = [each if isinstance(each, str) else _shown(each).removeprefix("Column<'")[:-2] for each in columns]
     matches = [
@@ -174,7 +175,8 @@ def _shown(column: Column) -> str:
 
 def _name_of_run(options: Options, instance: Connector[Any], beside: Sequence[SidePlan]) -> str:
     """
-    Return the name of a batch job's run, a part of idempotency keys: `run_id` or a random name; empty if not needed.
+    Return the name of a batch job's run, which is a part of idempotency keys: the `run_id` of the journal, or a random
+    name; an empty text if no idempotency keys are needed.
     """
     if not instance.idempotency_keys and not any(each.content_key for each in beside):
         return ""
@@ -197,9 +199,9 @@ def check_secrets(config: ConnectorConfig) -> None:
     Raise a `ConfigError` when a `Secret` of *config* is absent from the environment of this process, and therefore from
     the environment of each worker.
 
-    Only a classic session with a local master tells where its workers run. Workers on this machine have the environment
-    of this process, and the variables of `spark.executorEnv`. A secret in a file is not checked, because the file may
-    be created before the job starts.
+    Only a classic session with a local master tells where its workers run; for other sessions, nothing is checked.
+    Workers on this machine have the environment of this process, and the variables of `spark.executorEnv`. A secret in
+    a file is not checked, because the file may be created before the job starts.
     """
     secrets = [secret for secret in secrets_of(config) if secret.kind == "env"]
     context = _local_context() if secrets else None
@@ -335,7 +337,8 @@ def _describe(connector: Connector[Any], timeout: float) -> str | BaseException 
 
     async def question() -> str | None:
         described = await connector.describe()
-        if connector.encoding == "python":  # such a connector connects in `open`, others at the first lookup
+        # Connectors with this encoding are connected after `open`; others connect only at the first lookup.
+        if connector.encoding == "python":
             await hear_connections(connector)
         return described
 

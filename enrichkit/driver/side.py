@@ -55,8 +55,8 @@ def engine_of(
 
 def side_options(options: Options, *, repeatable: bool) -> Options:
     """
-    Return the options for the lookups of a fallback or tier: the timeout is for these lookups alone, and options that
-    concern rows are off.
+    Return the options for the lookups of a fallback or tier. The timeout applies to these lookups alone, and options
+    that concern rows, such as `details`, are off.
     """
     retry = options.retry
     return replace(

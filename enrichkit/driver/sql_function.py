@@ -36,8 +36,9 @@ def register_function(
     The function takes one key column, or the several columns that form one key, by position. A call with a wrong number
     of key columns fails only when the query runs, because Spark does not tell enrichkit the number earlier.
 
-    A query that names the function twice looks each key up twice. Give the result a name and use that name, as in
-    ``SELECT user_of(user_id) AS user, user.name, user.score``; a ``WHERE`` needs a subquery to use that name.
+    A query that names the function twice looks each key up twice. To avoid this, give the result a name and use that
+    name, as in ``SELECT user_of(user_id) AS user, user.name, user.score``; a ``WHERE`` needs a subquery to use that
+    name.
 
     Args:
         spark: The session whose SQL gets the function; classic or Spark Connect.
@@ -45,9 +46,9 @@ def register_function(
             registration replaces the first.
         source: Name of a source, its config, or `tiers(...)` of several.
         returns: Type of one value, as for `enrich`.
-        options: Flow control; see `Options`. The options are the same for all calls of the function.
-            ``deterministic=True`` allows the function in join conditions and aggregates. ``carrier="pandas"`` is
-            refused: SQL passes keys directly, and pandas would turn integer keys beside a null into floats.
+        options: Options of the lookups, such as timeouts; see `Options`. They are the same for all calls of the
+            function. ``deterministic=True`` allows the function in join conditions and aggregates. ``carrier="pandas"``
+            is refused: SQL passes keys directly, and pandas would turn integer keys beside a null into floats.
 
     Raises:
         UnknownConnectorError: No source and no plugin has the name *source*. Raised here, on the driver.

@@ -70,7 +70,8 @@ def plan_tiers(
 
 def check_tiers(source: Tiers, options: Options, *, many: bool = False) -> None:
     """
-    Raise a `ConfigError` when the tiers of *source* leave no time for the last source, or would have to store lists.
+    Raise a `ConfigError` when the tiers of *source* leave no time for the last source, or would have to store lists,
+    because a tier stores one value for a key.
     """
     spent = source.timeout * (len(source.sources) - 1)
     if options.timeout is not None and spent >= options.timeout:

@@ -1,5 +1,5 @@
 """
-The vectorised UDFs, which the driver makes: `arrow_udf`, `pandas_udf` (both of the iterator kind) and `mapInArrow`.
+The vectorized UDFs, which the driver makes: `arrow_udf`, `pandas_udf` (both of the iterator kind) and `mapInArrow`.
 
 Spark ships a small closure that carries a pickled `Plan`. On the worker the closure imports enrichkit and calls
 `worker/entry.py`. All state is in modules on the worker, because a closure has new globals in every task.
@@ -42,7 +42,7 @@ def column(plan: Plan, spark_type: DataType, keys: Sequence[Column | str]) -> Co
 
 def frame(df: DataFrame, payload: bytes, schema: StructType, source: str) -> DataFrame:
     """
-    Return the DataFrame that `frame_batches` makes of *df*.
+    Return the DataFrame that the worker function `frame_batches` makes of *df*.
 
     Args:
         df: The input, with numbered columns.
@@ -66,7 +66,7 @@ def function(plan: Plan, spark_type: DataType) -> Any:
     # any number of them.
     run.__annotations__ = {"batches": Iterator[array], "return": Iterator[array]}
     result_type = details_of(spark_type, plan.units) if plan.options.details else spark_type
-    return _set_determinism(F.arrow_udf(run, result_type), plan)  # type: ignore[attr-defined]  # absent from its stubs
+    return _set_determinism(F.arrow_udf(run, result_type), plan)  # type: ignore[attr-defined]  # not in PySpark stubs
 
 
 def _arrow_column(plan: Plan, result_type: DataType, columns: list[Column]) -> Column:
@@ -77,7 +77,7 @@ def _arrow_column(plan: Plan, result_type: DataType, columns: list[Column]) -> C
     array: Any = pa.Array
     batch: Any = array if len(columns) == 1 else tuple[array, ...]
     run.__annotations__ = {"batches": Iterator[batch], "return": Iterator[array]}  # Spark reads the annotations
-    return _apply(F.arrow_udf(run, result_type), plan, columns)  # type: ignore[attr-defined]  # absent from its stubs
+    return _apply(F.arrow_udf(run, result_type), plan, columns)  # type: ignore[attr-defined]  # not in PySpark stubs
 
 
 def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> Column:
@@ -85,10 +85,10 @@ def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> 
     Return the column for the pandas carrier.
 
     A text key travels as its bytes, a timestamp key as text, and any other key as an array of one element. The value
-    travels inside a struct. In a plain pandas Series, an integer key beside a null would become a float, so that
-    2^53 + 1 would become the key of another user. A text that is not UTF-8, which Spark allows, would fail the task. A
-    timestamp in the hour that the session's time zone repeats in autumn could mean either of two instants. A null
-    struct would come back as a struct of nulls.
+    travels inside a struct. These forms avoid four faults of a plain pandas Series. In such a Series, an integer key
+    beside a null would become a float, so that 2^53 + 1 would become the key of another user. A text that is not UTF-8,
+    which Spark allows, would fail the task. A timestamp in the hour that the session's time zone repeats in autumn
+    could mean either of two instants. A null struct would come back as a struct of nulls.
     """
     import pandas as pd
     from pyspark.sql import functions as F
@@ -98,24 +98,25 @@ def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> 
     batch: Any = tuple[pd.Series, ...]
     run.__annotations__ = {"batches": Iterator[batch], "return": Iterator[pd.DataFrame]}  # Spark reads the annotations
     envelope = StructType([StructField("value", result_type)])
-    # Only Spark's analyser knows the type of a column; the optimiser then drops the branches for other types. Each
-    # branch uses the value of the column once, because Spark evaluates a column as often as an expression uses it, and
-    # the column may itself be an enrichment.
+    # Only Spark's analyzer knows the type of a column, so there is a branch for each kind of type. The optimizer then
+    # drops the branches for other types. Each branch uses the value of the column once, because Spark evaluates a
+    # column as often as an expression uses it, and the column may itself be an enrichment.
     texts = [F.when(_is_text(c), c.cast("string").cast("binary")) for c in columns]
     instants = [F.when(F.typeof(c) == "timestamp", F.transform(F.array(c), _instant)[0]) for c in columns]
     others = (~_is_text(c) & (F.typeof(c) != "timestamp") for c in columns)
     keys = [F.when(other, F.array_compact(F.array(c))) for other, c in zip(others, columns, strict=True)]
-    return _apply(F.pandas_udf(run, envelope), plan, [*keys, *texts, *instants])["value"]  # type: ignore[attr-defined]  # absent from its stubs
+    return _apply(F.pandas_udf(run, envelope), plan, [*keys, *texts, *instants])["value"]  # type: ignore[attr-defined]  # not in PySpark stubs
 
 
 def _is_text(column: Column) -> Column:
     from pyspark.sql import functions as F
 
-    return F.startswith(F.typeof(column), F.lit("string"))  # also "string collate UNICODE"
+    # The type of a string with a collation is shown as, for example, "string collate UNICODE".
+    return F.startswith(F.typeof(column), F.lit("string"))
 
 
 def _instant(timestamp: Column) -> Column:
-    """Return *timestamp* as text, which `pandas_arrow` parses."""
+    """Return *timestamp* as text, which the worker module `pandas_arrow` parses."""
     from pyspark.sql import functions as F
 
     # Without the condition, Spark 4.3 raises a NullPointerException for a null.

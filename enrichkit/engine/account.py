@@ -2,9 +2,10 @@
 This process's account of the job's budget: it reserves the most that a call can take, and counts what the call took.
 
 A call is sent only when the most that it can take (tokens, cost ...) is reserved in the store, which all processes
-share. The process reserves for a few calls ahead, so that calls do not wait for the store, and gives back what no call
-needs. When the budget has no room for a further call, calls wait as long as a process may still give something back.
-Once no process can give anything back, the budget counts as spent, and the waiting calls are not made.
+share. The process reserves for a few calls ahead, so that calls do not wait for the store, and gives back reservations
+that no call needs. When the budget has no room for a further call, calls wait as long as a process may still give a
+reservation back. Once no process has a reservation that it can give back, the account treats the budget as spent, and
+the waiting calls are not made.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class Account:
 
     Args:
         budget: The budget of all worker processes.
-        free_slots: Returns how many more calls this process may have in flight.
+        free_slots: Function that returns how many more calls this process may have in flight.
         lessee: The client that asks the store for reservations.
 
     Attributes:
         lessee: The client that asks the store for reservations.
-        away, held: As in `leases.Share`. `held` is always 0, because a budget is exact: while the store is away, only
-            calls that have a reservation are sent.
-        total: The budget, by unit.
+        away, held: As in `leases.Share`. `held` is always 0, because a budget must never be exceeded: while the store
+            is away, only calls that have a reservation are sent.
+        total: The budget: the most that the job may take, by unit.
         calls: What is reserved for each call in flight, by unit.
         waiting: Whether a call waits for an answer from the store.
         spent_up: Whether the store's last answer granted none of the reservations that were asked for, and no process,
@@ -49,7 +50,7 @@ class Account:
     """
 
     AHEAD = 1.5
-    """For how many calls the process reserves ahead, as a multiple of the calls sent since its last question."""
+    """For how many calls the process reserves ahead: this multiple of the calls sent since it last asked the store."""
 
     __slots__ = (
         "_average",
@@ -86,12 +87,12 @@ class Account:
         self._left = dict(self.total)
         self._first: Mapping[str, float] = {}  # the most that the waiting call may take
         self._average = dict.fromkeys(self.total, 0.0)
-        self._sent = 0  # calls since the last question
-        self._question: Draw | None = None  # the last question
+        self._sent = 0  # calls sent since the last question to the store
+        self._question: Draw | None = None  # the last question to the store
         self._wanted_at = float("-inf")
 
     def most_of(self, connector: Connector[Any], group: Group) -> dict[str, float]:
-        """Return the most that a call for *group* may take, by unit; raise what `connector.most()` raises."""
+        """Return the most that a call for *group* may take, by unit; an error of `connector.most()` is not caught."""
         keys: tuple[Any, ...] = tuple(
             chain.from_iterable(held.keys if isinstance(held, Bundle) else (held.key,) for held in group)
         )
@@ -137,21 +138,25 @@ class Account:
         parts = [f"{total - self._left[unit]:,.6g} of {total:,.6g} {unit}" for unit, total in self.total.items()]
         return f"the budget of the job is spent, {' and '.join(parts)}; no call was made for the key"
 
-    # the methods that talk to the store; see `leases.Share`
+    # the methods that the lessee calls when it talks to the store; see `leases.Share`
 
     def idle(self, now: float) -> bool:
         """Whether no call is in flight, none has asked for a reservation lately, and the store knows what was spent."""
         return now - self._wanted_at >= IDLE and not self.calls and self._told == self._spent
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Draw:
-        """Return the question to the store; *last*: count the reservations of calls in flight as spent."""
+        """
+        Return the question that the lessee sends to the store.
+
+        With *last*, the question reports the reservations of calls in flight as spent.
+        """
         in_flight = {unit: sum(most[unit] for most in self.calls.values()) for unit in self.total}
         spent, calls = dict(self._spent), []
         if last:
             spent = {unit: amount + in_flight[unit] for unit, amount in spent.items()}
             in_flight = dict.fromkeys(self.total, 0.0)
         elif self.waiting:
-            self._ready = dict.fromkeys(self.total, 0.0)  # give all back: it is too little for the waiting call
+            self._ready = dict.fromkeys(self.total, 0.0)  # give all of it back: too little for the waiting call
             further = max(self._free_slots() - 1, 0)
             calls = [self._first, *[dict(self._average)] * further]
         elif now - self._wanted_at < IDLE:
@@ -166,7 +171,11 @@ class Account:
         return self._question
 
     def unanswered(self, ask: Draw) -> None:
-        """Do nothing if *ask* gets no answer: the next question gives back what the store may have reserved for it."""
+        """
+        Do nothing if *ask* gets no answer.
+
+        The store may have reserved amounts for *ask*; the next question does not list them and so gives them back.
+        """
 
     def granted(self, drawn: Drawn, asked: float, now: float, *, back: bool) -> None:
         """Take over the reservations in *drawn*, the answer to the last question."""
@@ -181,9 +190,9 @@ class Account:
         self.waiting = False
 
     def next_ask(self, now: float) -> float:
-        """Return the time at which to ask again."""
+        """Return the loop time at which the lessee asks the store again for this account."""
         return now + AGAIN
 
     def told(self) -> str:
-        """Return the share as messages show it: a budget has no share that calls may use while the store is away."""
+        """Return how messages show the share: a budget has no share that calls may use while the store is away."""
         return "nothing"

@@ -1,6 +1,6 @@
 """
-How a slice (some rows of the input) enters a run: each of its keys takes a known answer, joins a lookup of the same
-key, or is queued.
+How a slice (some rows of the input) enters a run (the lookups of one task): each key of the slice takes a known answer,
+waits for a lookup of the same key, or is queued.
 """
 
 from __future__ import annotations
@@ -67,22 +67,24 @@ def _enter(run: Run, outcomes: Outcomes) -> None:
     if not absent or run.closed:  # a stage that could not be asked may have failed the task, which closes the run
         return
     if run.tiers:
-        outcomes.apart = False  # the tiers may pass on keys of a later slice before the keys of this one
+        # The tiers may pass on keys of a later slice before the keys of this slice. So these keys have to be compared
+        # with the keys that are asked for already, even if no earlier slice has any of them.
+        outcomes.apart = False
         run.tiers[0].ask(outcomes, absent)
     else:
         admit_keys(run, outcomes, absent)
 
 
 def _take_known(run: Run, outcomes: Outcomes, stage: Stage, indices: Sequence[int]) -> Sequence[int]:
-    """Settle the keys at *indices* for which *stage*, e.g. the cache, has answers; return the indices of the others."""
+    """Settle the keys at *indices* that *stage*, e.g. the cache, has answers for; return the other keys' indices."""
     keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
     asked = keys if len(indices) == len(keys) else [keys[index] for index in indices]
     found = stage.get_many(asked, run.engine.now())
     if run.refresher is not None and stage is run.cache:
         run.refresher.refresh(asked)
     hits, missed, absent = indices, [], []
-    # `all` takes 4 ns for each value, and the set of types 13 ns. The set is needed only if a value is false: such a
-    # value may be a mark (`ABSENT` or `MISS`), but also an empty value, a zero or a null.
+    # `all` takes 4 ns for each value; making the set of types takes 13 ns. So the set is made only if a value is false:
+    # a false value may be a mark (`ABSENT` or `MISS`), but also an empty value, a zero or a null.
     if not all(found) and MARK in (kinds := set(map(type, found))):
         if len(kinds) == 1 and found.count(ABSENT) == len(found):
             return indices
@@ -104,7 +106,11 @@ def _take_known(run: Run, outcomes: Outcomes, stage: Stage, indices: Sequence[in
 
 
 def _take_stale(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> Sequence[int]:
-    """Settle keys at *indices* with their expired values, as the source is away; return the indices of the others."""
+    """
+    Settle the keys at *indices* that have expired values with these values, because the source is away.
+
+    Return the indices of the other keys.
+    """
     keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
     known = run.old_values([keys[index] for index in indices])
     hits = [index for index in indices if keys[index] in known]
@@ -119,7 +125,7 @@ def _take_stale(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> Sequenc
 
 
 def _tell_earlier(run: Run, stage: Stage, keys: Sequence[Any], values: Sequence[Any]) -> None:
-    """Let the stages before *stage* store what it has found, so that it need not be asked again for these keys."""
+    """Let the stages before *stage* store the *values* that it found, so that later they answer for these *keys*."""
     for earlier in run.stages:
         if earlier is stage:
             return
@@ -128,13 +134,13 @@ def _tell_earlier(run: Run, stage: Stage, keys: Sequence[Any], values: Sequence[
 
 
 def ask_source(run: Run, outcomes: Outcomes, indices: Sequence[int], spent: float) -> None:
-    """Queue the keys of *outcomes* at *indices*: the tiers took *spent* seconds and found no answer for them."""
+    """Queue the keys of *outcomes* at *indices*, for which the tiers took *spent* seconds and found no answer."""
     outcomes.spent = spent
     admit_keys(run, outcomes, indices)
 
 
 def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
-    """Queue the keys of *outcomes* at *indices*; if a lookup or call already asks for a key, the key waits for it."""
+    """Queue the keys of *outcomes* at *indices*; a key that a lookup or call already asks for waits for that answer."""
     keys, table, size = outcomes.keys, run.table, run.engine.batch_size
     if len(indices) < len(keys):
         every = list(keys)
@@ -157,7 +163,7 @@ def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
 
 
 def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Sequence[int]) -> None:
-    """Queue *keys* in bundles that fit one call each, or in one bundle if neighbouring keys are asked for together."""
+    """Queue *keys* in bundles that fit one call each, or in one bundle if neighboring keys are asked for together."""
     size = run.engine.batch_size
     if run.pending.neighbours:
         size = max(size, len(keys))
@@ -174,7 +180,7 @@ def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Seq
 
 
 def index_all(run: Run) -> None:
-    """Enter all bundles that are missing from the run's table of keys, so that later slices find the keys."""
+    """Enter all bundles that are missing from the run's table, so that keys of later slices are found to be asked."""
     asked = (bundle for call in run.in_flight() for bundle in call.bundles)
     for bundle in chain(run.pending.bundles(), asked):
         if not bundle.entered:
@@ -183,7 +189,7 @@ def index_all(run: Run) -> None:
 
 
 def _is_new(run: Run, key: Any, outcomes: Outcomes, index: int) -> bool:
-    """Return whether *key* has to be queued; otherwise let it wait for the lookup or call that already asks for it."""
+    """Return whether *key* has to be queued; if not, let it wait for the lookup or call that already asks for it."""
     found = run.table.get(key)
     if found is not None:
         run.stats.shared += 1

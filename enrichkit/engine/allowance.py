@@ -1,11 +1,12 @@
 """
 The number of calls that may be in flight at a source that refuses some calls because it has too many of them.
 
-After a round (20 calls or more) in which more than 5 % were refused, the allowance is multiplied by the share that was
-answered. After a round in which less than 2 % were refused, the allowance rises by one call or by a tenth, whichever is
-more, unless it fell less than a second ago. A slot whose call was refused rests for a moment. No other slot sends a
-call in its place until the source answers a call that was sent after the refused one. So a source that refuses all
-calls gets one call from each slot, and then one call at a time.
+This number is the allowance. After a round (20 calls or more) in which more than 5 % of the calls were refused, the
+allowance is multiplied by the share of the calls that were answered. After a round in which less than 2 % of the calls
+were refused, the allowance rises by one call or by a tenth, whichever is more, unless it fell less than a second ago. A
+slot whose call was refused rests for a moment. No other slot sends a call in place of the refused one until the source
+answers a call that was sent no earlier than the first refused call. So a source that refuses all calls gets one call
+from each slot, and then one call at a time.
 
 A source may refuse calls for another reason, for example because one of the servers behind a load balancer is full.
 Then a lower allowance does not lower the share of refusals, and the answers per second fall in proportion to the calls
@@ -33,20 +34,20 @@ class Allowance:
     """
 
     REST = 0.05
-    """Most seconds for which the slot of a refused call rests; it never rests longer than an answered call takes."""
+    """Most seconds for which the slot of a refused call rests, but never longer than an answered call takes."""
     ROUND = 20
     """Fewest calls in a round; the allowance is adjusted at the end of each round."""
     TOLERATED, FEW = 0.05, 0.02
-    """Shares of refusals: above the first the allowance falls, below the second it rises."""
+    """Shares of refused calls in a round: above the first share the allowance falls, below the second it rises."""
     SMOOTHING = 0.2
     CALM, STEP = 1.0, 1.1
     """Seconds after a fall before the allowance may rise, and the factor by which it rises in a round."""
     MOST = 0.5
-    """Share of refusals above which the source counts as overloaded, however many calls it answers per second."""
+    """Above this share of refused calls the allowance falls, however many calls the source answers per second."""
     USELESS, USELESS_MAX = 2.0, 60.0
     """
-    After a fall that did not help, refusals do not count for some seconds: 2 s after the first such fall, then each
-    time twice as long, up to 60 s.
+    After a fall that did not help, the allowance does not change for some seconds: 2 s after the first such fall, then
+    each time twice as long, up to 60 s.
     """
 
     __slots__ = (
@@ -67,19 +68,20 @@ class Allowance:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._calls: float | None = None  # None: as many as there are slots
+        self._calls: float | None = None  # the allowance; None: as many calls as there are slots
         self._rests: deque[float] = deque()  # loop times until which the slots of refused calls rest
-        self._top: tuple[float, float] | None = None  # the allowance before it fell, and the answers per second then
+        self._top: tuple[float, float] | None = None  # the allowance and the answers per second before the fall
         self._fell_at = 0.0
         self._ignores = self.USELESS
         self._ignores_until = 0.0
         self._took = 0.0  # average seconds that an answered call takes
-        self._unanswered = 0  # refusals, counted until a call sent no earlier than the first refused one is answered
-        self._refused_since = 0.0  # when the first call that `_unanswered` counts was sent
+        # Number of refusals; 0 again as soon as a call is answered that was sent no earlier than the first refused one.
+        self._unanswered = 0
+        self._refused_since = 0.0  # loop time at which the first call that `_unanswered` counts was sent
         # The current round: the calls that started since `_began`.
         self._began = 0.0
         self._answers = 0
-        self._refusals: list[float] = []  # when each refusal came
+        self._refusals: list[float] = []  # loop times at which calls were refused
 
     @property
     def holds(self) -> bool:
@@ -115,7 +117,7 @@ class Allowance:
 
     def answered(self, call: InFlight, now: float) -> None:
         """Record that *call* was answered."""
-        if call.started >= self._refused_since:  # an answer to an older call says nothing about later ones
+        if call.started >= self._refused_since:  # an answer to an older call does not end the refusals
             self._unanswered = 0
         took = now - call.started
         self._took += (took - self._took) * (self.SMOOTHING if self._took else 1.0)
@@ -134,8 +136,8 @@ class Allowance:
             self._refusals.append(now)
         else:
             self._answers += 1
-        # An answer takes longer than a refusal: of the calls sent after `begun`, some may be refused by now, but none
-        # can be answered. So the refusals that came after `begun` do not count, either.
+        # An answer takes longer than a refusal. Of the calls sent after `begun`, some may have been refused by now, but
+        # hardly any can have been answered. So refusals that came after `begun` are left out of the share.
         begun = now - self._took
         ended = self._answers + len(self._refusals)
         if ended < max(self.ROUND, self._calls) or not self._answers or begun - self._began <= self._took:
@@ -160,7 +162,8 @@ class Allowance:
         elif share > self.TOLERATED:
             if self._top is not None and share <= self.MOST:
                 most, best = self._top
-                if per_second < best * (1.0 + calls / most) / 2:  # the answers fell about in proportion to the calls
+                # The answers per second fell about in proportion to the calls in flight, so the fall did not help.
+                if per_second < best * (1.0 + calls / most) / 2:
                     self._calls, self._top = most, None
                     self._ignores_until, self._ignores = now + self._ignores, min(self.USELESS_MAX, 2 * self._ignores)
                     return

@@ -1,7 +1,8 @@
 """
-The answers of a call: the types of the functions that decode answers, and how answers may break a connector's contract.
+The answers of a call: the types of the functions that decode answers, and checks for answers that break the contract of
+a connector.
 
-`values/` has the functions themselves, which turn answers into values.
+The package `enrichkit.values` has the decoding functions themselves.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class FirstAnswers(Protocol):
 
     Attributes:
         done: Whether the check has ended.
-        see: Inspect the answers of a call; return an error if they show that a declared field is wrong, else None.
-        verdict: Return an error if the answers of the task show that a declared field is wrong, else None.
+        see: Method that inspects the answers of a call, and returns an error if they show that a declared field is
+            wrong, else None.
+        verdict: Method that returns an error if the answers of the task show that a declared field is wrong, else None.
     """
 
     done: bool
@@ -35,7 +37,7 @@ class FirstAnswers(Protocol):
 
 
 def breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError | None:
-    """Return an error if *answers* is not a mapping, or has a key that was not asked for; otherwise None."""
+    """Return an error if *answers* is not a mapping, or has a key that was not in the call; otherwise return None."""
     if not isinstance(answers, Mapping):
         return ContractError(
             f"{source}: fetch_many returned a {type(answers).__name__}; it must return a mapping of the keys it was "
@@ -51,7 +53,11 @@ def breach(source: str, asked: dict[Any, Any], answers: Any) -> ContractError | 
 
 
 def in_rows(source: str, answers: Answers) -> tuple[Mapping[Any, Any], ConnectorError | None]:
-    """Return *answers*, which came in columns, as a dict by key; also return the error in these columns, or None."""
+    """
+    Convert *answers*, which came in columns, to a dict by key, and return `(dict, None)`.
+
+    If the columns hold an invalid value, or invalid or repeated keys, return `({}, error)`.
+    """
     try:
         rows = answers.rows()
     except Exception as error:  # noqa: BLE001  # Arrow raises for text that is not UTF-8, or for the year 10000

@@ -1,10 +1,10 @@
 """
 The bridge between two threads: on one, Spark asks for rows; on the other, an event loop runs the lookups of the task.
 
-On Spark's thread, the bridge admits slices (some rows of the input each) while the window, the limit on rows under way,
-has room. The bridge yields parts (a slice, or some of its rows) as soon as they are finished, so finished rows are
-returned to Spark before more rows are read. While the bridge waits, it checks every second whether the loop is dead or
-blocked.
+On Spark's thread, the bridge admits slices (groups of rows of the input) while the window has room. The window limits
+the rows that are admitted and not yet returned to Spark. The bridge yields parts (a slice, or some of its rows) as soon
+as they are finished, so finished rows are returned to Spark before more rows are read. While the bridge waits, it
+checks every second whether the loop is dead or blocked.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ LAG_FAIL_TIMEOUTS = 3.0
 FROZEN = 4.0
 SLICES_PER_WINDOW = 8
 SLICES_PER_WINDOW_BYTES = 16
-DOUBTED = 1000  # rows
+DOUBTED = 1000  # rows that `_when_sure` holds back at most
 
 NOTHING = Part(Outcomes([], 0), None, 0, 0)
-"""Yielded when no part is ready, so that the caller can flush the rows that it holds, or yield an empty batch."""
+"""The part that a bridge yields when no other is ready, so that its caller can flush rows, or yield an empty batch."""
 
 
 class Mark(enum.Enum):
@@ -61,7 +61,7 @@ class Mark(enum.Enum):
 
     Attributes:
         BARRIER: In an unordered run, all rows before the barrier are returned before the rows after it.
-        PAUSE: The next slice may take long to arrive.
+        PAUSE: The next slice may take long to arrive, so the bridge yields `NOTHING` first.
     """
 
     BARRIER = enum.auto()
@@ -74,9 +74,9 @@ class Observer(Protocol):
 
     Attributes:
         clock: The clock that counts the seconds of the task by phase.
-        saw: Take note of the distinct keys of a slice, and of the key of each of its rows.
-        begin: Take note of the run before its first slice; called on the loop thread.
-        end: Take note that the task has ended, with an error or without one.
+        saw: Method that takes note of the distinct keys of a slice, and of the key of each row of the slice.
+        begin: Method that takes note of the run; the bridge calls it on the loop thread before the first slice.
+        end: Method that takes note that the task has ended, with an error or without one.
     """
 
     clock: TaskClock
@@ -102,9 +102,11 @@ class Bridge:
         start: Rows that fill two calls of each slot: 2 x capacity x batch size.
         source: Name of the source in messages.
         options: The options of the enrichment; the bridge uses `window_bytes` and `timeout`.
-        make_run: Makes the run from the function that takes its parts; called on the loop thread.
-        intersects: The argument of `OverlapCheck`; None for unordered runs, whose slices are not compared.
-        consumer: The receiver of the rows; None: nothing can be known about it.
+        make_run: Function that makes the run, called on the loop thread. Its argument is the function to which the run
+            hands finished parts.
+        intersects: Function that tells whether slices have keys in common, for `OverlapCheck`; None for unordered runs,
+            whose slices are not compared.
+        consumer: The receiver of the rows; None: the receiver is not known.
         observed: The observer of the run; None: there is none.
         first: Size of the window at first, in rows; None: *start*.
         row_bytes: The bytes that the values of a row take on average, learned from earlier tasks; None: not known.
@@ -162,7 +164,7 @@ class Bridge:
 
         The number is also so small that the values of the slice, if they are as large as the last values were, fill at
         most a sixteenth of `window_bytes`. The reason: the keys of the oldest slice are looked up even when the answers
-        in memory exceed `window_bytes`.
+        in memory exceed `window_bytes`, so the answers to one slice may be held beyond that limit.
         """
         window = self._window
         few = max(1, window.size // SLICES_PER_WINDOW)
@@ -186,7 +188,7 @@ class Bridge:
             for part in self._when_sure(self._parts(slices)):
                 self._clock.enter(Phase.OUTPUT)
                 yield part
-                del part  # a part may have many values, and the next one may take long to come
+                del part  # free its values: the next part may take long to come
                 self._clock.enter(Phase.PARTS)
         except BaseException as error:
             ended = error
@@ -259,7 +261,7 @@ class Bridge:
             return
         if run.found_none:
             run.tell_of_misses(FEW)
-        looked_at = run.first_answers  # read only once, as a late answer may set it to None
+        looked_at = run.first_answers  # read once: a late answer may set it to None on the loop thread
         if looked_at is not None and (error := looked_at.verdict()) is not None:
             raise error
 
@@ -318,10 +320,14 @@ class Bridge:
         if self._run is not None:
             self._run.broken(error)
 
-    # waiting: on Spark's thread
+    # waiting for parts: these methods run on Spark's thread
 
     def _take(self, until: float | None = None) -> Iterator[Part]:
-        """Wait for parts, but not beyond *until*, `wake_at` or a `BEAT`; yield the parts, or raise the run's error."""
+        """
+        Wait for parts until *until*, until `wake_at`, or for `BEAT` seconds, whichever ends first.
+
+        Yield the parts, or `NOTHING` if none came; raise the error of the run if it failed.
+        """
         beat = None if self._consumer is None else time.monotonic() + BEAT
         parts = self._wait(min((moment for moment in (until, self.wake_at, beat) if moment is not None), default=None))
         if isinstance(parts, BaseException):
@@ -339,9 +345,9 @@ class Bridge:
             yield part
             if self._first_rows is not None and part.rows:
                 self._first_rows.leave()
-            self.run.taken_bytes += part.bytes  # only now: until here, Spark still used the column made of the part
-            del part  # a part may have many values, and the next one may take long to come
-        if self._run is not None and self._run.held_back:  # a wait may end before the loop thread has made the run
+            self.run.taken_bytes += part.bytes  # not earlier: Spark used the column made of the part until now
+            del part  # free its values: the next part may take long to come
+        if self._run is not None and self._run.held_back:  # None until the loop thread has made the run
             self._loop.post(self._run.resume)
 
     def _wait(self, until: float | None) -> list[Part] | BaseException:
@@ -354,7 +360,7 @@ class Bridge:
                 return self._ready.get(timeout=step)
             except queue.Empty:
                 now = time.monotonic()
-                if now - asked < step + FROZEN:  # otherwise the whole process stood still, and the loop is not to blame
+                if now - asked < step + FROZEN:  # else the whole process stood still, which is not the loop's fault
                     self._watch()
                 if until is not None and now >= until:
                     return []

@@ -24,7 +24,7 @@ __all__ = [
 
 
 class _Mark:
-    """A mark in a list, in place of a value. A mark is false, so that `all` tells quickly that a list has no mark."""
+    """A mark in a list, in place of a value. Marks are false: if `all` is true for a list, the list has no mark."""
 
     __slots__ = ("_name",)
 
@@ -39,9 +39,9 @@ class _Mark:
 
 
 ABSENT: Final = _Mark("ABSENT")
-"""The cache does not know the key."""
+"""The mark for a key to which the stage has no answer, so that the source has to be asked."""
 MISS: Final = _Mark("MISS")
-"""The source was asked and does not hold the key."""
+"""The mark for a key for which the source was asked, but which the source does not hold."""
 
 REFERENCE = 8
 """Bytes that the reference from a batch to one of its keys takes."""
@@ -49,30 +49,36 @@ BATCH_BYTES = 320
 """Bytes of a batch with its list, and of its entries in the eviction queue and in the heap of expiry times."""
 LEAST_COUNTERS, MOST_COUNTERS = 255, 2**24
 BYTES_PER_COUNTER = 128
-"""The sketch (see `eviction.py`) has a counter for this many bytes of `max_bytes`; a small answer takes about 200."""
+"""
+The sketch (see `eviction.py`) has a counter for this many bytes of `max_bytes`. A small answer takes about 200 bytes,
+so there are more counters than answers.
+"""
 FEW = 64
-"""If fewer keys than this are stored together, they join the batch that is open."""
+"""If fewer keys than this are stored together, they join the open batch, see `JOINED`, instead of making a batch."""
 JOINED = 500
-"""A batch stays open for the time to live divided by this number; as long as it is open, a few keys can join it."""
+"""A small batch stays open for the time to live divided by this number; until then, a few more keys can join it."""
 JITTER_PARTS = 8
 """Number of parts into which many answers are divided; each part expires at a time of its own."""
 
 
 class Stage:
     """
-    A store of answers that a run asks for keys before it asks the source. The run also stores the answers of the
-    source in it.
+    A store of answers in which a run looks up keys before it asks the source. The run also writes the answers of the
+    source to the store.
 
     A subclass inherits the methods that it does not need: except for `get_many`, they do nothing.
 
     Attributes:
         origin: The name that `details=True` shows as the origin of answers from this stage.
-        active: Whether the stage is asked for keys; if False, it only sees the keys of each slice, see `watch`.
-        get_many: Return for each key its value; `MISS`: the source has none; `ABSENT`: the source has to be asked.
-        put_many: Store a value or `MISS` for each key; with *late*, keep what is already stored, as it may be newer.
-        watch: See the keys of a slice while the stage is not active.
-        flush: Make the stored answers durable, before rows with these answers are returned to Spark.
-        close: Note that the run has ended.
+        active: Whether the run looks keys up in the stage; if False, the run only shows it the keys, see `watch`.
+        get_many: Method that returns for each key its value; `MISS`: the source has none; `ABSENT`: the source has to
+            be asked.
+        put_many: Method that stores a value or `MISS` for each key; with *late*, it keeps answers that are already
+            stored, because they may be newer.
+        watch: Method to which the run passes the keys of each slice while the stage is not active.
+        flush: Method that makes the stored answers durable; the run calls it before it returns rows with these answers
+            to Spark.
+        close: Method that the run calls when it ends.
     """
 
     origin: str
@@ -86,10 +92,10 @@ class Stage:
         """Store answers of the source; by default do nothing, for a stage that has no use for them."""
 
     def watch(self, keys: Sequence[Any]) -> None:
-        """Take note of *keys* while the stage is not active; by default do nothing, for a stage always active."""
+        """Take note of *keys* while the stage is not active; by default do nothing: most stages are always active."""
 
     def flush(self) -> None:
-        """Make the stored answers durable; by default do nothing, for a stage in memory."""
+        """Make the stored answers durable; by default do nothing, for a stage that only keeps answers in memory."""
 
     def close(self) -> None:
         """Note that the run has ended; by default do nothing, for a stage that other runs go on using."""
@@ -111,7 +117,7 @@ class AnswerCache(Stage):
     Args:
         ttl: Seconds for which a value may be used.
         max_bytes: Most bytes of everything that the cache holds.
-        missing_ttl: Seconds for which a miss may be used; None: as long as a value; 0: not at all.
+        missing_ttl: Seconds for which a miss may be used; None: as long as a value; 0: misses are not stored.
         jitter: Largest share of its time to live by which an answer expires earlier.
         stale_if_error: Seconds after its expiry for which `stale` still returns a value.
         refresh_ahead: How long before its expiry an answer is refreshed on average, as a multiple of the time that a
@@ -166,10 +172,11 @@ class AnswerCache(Stage):
         self._content = 0  # bytes of keys and values, the stale ones included
         self._eviction = Eviction(max(LEAST_COUNTERS, min(MOST_COUNTERS, self._max_bytes // BYTES_PER_COUNTER)))
         self._expiries: list[tuple[float, int, Batch]] = []
-        self._soon: list[tuple[float, int, Batch]] = []  # those of `_expiries` that `due` has not handled yet
+        self._soon: list[tuple[float, int, Batch]] = []  # entries that `due` has not handled yet
         self._old: deque[Batch] = deque()  # batches of stale values
-        self._renewed: dict[Any, Batch] = {}  # keys that are in several batches, each with its last batch
-        self._open: dict[float, tuple[float, Batch]] = {}  # by time to live: the open batch, and until when it is open
+        self._renewed: dict[Any, Batch] = {}  # each key that is in several batches, with its last batch
+        # By time to live: the loop time until which a batch is open, and that batch.
+        self._open: dict[float, tuple[float, Batch]] = {}
         self._due: set[Any] = set()  # keys to refresh when they are looked up
         self._number = 0
         self._knew_all = self._pressed = False
@@ -260,13 +267,14 @@ class AnswerCache(Stage):
 
     def _joined(self, keys: list[Any], ttl: float, now: float) -> Batch | None:
         """Add the few *keys* to the open batch, and return the batch; return None if no open batch can take them."""
-        # A batch of its own for each key would take as many bytes as the key. A key that joins expires a little early.
+        # If a key had a batch of its own, the batch would take as many bytes as the key. The price of joining: the key
+        # expires with the batch, a little before its time to live is over.
         until, batch = self._open.get(ttl, (now, None))
         fits = batch is not None and until > now and batch.came < FEW and self._eviction.join(batch, keys)
         return batch if fits else None
 
     def _begin(self, keys: list[Any], ttl: float, now: float) -> Batch:
-        """Return a new batch of *keys*."""
+        """Make a batch of *keys*, schedule its expiry, and return the batch."""
         expires = now + ttl * (1.0 - self._jitter * self._rng.random())
         batch = Batch(keys, expires)
         self._number += 1

@@ -1,4 +1,4 @@
-"""The consumer of the rows of a task, and the limit on the first rows until the consumer is known to want many."""
+"""The consumer of the rows of a task, and the limit on admitted rows until the consumer is known to want many rows."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Consumer(Protocol):
 
     Attributes:
         steady: Whether the consumer of an earlier task of this enrichment took all rows.
-        flush: Send the rows that were yielded. Called on the thread that yields; raises `OSError` when the consumer is
-            gone.
-        gone: Return whether the consumer takes no more rows. Called from any thread.
-        took_all: Remember that the consumer took all rows.
-        goes_by: Return the `time.monotonic()` by which the consumer is gone if it wants only a few rows; the first rows
-            were returned to it at *first_left*. The result may rise while the consumer is busy with something else.
+        flush: Method that sends the rows that were yielded. It is called on the thread that yields rows, and raises
+            `OSError` when the consumer is gone.
+        gone: Method that returns whether the consumer takes no more rows. It may be called from any thread.
+        took_all: Method that remembers that the consumer took all rows.
+        goes_by: Method that returns the `time.monotonic()` by which a consumer that wants only a few rows is gone; the
+            first rows were sent at *first_left*. The result may rise while the consumer does not read rows.
     """
 
     steady: bool

@@ -3,7 +3,7 @@ The deadlines of a run, and the periodic timer that checks all deadlines of an e
 
 A timer per lookup would cost more than the lookup. All lookups of a run have the same timeout, so their deadlines come
 in the order in which their clocks started: a deque of (deadline, lookups) and one periodic timer are enough. The price:
-a timeout is noticed up to 50 ms late, or a twentieth of the shortest timeout if that is less.
+a timeout is noticed late, by up to 50 ms or a twentieth of the shortest timeout, whichever is less.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["TICKS_PER_TIMEOUT", "TICK_MAX", "Deadlines", "Sweeper", "prune"]
 TICK_MAX = 0.05
 TICKS_PER_TIMEOUT = 20
 GAP = 1.0
-"""If a sweep is late by more seconds than this, the process stood still, or a connector blocked the loop."""
+"""If a sweep (a check of all deadlines) is late by more seconds than this, the process or the loop stood still."""
 FEW_RECORDS = 1000  # this many records take 150 KB: too little to be worth a search for empty ones
 
 
@@ -38,10 +38,10 @@ class Deadlines:
 
     def start(self, lookups: Sequence[Lookup | Bundle], now: float, spent: float = 0.0) -> None:
         """
-        Start the clocks of *lookups* as if *spent* seconds had passed already, and keep the list with their deadline.
+        Start the clocks of *lookups* as if *spent* seconds had passed already, and keep the list *lookups* itself.
 
-        The caller removes settled lookups from the list with `prune`; otherwise they would stay in memory for a whole
-        timeout.
+        The caller removes settled lookups from the list with `prune`; otherwise they would stay in memory until their
+        deadline.
         """
         started = now - spent
         for lookup in lookups:
@@ -57,7 +57,10 @@ class Deadlines:
 
     def _insert(self, deadline: float, lookups: Sequence[Lookup | Bundle]) -> None:
         """
-        Insert *lookups* in the order of deadlines: theirs is earlier by the time that tiers (sources asked first) took.
+        Insert *lookups* in the order of deadlines.
+
+        Their *deadline* may be earlier than others in the deque, because tiers (sources asked first) have used up a
+        part of their timeout.
         """
         place = len(self._records)
         while place and self._records[place - 1][0] > deadline:
@@ -87,7 +90,8 @@ class Deadlines:
         for deadline, lookups in reversed(self._records):
             stood = until - max(since, deadline - timeout)
             for lookup in lookups:
-                # A lookup whose clock was restarted is in an earlier record, too.
+                # A lookup whose clock was restarted is in an earlier record, too. `seen` makes sure that its `started`
+                # is moved only once.
                 if lookup.started is not None and lookup not in seen:
                     lookup.started = min(until, lookup.started + stood)  # rounding may make the sum later than now
                     seen.add(lookup)
@@ -157,7 +161,8 @@ class Sweeper:
         self._fired = self._loop.time()
         if self._was_late(self._due, self._fired):
             return
-        # An answer that came in this turn of the event loop is in time, but reaches its slot two turns later.
+        # An answer that came in this turn of the event loop is in time, but reaches its slot two turns later. So the
+        # deadlines are checked only then.
         self._loop.call_soon(self._loop.call_soon, self._look)
 
     def _look(self) -> None:

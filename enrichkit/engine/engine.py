@@ -66,13 +66,14 @@ class Engine:
         seed: Seed of the random draws of the gate; only tests give one.
 
     Attributes:
-        runs: The runs that the engine serves in turns.
+        runs: The runs (the lookups of one task each) that the engine serves in turns.
         calls: The calls in flight, late ones included, each with its run.
         gate: The gate, which may hold calls back although a slot is free.
         account: The account of the job's budget; None: there is no budget.
         retry_budget: How many retries the source may get.
         tuner: The tuner, which finds how many calls may be in flight; None: as many as the capacity.
-        hedges: Decides when a call is slow, and how many second calls may be sent; None: no run wants second calls.
+        hedges: The object that decides when a call is slow, and how many second calls may be sent; None: no run wants
+            second calls.
         silent: True from the time when a call becomes late until a call ends in time.
         cancelled: True from the time when a call is cancelled until a call ends in time.
         room_at: Earliest loop time at which a late call may be cancelled to give its slot to a waiting key.
@@ -122,7 +123,7 @@ class Engine:
         self.silent = self.cancelled = False
         self.room_at = 0.0
         self.idle_since: float | None = self.now()
-        self._tiers = 0  # tiers that may make a run at any time
+        self._tiers = 0  # number of open tiers, each of which may make a run at any time
         self._sweeper = Sweeper(self._loop, self._sweep, partial(stood_still, self))
         self._slots: set[asyncio.Task[None]] = set()
         self._parked: deque[asyncio.Future[None]] = deque()
@@ -159,7 +160,7 @@ class Engine:
             self.runs.remove(run)
             self._short_of_tokens = deque(entry for entry in self._short_of_tokens if entry[0] is not run)
         for call in run.in_flight():
-            call.late = True  # nobody waits for the call any more; its result says nothing about the source
+            call.late = True  # nobody waits for the call; how it ends does not count for or against the source
             run.stats.abandoned += call.cancelled_at is None
             self.cancel(call, self.now())
         self._maybe_idle()
@@ -201,13 +202,13 @@ class Engine:
         """
         After *wait* seconds, put *group* at the head of the pending queue of *run*; meanwhile the group takes no slot.
 
-        If the retry budget lacks the *tokens* that the group needs, the group waits until the budget has them again.
+        If the retry budget has fewer than the *tokens* that the group needs, the group waits until it has enough.
         """
 
         def due() -> None:
             nonlocal group
             run.timers.discard(handle)
-            # A late answer, or a fallback that was asked, may have settled a key meanwhile.
+            # A late answer or a fallback may have settled a key of the group meanwhile.
             group = [lookup for lookup in group if not lookup.settled]
             if not group:
                 return
@@ -228,7 +229,7 @@ class Engine:
             self.retry_budget.trickle(self._sweeper.tick)
         while waiting:
             run, group, tokens = waiting[0]
-            group = [lookup for lookup in group if not lookup.settled]  # as in `later`
+            group = [lookup for lookup in group if not lookup.settled]  # a late answer may have settled keys meanwhile
             if group and not self.retry_budget.spend(tokens, run.stats):
                 break
             waiting.popleft()
@@ -236,7 +237,7 @@ class Engine:
         return bool(waiting)
 
     async def store(self, values: Mapping[Any, Any], ttl: float | None) -> None:
-        """Have the connector write *values* beside the calls in flight, without a slot; see `Connector.store_many`."""
+        """Have the connector write *values*; this takes no slot from the calls. See `Connector.store_many`."""
         if values:
             if not self.opening.done:
                 await self.opening.open()
@@ -287,14 +288,16 @@ class Engine:
                 if isinstance(error, GeneratorExit) and (task is None or asyncio.current_task(self._loop) is not task):
                     raise  # not from the connector: Python discards this coroutine, for example in a forked child
             self._end(run, call, answers, failure)
-            answers = None  # a parked slot need not keep the answers
+            answers = None  # otherwise a parked slot would keep the answers in memory
             turns += 1
             if turns % TURNS_WITHOUT_YIELD == 0:
                 await asyncio.sleep(0)
 
     def _about(self, run: Run, call: InFlight) -> Call:
         """
-        Return the `Call` object that the connector gets for *call*; if the engine counts costs, the object has a meter.
+        Return the `Call` object that the connector gets for *call*.
+
+        If the engine counts costs, the object has a meter, to which the connector reports the costs.
         """
         about = run.call(call.attempt)
         if not self._metered:
@@ -331,7 +334,7 @@ class Engine:
         if self.gate.may_hold and any(run.pending for run in runs) and self._held_back():
             return None
         several = left = len(runs)
-        while left:  # not `for _ in range(...)`, which takes 4 % of a whole lookup
+        while left:  # a `for` loop over a range would add 4 % to the time of a lookup
             left -= 1
             run = runs[0]
             if several > 1:
@@ -369,8 +372,9 @@ class Engine:
         Reserve in the budget the most that a call for *group* can take, and return that amount.
 
         Returns:
-            The reservation, or None when the call cannot be sent now. Then the group is back at the head of the queue,
-            or its keys will get the outcome that the budget is spent, or the run fails because `most` raised an error.
+            The reservation, or None when the call cannot be sent now. In the case of None, either the group is back at
+            the head of the queue, or its keys will get the outcome `over_budget`, or the run fails because the
+            connector's `most` raised an error.
         """
         try:
             most = account.most_of(self.connector, group)
@@ -415,7 +419,7 @@ class Engine:
             self._wake_again()
 
     def held_by(self) -> str | None:
-        """Return why the gate holds back the calls of waiting keys, see `Gate.reason`; None: it holds no call back."""
+        """Return why the gate holds calls of waiting keys back, as `Gate.reason` names it; None: it holds none back."""
         if self._resume is None or not any(run.pending for run in self.runs):
             return None
         return self.gate.reason(self.now())
@@ -449,7 +453,7 @@ class Engine:
         if self.gate.may_hold or self.tuner is not None or self.hedges is not None:
             self._note(run, call, ending)
         if call.late or ending is None:
-            return  # the gate counted the call when the call became late
+            return  # the gate has already counted a late call, when the call became late
         self.silent = self.cancelled = False
         if ending is ANSWERED:
             self.gate.accepted()
@@ -480,7 +484,7 @@ class Engine:
         if hedges is not None and answered and hedges.answered(call, self.now(), earns=run.hedged):
             self._sweeper.watch(hedges.tick)
         tuner = self.tuner
-        if tuner is None or call.cancelled_at is not None:  # a cancelled call only shows how long the engine waited
+        if tuner is None or call.cancelled_at is not None:  # its end shows no latency of the source
             return
         if ending is TROUBLED or (ending is AWAY and not self.gate.outage.probes):
             tuner.refused(call.started, self.now())
@@ -501,20 +505,22 @@ class Engine:
                 for run in list(self.runs):
                     try:
                         came_back(run, began, now, blamed, counted=outage.probes > 0 and not blamed)
-                    except Exception as error:  # noqa: BLE001  # as in `_end`: the error must not end the slot
+                    except Exception as error:  # noqa: BLE001  # the error must fail the task, not end the slot
                         run.broken(error)
             self.wake()
 
     def _translated(self, run: Run, call: InFlight, failure: BaseException | None) -> BaseException | None:
         """Return the error that the keys or the task get for a failed or cancelled call; the slot itself goes on."""
-        # Either the engine cancelled the call, or the connector cancelled its own task.
+        # Either the engine cancelled the call, or the connector cancelled its own task. In both cases the request to
+        # cancel is taken back, so that the task of the slot can go on with the next call.
         while call.task is not None and call.task.cancelling() and not self._closing:
-            call.task.uncancel()  # even if the connector swallowed the cancellation and answered
+            call.task.uncancel()  # needed even if the connector caught the CancelledError and returned answers
         if isinstance(failure, asyncio.CancelledError) and call.cancelled_at is not None:
             seconds = min(run.hard_limit, call.cancelled_at - call.started)
             failure = TransientError(f"no answer within {seconds:.3g} s; the call was cancelled")
         if isinstance(failure, TransientError):
-            self.gate.heed(call, failure, len(self.calls), self.now())  # even if nobody waits for this call any more
+            # A pause that the source asks for is kept, even if nobody waits for this call any more.
+            self.gate.heed(call, failure, len(self.calls), self.now())
         return with_said(run, failure)
 
     # deadlines

@@ -1,5 +1,5 @@
 """
-The choice of the answers that leave a full cache: those asked for least often, as a sketch estimates.
+The choice of the answers that leave a full cache: those asked for least often, by the estimate of a sketch.
 
 This is TinyLFU (Einziger, Friedman and Manes: TinyLFU: A Highly Efficient Cache Admission Policy, ACM Transactions on
 Storage 13, 2017) for whole batches of keys. The keys whose answers came together are one batch. New batches wait in a
@@ -71,7 +71,7 @@ class Eviction:
         self._looks = 0
         self._new: deque[Batch] = deque()
         self._main: deque[Batch] = deque()
-        self._waiting = 0  # keys that came in the new batches
+        self._waiting = 0  # number of keys that were put into the batches in line
 
     def __len__(self) -> int:
         """Return how many batches there are."""
@@ -93,7 +93,7 @@ class Eviction:
         self._waiting += batch.came
 
     def join(self, batch: Batch, keys: list[Any]) -> bool:
-        """Append *keys* to *batch* if it has keys and is the last in the line; return whether they were appended."""
+        """Append *keys* to *batch* if it still has keys and is the last in line; return whether they were appended."""
         if not batch.keys or not self._new or self._new[-1] is not batch:
             return False
         batch.join(keys)
@@ -114,11 +114,14 @@ class Eviction:
 
     def choose(self, answers: int) -> list[Any] | None:
         """
-        Return keys to remove (some may be gone already) from a cache of *answers* answers; None: there is no batch.
+        Return the keys whose answers leave a cache of *answers* answers; None: there is no batch.
+
+        The answers to some of these keys may be gone already.
         """
         batches: list[Batch] = []
         while self._new and self._waiting - self._new[0].came > NEW * answers:
-            self._main.append(self._first_in_line())  # without competition: the batch came while there was room
+            # The batch came while the cache had room, so it moves to the main part without competition.
+            self._main.append(self._first_in_line())
         if self._waiting > NEW * answers or (self._new and not self._main):
             batches.append(self._first_in_line())
         candidates = max(1, sum(len(batch.keys) for batch in batches))

@@ -3,8 +3,8 @@ Fallbacks that have to be asked: another source, or a function of the key.
 
 A fallback has its own run on the engine of its source, so grouping, limits, timeouts, retries and late calls work for
 the fallback's lookups as for all others. At each flush, the main run passes lookups without an answer on to their
-fallback. The rows wait until the fallback has an outcome. Meanwhile the main run has forgotten the lookup: a later row
-with the same key makes a new lookup.
+fallback. The rows wait until the fallback has an outcome. Meanwhile the lookup is not in the main run's table of keys:
+a later row with the same key makes a new lookup.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Fallback"]
 
 AHEAD = 2
-"""The run of a fallback gets at most this many times the keys that fit into its calls; others wait in `Fallback`."""
+"""The run of a fallback gets at most this many times the keys that fit into its calls; other keys wait outside it."""
 
 
 class Fallback:
@@ -36,7 +36,8 @@ class Fallback:
         name: Name of the fallback in messages.
         options: The options among `on_timeout`, `on_error` and `on_missing` that name the fallback.
         room: Most keys in calls at a time: capacity x batch size of the fallback's engine.
-        make_run: Makes the unordered run of the fallback from the function that takes its parts.
+        make_run: Function that makes the unordered run of the fallback. Its argument is the function to which the run
+            hands finished parts.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Fallback:
         self.run = make_run(self._take)
         self.parent: Run | None = None  # set by the run whose fallback this is
         self._waiting: dict[Outcomes, list[FallbackRequest]] = {}
-        self._held = 0  # keys in the run that have no outcome yet
+        self._held = 0  # number of keys in the fallback's run that have no outcome yet
         self._limit = AHEAD * room
 
     def __repr__(self) -> str:
@@ -63,7 +64,11 @@ class Fallback:
         self._waiting.setdefault(request.lookup.outcomes, []).append(request)
 
     def flush(self) -> None:
-        """Ask for waiting keys, as far as there is room; beyond `window_bytes`, only for keys of the oldest slice."""
+        """
+        Pass waiting keys to the run of the fallback, as far as it has room.
+
+        While the values in memory exceed `window_bytes`, only keys of the oldest slice are passed on.
+        """
         parent = self.parent
         assert parent is not None
         if not self._waiting or self._held >= self._limit or parent.closed:
@@ -71,8 +76,8 @@ class Fallback:
         head = parent.only_slice()
         room = self._limit - self._held
         taken: list[FallbackRequest] = []
-        # Each slice here has at least one waiting key, so look at *room* slices only: there may be thousands of small
-        # ones.
+        # There may be thousands of small slices. Each slice here has at least one waiting key, so looking at `room`
+        # slices is enough.
         for outcomes in list(islice(self._waiting, room)) if head is None else [head]:
             waiting = self._waiting.get(outcomes, [])  # type: ignore[arg-type]  # a head that is no slice has no entry
             left = room - len(taken)

@@ -65,7 +65,7 @@ def answered_together(run: Run, call: InFlight, answers: Any) -> bool:
         for place in missed:
             raws[place] = None
     if len(answers) + len(missed) != len(raws):
-        return False  # an answer for a key that was not asked for
+        return False  # there is an answer for a key that was not asked for
     values, bad = run.decode(raws)
     if bad:
         return False
@@ -74,7 +74,7 @@ def answered_together(run: Run, call: InFlight, answers: Any) -> bool:
 
 
 def answered_in_columns(run: Run, call: InFlight, answers: Answers) -> bool:
-    """Settle all keys of *call* without an object per value; return False, and do nothing, if objects are needed."""
+    """Settle all keys of *call* without a Python object per value; if objects are needed, do nothing, return False."""
     if run.closed or run.columns is None or run.remembers:
         return False
     if any(bundle.more and not bundle.more.keys().isdisjoint(bundle.keys) for bundle in call.bundles):
@@ -103,8 +103,8 @@ def earn(run: Run, call: InFlight) -> None:
     budget = run.engine.retry_budget
     if not call.late and budget.tokens < RetryBudget.SIZE:
         retry = run.options.retry
-        # A call in a search for bad keys earns only 1 token, because it has cost none. So does a retry if
-        # `retry.on_missing` is set, because its answer may be one more miss, which is no success.
+        # A call in a search for bad keys earns only 1 token, because it has cost none. If `retry.on_missing` is set, a
+        # retry earns only 1 token, too, because its answer may be one more miss, which is no success.
         retried = call.attempt > 1 and call.search is None and not (retry and retry.on_missing)
         budget.earn(RetryBudget.RETRY if retried else 1)
 

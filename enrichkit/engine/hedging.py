@@ -1,8 +1,8 @@
 """
-Hedged reads: a second call for the keys of a call that takes longer than usual; the first answer counts.
+Hedged reads: a second call for the keys of a call that takes longer than usual; the answer that comes first is used.
 
 `attempt_timeout="p95"` asks for hedged reads. A call is slow once it takes longer than 95 % of the last thousand calls
-that were answered. Second calls are at most 2 % of the first calls. As there are more slow calls than that, those that
+that were answered. Second calls are at most 2 % of the first calls. As more calls than that are slow, the calls that
 have taken longest get their second call first. The idea and both numbers come from "The Tail at Scale" (Dean and
 Barroso, 2013) and from Finagle's back-up requests.
 
@@ -46,7 +46,7 @@ class Hedges:
     """Most second calls that may be saved up while no call is slow, and then be sent at once."""
     LAST = 1000
     EVERY = 100
-    """Answers after which the delay is computed again: sorting a thousand numbers takes 50 us."""
+    """Number of answers after which the delay is computed again; each time takes 50 us, for sorting 1,000 numbers."""
 
     __slots__ = ("_saved", "_took", "_until_look", "delay")
 
@@ -54,11 +54,11 @@ class Hedges:
         self.delay: float | None = None
         self._took: deque[float] = deque(maxlen=self.LAST)
         self._until_look = self.EVERY
-        self._saved = 0.0  # no second call may be sent before first calls were answered
+        self._saved = 0.0  # number of second calls that may be sent now; first calls have to be answered before
 
     @property
     def tick(self) -> float:
-        """Seconds after which to look for slow calls again."""
+        """Seconds after which the sweeper looks for slow calls again."""
         return max(TICK_MIN, (self.delay or 0.0) / LOOKS)
 
     def answered(self, call: InFlight, now: float, *, earns: bool) -> bool:
@@ -100,7 +100,8 @@ class EngineCalls(Protocol):
         calls: The calls in flight, late ones included, each with its run.
         gate: The gate, which may hold calls back although a slot is free.
         retry_budget: How many retries the source may get.
-        hedges: Decides when a call is slow, and how many second calls may be sent; None: no run wants second calls.
+        hedges: The object that decides when a call is slow, and how many second calls may be sent; None: no run wants
+            second calls.
     """
 
     calls: dict[InFlight, Run]
@@ -110,7 +111,7 @@ class EngineCalls(Protocol):
 
 
 def hedge(engine: EngineCalls, now: float) -> None:
-    """Ask a second time for the keys of slow calls, the oldest call first, as far as the budgets go."""
+    """Ask again for the keys of slow calls, the oldest call first, as far as `Hedges` and the retry budget allow it."""
     hedges, gate = engine.hedges, engine.gate
     if hedges is None or hedges.delay is None:
         return
@@ -127,7 +128,7 @@ def hedge(engine: EngineCalls, now: float) -> None:
 
 
 def answered_twice(call: InFlight, run: Run, now: float) -> bool:
-    """Whether nobody waits for *call* of *run* any more, only because a second call for its keys was faster."""
+    """Whether nobody waits for *call* of *run* any more, and the only reason is that a second call was faster."""
     return call.overdue and run.hedged and now - call.started < (run.options.timeout or 0.0)
 
 

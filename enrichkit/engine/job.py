@@ -1,4 +1,4 @@
-"""The limits of the whole job: an engine's shares of them, and the errors of their stores that fail a run."""
+"""The limits of the whole job: an engine's shares of them, and the errors of the limits' stores that fail a run."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class JobLimits:
 
     Args:
         source: Name of the source in messages.
-        stores: The stores of the limits, by option.
-        notify: Function to call when a share has changed.
+        stores: The stores of the limits, by the option that sets the limit.
+        notify: Function that is called when a share has changed.
     """
 
     def __init__(self, source: str, stores: Mapping[str, Store], notify: Callable[[], None]) -> None:
@@ -106,7 +106,7 @@ class JobLimits:
         )
 
     def fatal(self) -> FatalError | None:
-        """Return why a limit can never be kept; None: no such reason is known."""
+        """Return an error if the store of a limit can never hold it; None: no store has reported such an error."""
         for share in self._shares:
             if (error := share.lessee.fatal) is not None:
                 return FatalError(

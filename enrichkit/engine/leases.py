@@ -1,8 +1,8 @@
 """
 The questions (requests) of a worker process to the stores, such as Redis, that hold the limits of its job.
 
-A process has one connection to a store, however many engines and limits ask the store. While the store is away, calls
-go on with the last share of their limit, and the store is asked again a few times a second.
+A process has one connection to a store, however many engines and limits ask the store. While the store is away, the
+process goes on making calls within its last share of the limit, and asks the store again a few times a second.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PERIOD = 0.25
 FIRST_TIMEOUT = 2.5
 """Seconds that the first question may take, the connection to the store included."""
 TIMEOUT = 0.5
-"""Seconds that a further question may take, while calls go on with the last lease."""
+"""Seconds that a further question may take; while it is under way, calls are made within the last lease."""
 AGAIN = 0.2
 """Fewest seconds between two questions."""
 HOLD = 0.05
-"""Seconds after which a slot that waits for the store looks again."""
+"""Seconds after which a slot that waits for the store checks again whether it may make a call."""
 IDLE = 2 * PERIOD
 """A share is given back when no call has needed it for this many seconds."""
 AT_CLOSE = 0.2
@@ -89,16 +89,20 @@ class Share(Protocol):
         """Whether no call has needed the share for a while."""
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Any:
-        """Return the question to the store; *away*: the last question got no answer; *last*: give the share back."""
+        """
+        Return the question that the lessee sends to the store.
+
+        With *away*, it says that the last question got no answer. With *last*, it gives the share back.
+        """
 
     def unanswered(self, ask: Any) -> None:
-        """Keep the numbers that *ask* reports for the next question, because the store has not answered *ask*."""
+        """Report the numbers in *ask* once more with the next question, because the store has not answered *ask*."""
 
     def granted(self, grant: Any, asked: float, now: float, *, back: bool) -> None:
-        """Take the answer to a question that was sent at *asked*; *back*: whether the store was away until now."""
+        """Take over *grant*, the answer to a question sent at *asked*; *back*: whether the store was away until now."""
 
     def next_ask(self, now: float) -> float:
-        """Return the time at which to ask again."""
+        """Return the loop time at which the lessee asks the store again for this share."""
 
     def told(self) -> str:
         """Return the share as users read it, for example `25 calls/s`."""
@@ -106,21 +110,21 @@ class Share(Protocol):
 
 class Lessee:
     """
-    The client that asks a store for the share of one limit, as long as calls need it.
+    The client that asks a store for this process's share of one limit, as long as calls need the share.
 
     Args:
         source: Name of the source in messages.
         store: Name of the store in messages.
         name: Name of the limit in the store.
-        connect: Returns the connection to the store.
-        notify: Function to call when a share has changed.
+        connect: Function that returns the connection to the store.
+        notify: Function that is called when a share has changed.
 
     Attributes:
         store: Name of the store in messages.
         fatal: Why the store can never answer; None: no such reason is known.
-        waiting_since: Loop time since which this process has neither a share nor an answer of the store; None: it has a
-            share or an answer.
-        problem: Why the last question has got no answer; empty if it has got one.
+        waiting_since: Loop time since which this process has had neither a share nor an answer of the store; None: the
+            process has a share or an answer.
+        problem: Why the last question has got no answer; empty if the store has answered it.
     """
 
     def __init__(
@@ -149,7 +153,7 @@ class Lessee:
 
     def wake(self, share: Share) -> None:
         """Start to ask for *share* regularly, until no call needs the share any more."""
-        # A task that has just ended, so that `_ended` has not been called yet, asks no more.
+        # A task may have ended just now, before `_ended` was called; it asks no more, so a new task has to be started.
         if (self._task is None or self._task.done()) and not self._closing:
             self.fatal = None
             self._task = self._loop.create_task(self._ask(share), name=f"enrichkit-lease-{self._source}")
@@ -177,7 +181,7 @@ class Lessee:
                 async with asyncio.timeout(AT_CLOSE):
                     await _put(connection.store, share.ask(self._loop.time(), self._name, self._worker, last=True))
         except (ConnectorError, TimeoutError):
-            pass  # the lease ends by itself
+            pass  # the lease ends by itself, as it is not renewed
         finally:
             await connection.release()
 
@@ -201,7 +205,7 @@ class Lessee:
             await asyncio.sleep(max(AGAIN - (now - asked), wait, 0.01))
 
     async def _asked_once(self, share: Share, ask: Ask, asked: float) -> ConnectorError | None:
-        """Ask the store, and hand *share* the answer; return the error if there is no answer."""
+        """Ask the store once, and hand the answer to *share*; return the error if there is no answer, else None."""
         error: ConnectorError
         try:
             async with asyncio.timeout(TIMEOUT if self._answered else FIRST_TIMEOUT):

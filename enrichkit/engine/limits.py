@@ -31,13 +31,13 @@ __all__ = ["RETRY_AFTER_MAX", "Breaker", "Gate", "RetryBudget", "asked_pause", "
 
 RETRY_AFTER_MAX = 60.0
 """
-A Retry-After that is longer than a run's `stall_timeout` counts as at most this many seconds; botocore has its own
-bound.
+If a source asks (by Retry-After) for a pause that is longer than the `stall_timeout` of a run, the pause lasts at most
+this many seconds; botocore has its own bound.
 """
 BACKGROUND_SHARE = 4
 """Background calls may take one in this many slots: at least one slot, but never the only one."""
 TOGETHER = 0.01
-"""Refused connections within this many seconds count as one, as a second search would find no more idle engines."""
+"""Connections refused within this many seconds lead to one search for idle engines; a second would find no more."""
 
 
 def asked_pause(retry_after: float | None, stall_timeout: float = RETRY_AFTER_MAX) -> float | None:
@@ -62,12 +62,12 @@ class Breaker:
     """
     A throttle for calls to a failing source: the client-side throttle of "Site Reliability Engineering", chapter 21.
 
-    The breaker holds a call back with the probability max(0, (requests - K x accepts) / (requests + 1)), counted over
-    the last 30 s. The probability is at most 0.9, so that some calls still test whether the source has recovered. A
-    call that is held back is sent later; its rows never become null because of the breaker, since a batch job can wait.
-    A request counts only once it has ended or become late, as otherwise the calls still in flight would look like
-    failures. After three good calls in a row the breaker forgets the history, because the formula alone would take as
-    long to recover as the outage lasted.
+    The breaker holds a call back with the probability max(0, (requests - K x accepts) / (requests + 1)). Here, requests
+    are the calls of the last 30 s, and accepts are those of them that the source answered in time. The probability is
+    at most 0.9, so that some calls still test whether the source has recovered. A call that is held back is sent later;
+    its rows never become null because of the breaker, since a batch job can wait. A call is not counted before it has
+    ended or become late, because calls in flight would otherwise look like failures. After three good calls in a row
+    the breaker forgets the history, because the formula alone would take as long to recover as the outage lasted.
 
     Attributes:
         accepts: Number of calls that the source answered in time, including those in `faults`.
@@ -86,7 +86,8 @@ class Breaker:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._refusals = 0  # since the start; the formula subtracts the count in the oldest entry of _then
+        # Refused calls since the start. The formula subtracts the number in the oldest entry of `_then`.
+        self._refusals = 0
         self.accepts = 0
         self.faults = 0
         self._then: deque[tuple[float, int, int]] = deque([(-1.0, 0, 0)])  # (time, refusals, accepts), one a second
@@ -119,7 +120,7 @@ class Breaker:
                 self._then = deque([(self._then[-1][0], self._refusals, self.accepts)])
 
     def faulted(self) -> None:
-        """Count a call that failed with an error that is not transient; it counts as answered, as the source works."""
+        """Count a call that failed with an error that is not transient; it is an answer, because the source works."""
         self.faults += 1
         self.accepted()
 
@@ -129,7 +130,7 @@ class Breaker:
         self._good = 0
 
     def tick(self, now: float) -> None:
-        """Forget requests older than 30 s; the sweeper often calls `tick`, so that no call has to look at the clock."""
+        """Forget calls older than 30 s; the sweeper calls this often, so that `accepted` need not look at the clock."""
         then = self._then
         if now - then[-1][0] >= 1.0:
             then.append((now, self._refusals, self.accepts))
@@ -137,7 +138,7 @@ class Breaker:
             then.popleft()
 
     def _recent(self) -> tuple[int, int]:
-        """Return the requests and the accepts of the last 30 s."""
+        """Return the number of requests and the number of accepts in the last 30 s; see the formula of the class."""
         _, refusals, accepts = self._then[0]
         answered = self.accepts - accepts
         return self._refusals - refusals + answered, answered
@@ -157,10 +158,11 @@ class Gate:
 
     Attributes:
         outage: The object that knows whether the source is away.
-        allowance: How many calls may be in flight if the source refuses some calls.
-        breaker: The breaker.
-        accepted: Count a call that the source answered in time.
-        make_room: Close idle engines with connectors of the same class; called when a server had no free connection.
+        allowance: The number of calls that may be in flight if the source refuses some calls.
+        breaker: The circuit breaker, which holds back calls to a failing source.
+        accepted: Function that counts a call that the source answered in time; the engine calls it.
+        make_room: Function that closes idle engines with connectors of the same class; the gate calls it when a server
+            had no free connection.
         asked: Two loop times: when the source last asked for a pause, and when that pause ends.
         may_hold: Whether `delay` has to be asked before a call; False while nothing holds calls back.
         patience: The longest `stall_timeout` of the runs, in seconds.
@@ -198,7 +200,7 @@ class Gate:
         self.breaker = Breaker(rng)
         self.make_room: Callable[[], None] = _no_engines
         self.patience = RETRY_AFTER_MAX
-        self.accepted = self.breaker.accepted  # a method that calls it would cost 1 % of a lookup
+        self.accepted = self.breaker.accepted  # a method of the gate that calls it would take 1 % of a lookup's time
         self.may_hold = rate is not None or limit is not None or account is not None
         self._rate = rate
         self._limit = limit
@@ -226,7 +228,7 @@ class Gate:
             wait = max(quota.delay(now) for quota in self._quotas.values())
         if wait <= 0 and self.outage.since is None and self.breaker.troubled():  # the breaker holds no probe back
             wait = self.breaker.delay(now)
-            self._paused_until = now + wait  # a pause for all slots: otherwise each slot would draw again
+            self._paused_until = now + wait  # a pause for all slots: else each slot would draw its own random number
         if wait > 0:
             return wait
         always = self._rate is not None or self._limit is not None or self._account is not None
@@ -258,7 +260,7 @@ class Gate:
             quota.sent(call.started)
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* in addition to the units of the sent calls; negative numbers take back units not needed."""
+        """Count *units* in addition to the units of the sent calls; a negative number takes back units not needed."""
         if self._rate is not None:
             self._rate.correct(now, units)
 
@@ -270,12 +272,14 @@ class Gate:
                 self._mean[unit] = before + 0.1 * (amount - before)
 
     def told(self, now: float, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """Record what the source allows of *unit* in the next *seconds*: *remaining*, out of its *limit*."""
+        """
+        Record the source's report that *remaining* units of *unit*, out of *limit*, may be used in the next *seconds*.
+        """
         each = self._mean.get(unit, 0.0)
         if each > 0.0:
             remaining, limit = remaining / each, None if limit is None else limit / each
         elif remaining > 0.0:
-            return  # it is not known yet how many calls these units are
+            return  # how many calls these units allow is not known before the first call has reported its units
         if remaining < 1.0:
             self.pause(now, seconds)
         quota = self._quotas.setdefault(unit, Quota())
@@ -297,7 +301,7 @@ class Gate:
         return away
 
     def _answers_others(self, call: InFlight, error: TransientError, in_flight: int) -> bool:
-        """Whether the source answers calls other than *call*; a busy source counts as answering the calls in flight."""
+        """Whether the source answers calls other than *call*; a busy source is assumed to answer those in flight."""
         return call.accepts != self.breaker.accepts or (_busy(error) and in_flight > 0)
 
     def pause(self, now: float, seconds: float) -> None:
@@ -305,7 +309,8 @@ class Gate:
         if (pause := asked_pause(seconds, self.patience)) is not None:
             self.asked = now, now + pause
             if pause >= Breaker.PERIOD:
-                self.breaker.held_since = None  # when the pause is over, the breaker has forgotten all requests
+                # When the pause is over, the breaker has forgotten all requests, so it holds no call back.
+                self.breaker.held_since = None
             self._paused_until = max(self._paused_until, now + pause)
             self.may_hold = True
 
@@ -338,7 +343,7 @@ class Gate:
 
     def no_connection(self, now: float) -> None:
         """Record that a server had no free connection; close idle engines, at most once per `TOGETHER` seconds."""
-        if now >= self._room_at:  # the same refusal may come for many keys, and in all slots
+        if now >= self._room_at:  # all slots, and many keys, may report the same refusal
             self._room_at = now + TOGETHER
             self.make_room()
 
@@ -354,7 +359,7 @@ def _busy(error: TransientError) -> bool:
 
 
 def _no_engines() -> None:
-    """Do nothing: no loop thread has set `Gate.make_room`, so no other engines are known."""
+    """Do nothing; this is the default of `Gate.make_room`, until a loop thread, which knows all engines, sets it."""
 
 
 class RetryBudget:
@@ -368,7 +373,7 @@ class RetryBudget:
     """
 
     SIZE = 100
-    TRICKLE = 5.0  # tokens per second while a retry waits for them: one retry a second, even if no call ends well
+    TRICKLE = 5.0  # tokens added per second while a retry waits: enough for one retry a second, even if all calls fail
     RETRY = 5
     RETRY_AFTER_TIMEOUT = 10
 

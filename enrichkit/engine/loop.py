@@ -3,9 +3,9 @@ The loop thread of a worker process, with the role that the mailbox thread has i
 
 One daemon thread runs one event loop, and only that thread touches the state of engines and runs. Other threads post
 mails, i.e. function calls for the loop thread; the loop runs all waiting mails together, so that a burst of mails wakes
-it once. The thread and its engines outlive Spark's tasks. An idle engine closes its connector before Spark ends the
-idle worker, because no exit hook runs when Spark does so. An idle engine closes its connector even earlier if another
-engine or the load of a table gets no connection from the server.
+the loop once. The thread and its engines outlive Spark's tasks. An idle engine closes its connector before Spark ends
+the idle worker, because no exit hook runs when Spark ends a worker. An idle engine closes its connector even earlier if
+another engine or the load of a table gets no connection from the server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ IDLE_AFTER = 45.0
 """Seconds without a run after which an engine closes; Spark ends idle workers after 60 s."""
 BEAT = 0.25
 LAST_STEP = 1.0
-"""Most seconds that an ending process waits for the current step of the loop."""
+"""Most seconds that an ending process waits until the current step of the event loop is over."""
 
 
 class LoopThread:
@@ -115,7 +115,7 @@ class LoopThread:
     def _halt(self) -> None:
         for table in self.tables.values():
             table.end()
-        self._loop.call_soon(self._loop.stop)  # after the steps in which the cancelled loads end
+        self._loop.call_soon(self._loop.stop)  # stop only after the steps in which the cancelled loads of tables end
 
     def lag(self) -> float:
         """Return for how many seconds the event loop has been blocked."""

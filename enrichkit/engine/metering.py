@@ -19,14 +19,14 @@ class CallMeter:
 
     Args:
         gate: The gate of the engine, which holds calls back while a limit is reached.
-        average: The average cost of a call, which the gate counted when it sent the call; None: no rate limits the
-            cost.
+        average: The average cost of a call. The gate counted this average when the call was sent, so the meter has to
+            count only the difference. None: no rate limits the cost.
         cost: The connector's estimate of the cost, by unit.
-        now: Returns the loop time.
+        now: Function that returns the loop time.
 
     Attributes:
         reported: The whole cost of the call, as far as the connector has reported it, by unit.
-        known: Whether the connector says that `reported` is the whole cost.
+        known: False if the connector has reported that the amount of a unit is unknown; otherwise True.
     """
 
     __slots__ = ("_average", "_gate", "_now", "_reserved", "known", "reported")
@@ -52,7 +52,7 @@ class CallMeter:
         self.known = not any(map(math.isnan, units.values()))
 
     def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """Record how much of *unit* the source still allows."""
+        """Tell the gate how much of *unit* the source still allows; ignore numbers that are negative or not finite."""
         numbers = (remaining, seconds, 1.0 if limit is None else limit)
         if all(math.isfinite(number) and number >= 0.0 for number in numbers):
             self._gate.told(self._now(), remaining, seconds, limit, unit)
@@ -64,7 +64,8 @@ class CallMeter:
         cost = {unit: self.reported.get(unit, reserved) for unit, reserved in self._reserved.items()}
         if cost.get("tokens") == 0.0 and self.reported.get("requests"):
             # The request failed, or its answer was lost. The source's limits still count such a request by its length,
-            # so the reserved tokens count as its cost, and the factor that corrects the estimates stays as it is.
+            # so the tokens that were reserved become its cost. Then `learn` sees an exact estimate, and leaves the
+            # factor that corrects the estimates as it is.
             cost["tokens"] = self._reserved["tokens"]
         self._average.learn(self._reserved, cost)
         self._gate.correct(self._now(), {unit: amount - self._reserved[unit] for unit, amount in cost.items()})

@@ -22,8 +22,8 @@ __all__ = ["new_loop"]
 
 STAGGER = 0.25
 """
-Seconds after which the next address of a host is tried, too, while attempts at earlier ones go on: "Happy Eyeballs",
-RFC 8305, section 8.
+Seconds after which the next address of a host is tried, too, while the attempts at earlier addresses go on. This is the
+connection attempt delay of "Happy Eyeballs", RFC 8305, section 8.
 """
 
 Infos: TypeAlias = list[tuple[Any, Any, int, str, Any]]
@@ -61,7 +61,8 @@ def _with_names(base: Any) -> Callable[[], asyncio.AbstractEventLoop]:
             if asked not in self._look_ups:
                 self._look_ups[asked] = _on_thread(self, partial(socket.getaddrinfo, *asked))
                 self._look_ups[asked].add_done_callback(lambda _: self._look_ups.pop(asked))
-            return await asyncio.shield(self._look_ups[asked])  # other callers may wait for the same look-up, too
+            # Shielded, because other callers may wait for the same look-up when this caller is cancelled.
+            return await asyncio.shield(self._look_ups[asked])
 
         async def create_connection(
             self, protocol_factory: Any, host: Any = None, port: Any = None, *, ssl: Any = None, **rest: Any
@@ -111,14 +112,14 @@ def _on_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[], Infos]) ->
         try:
             loop.call_soon_threadsafe(settle, result)
         except RuntimeError:
-            return  # the loop has been closed meanwhile
+            return  # the loop has been closed meanwhile, so nobody waits for the result
 
     threading.Thread(target=run, name="enrichkit-name", daemon=True).start()
     return future
 
 
 async def _first(loop: asyncio.AbstractEventLoop, infos: Infos) -> socket.socket:
-    """Return a socket connected to the address in *infos* that accepts first; if none does, raise the first error."""
+    """Return a socket connected to the address in *infos* that accepts first; if no address does, raise an error."""
     connected: socket.socket | None
     connected, _, errors = await staggered_race([partial(_connected, loop, info) for info in infos], STAGGER)
     if connected is None:

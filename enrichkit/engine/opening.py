@@ -1,4 +1,4 @@
-"""The opening of a connector at the first call: one slot (a task making calls) opens it, or fails, for all slots."""
+"""The opening of a connector at the first call: one slot (a task that makes calls) opens it, and other slots wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Opening:
     Args:
         connector: The connector, not opened yet.
         name: Name of the engine in messages.
-        no_connection: Called when the server has no free connection.
+        no_connection: Function to call when the connector cannot be opened because the server has no free connection.
 
     Attributes:
         done: Whether the connector is open.
@@ -46,18 +46,19 @@ class Opening:
         self._failure: BaseException = TransientError("")
 
     async def open(self) -> None:
-        """Open the connector, unless it has been opened meanwhile; raise a `ConnectorError` if it fails."""
+        """Open the connector, unless another slot has opened it; raise a `ConnectorError` if the opening fails."""
         times = self._failures
         async with self._lock:
             if self.done:
                 return
-            if self._failures > times:  # another slot has failed meanwhile: one failure counts for all that wait
+            # Another slot tried to open the connector meanwhile and failed: take its error instead of trying again.
+            if self._failures > times:
                 raise self._failure.with_traceback(None)
             self.slot = asyncio.current_task()
             try:
                 await self._connector.open()
             except BaseException as error:
-                await self.close()  # a failed `open` may have left connections open
+                await self.close()  # an `open` that failed may have left connections open
                 if isinstance(error, UnavailableError) and error.busy:
                     self._no_connection()
                 if isinstance(error, TransientError):
@@ -72,7 +73,7 @@ class Opening:
             self.done = True
 
     async def close(self) -> None:
-        """Close the connector; an exception is logged and not raised."""
+        """Close the connector; if the connector raises an exception, log it and do not raise it."""
         self.done = False
         try:
             await self._connector.close()

@@ -2,16 +2,16 @@
 Outages, in which the source answers no call, so that a failed call says nothing about its keys.
 
 The source counts as *away* once a call finds it unavailable, if no other call has been answered since that call
-started. The outage ends when the source answers a call that was sent no earlier than any failed call. Until then, only
-one call at a time is sent, as a probe, if possible with keys that have not failed. If a probe hangs, the next one is
-sent a second later, because the source may have several servers, and the first probe may have reached one that is still
-down. After the outage, the number of calls in flight is doubled step by step, so that a source that has just come back
-is not called by all slots at once.
+started. The outage ends when the source answers a call that was sent no earlier than the last of the failed calls.
+Until then, only one call at a time is sent, as a probe, if possible with keys that have not failed. If a probe hangs,
+the next probe is sent a second later, because the source may have several servers, and the first probe may have reached
+a server that is still down. After the outage, the number of calls in flight is doubled step by step, so that a source
+that has just come back is not called by all slots at once.
 
 In two cases it turns out that the source was not away, and the failed keys are blamed for the failures. In the first
-case, the answered call was sent before the first failure came in, but no earlier than any failed call. In the second
-case, only the keys of one call have failed, and a probe is answered. In both cases all slots may send calls again at
-once: if the number of calls were doubled step by step, a source that refuses some calls immediately would lose
+case, the answered call was sent before the first failure came in, but no earlier than the last of the failed calls. In
+the second case, only the keys of one call have failed, and a probe is answered. In both cases all slots may send calls
+again at once: if the number of calls were doubled step by step, a source that refuses some calls immediately would lose
 throughput.
 
 Calls overlap, so the first call that fails in an outage may have been sent before another call was answered. After each
@@ -21,8 +21,8 @@ answer to an older call does not show that the source still works. While the sou
 
 The beginning and the end of an outage are logged. For a minute after the log has reported the end of an outage, another
 outage is logged only once it has lasted five seconds. The next log line about the beginning of an outage gives the
-number of outages that were not logged. Otherwise a source whose connections break every second would fill each worker's
-log.
+number of outages that were not logged. If all outages were logged, a source whose connections break every second would
+fill each worker's log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ __all__ = ["Outage"]
 _log = logging.getLogger("enrichkit")
 
 OWN = 4
-"""If each key of a call was refused this often while other calls were answered, a further refusal begins no outage."""
+"""
+If each key of a call was refused this often while other calls were answered, the keys may be the reason for the
+refusals, so a further refusal of the call begins no outage.
+"""
 
 
 class Outage:
@@ -58,9 +61,9 @@ class Outage:
 
     Attributes:
         since: Loop time since which the source has been away; None: the source is not away.
-        alone: The lookups of the call that began this outage, because their keys may be the reason for the failures.
-            Emptied when a call fails that has none of these lookups, or that could not even be sent. The dict serves as
-            an ordered set.
+        alone: The lookups of the call that began this outage, as long as their keys may be the reason for the failures.
+            The dict becomes empty when a call without these lookups fails, or when a call could not even be sent. It
+            serves as an ordered set.
         suspects: The lookups of all calls that have failed in this outage.
         last: The error of the last failed call.
         probes: Number of probes sent in this outage.
@@ -71,7 +74,7 @@ class Outage:
     PROBE_FIRST = 0.05
     PROBE_MAX = 1.0
     HOLD = 0.05
-    """Seconds after which a waiting slot checks again, and seconds between two calls while the source is in doubt."""
+    """Seconds after which a slot that waits asks `delay` again, and between two calls while the source is in doubt."""
     QUIET = 60.0
     """For this many seconds after the log has reported the end of an outage, short outages are counted, not logged."""
     SHORT = 5.0
@@ -118,9 +121,10 @@ class Outage:
         self._clock = ""  # time of day at which the outage began, for the message
         self._probe: InFlight | None = None
         self._wait = self._next_probe = 0.0
-        self._doubt: float | None = None  # the latest start of a call that failed while others were answered
+        # The latest start of a call that failed while others were answered; None: the source is not in doubt.
+        self._doubt: float | None = None
         self._next_in_doubt = 0.0
-        self._failing_since = 0.0  # loop time of the first failure in this doubt or outage
+        self._failing_since = 0.0  # loop time of the failure with which this doubt or outage began
         self._last_failed = 0.0  # the latest start of a call that failed in this outage
         self._allowed: int | None = None  # calls allowed in flight after an outage; None: as many as there are slots
 
@@ -130,10 +134,13 @@ class Outage:
         return self.since is not None or self._allowed is not None or self._doubt is not None
 
     def delay(self, now: float, in_flight: int) -> float:
-        """Return 0 if a call can be sent now beside *in_flight* others, else the seconds after which to ask again."""
+        """
+        Return 0 if a call can be sent now beside *in_flight* others, else the seconds after which the gate asks again.
+        """
         if self.since is not None:
             wait = max(0.0, self._next_probe - now)
-            return wait if self._probe is None else min(wait, self.HOLD)  # the probe may fail before that
+            # A probe that is in flight may fail meanwhile, and the time of the next probe then changes.
+            return wait if self._probe is None else min(wait, self.HOLD)
         if self._allowed is not None and in_flight >= self._allowed:
             return self.HOLD
         return 0.0 if self._doubt is None else max(0.0, self._next_in_doubt - now)
@@ -143,7 +150,7 @@ class Outage:
         self._next_in_doubt = call.started + self.HOLD
         if self.since is not None:
             self._probe = call
-            self._next_probe = call.started + self.PROBE_MAX  # unless the probe fails before that
+            self._next_probe = call.started + self.PROBE_MAX  # if the probe fails sooner, `gave_up` sets another time
             self.probes += 1
             # Log nothing at the first probe if only the keys of one call have failed, because these keys may be the
             # reason.
@@ -173,8 +180,8 @@ class Outage:
             error: An `UnavailableError` of the whole source may begin an outage; any `TransientError` continues one.
             answered: Whether another call has been answered since *call* started.
             now: Loop time.
-            doubt: Whether the error puts the source in doubt, which slows calls down; matters only if another call has
-                been answered.
+            doubt: Whether the error may put the source in doubt, which slows calls down. This is used only if
+                *answered* is True.
 
         Returns:
             Whether the source is away.
@@ -228,7 +235,7 @@ class Outage:
         blamed = [lookup for lookup in suspects if not lookup.settled]
         lasted = now - self.since
         self.since = self._probe = self.last = None
-        self.alone, self.suspects = {}, {}  # frees memory: lookups and errors keep many objects alive
+        self.alone, self.suspects = {}, {}  # frees memory: the lookups and their errors keep many objects alive
         self._last_failed = 0.0
         self.seconds += lasted
         self._allowed = None if blamed else max(2, in_flight + 1)
@@ -242,7 +249,7 @@ class Outage:
                 self.probes - 1,
             )
         else:
-            self._untold += self.probes > 0 and not blamed  # only outages that the statistics count
+            self._untold += self.probes > 0 and not blamed  # the statistics count the same outages
         return blamed
 
     def forget(self, lookups: Iterable[Any]) -> None:
@@ -256,7 +263,7 @@ class Outage:
         """
         Add to all recorded times the *gap* seconds in which the process stood still.
 
-        The starts of the calls are moved, too, so that all times keep their order.
+        The watchdog also moves the start of each call, so that all these times keep their order.
         """
         if self.since is not None:
             self.since += gap
@@ -266,7 +273,9 @@ class Outage:
         self._failing_since += gap
 
     def describe(self, now: float) -> str:
-        """Return for how long the source has been away, since when, and what the last call got."""
+        """
+        Return a text that says for how long the source has been away, since when, and what error the last call got.
+        """
         assert self.since is not None
         calls = f"The last of {self.probes} calls that asked whether it is back" if self.probes else "The last call"
         asked = getattr(self.last, "retry_after", None) or 0.0
@@ -303,13 +312,13 @@ class Outage:
 
 
 def _refused_beside_answers(call: InFlight) -> bool:
-    """Whether each key of *call* was refused at least `OWN` times beside answered calls, and so may be the reason."""
+    """Whether each key of *call* was refused at least `OWN` times while other calls were answered."""
     waiting = _waiting(call)
     return bool(waiting) and all(getattr(lookup, "refusals", 0) >= OWN for lookup in waiting)
 
 
 def _waiting(call: InFlight) -> dict[Lookup, None]:
-    """Return, in order, the lookups that wait for *call* and for no retry or newer call."""
+    """Return, in order, the lookups of *call* that wait for it, i.e. not for a retry or for a newer call."""
     return dict.fromkeys(lookup for lookup in call.held() if lookup.waits_for(call))
 
 

@@ -1,9 +1,9 @@
 """
 The check whether a slice, i.e. rows that enter a run together, has keys in common with another slice under way.
 
-If a slice has no such key, no other slice waits for its keys, so they need not be entered in the run's table of lookups
-by key. Arrow does the check by looking each key up in two hash tables, which takes 30 ns per key and does not hold the
-GIL. Entering a key in the run's table takes 90 ns and holds the GIL.
+If a slice has no key in common with another, no other slice waits for its keys, so they need not be entered in
+the run's table of lookups by key. Arrow does the check by looking each key up in two hash tables, which takes 30 ns per
+key and does not hold the GIL. Entering a key in the run's table takes 90 ns and holds the GIL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class OverlapCheck:
     The key columns of the slices that were admitted and not yet returned to Spark, in order.
 
     Args:
-        intersects: Returns whether one column and several others have a key in common. None: slices are not compared.
+        intersects: Function that returns whether a column has a key in common with any of several other columns. None:
+            slices are not compared.
     """
 
     def __init__(self, intersects: Callable[[Any, Sequence[Any]], bool] | None) -> None:
@@ -37,7 +38,8 @@ class OverlapCheck:
             column: The keys of the slice as one Arrow column; None: the keys are no column and cannot be compared.
 
         Returns:
-            True when this slice has no key in common with another slice; False when it has one, or this is unknown.
+            True when this slice has no key in common with another slice; False when it has one, or when the slices were
+            not compared.
         """
         if self._intersects is None:
             return False
@@ -52,11 +54,11 @@ class OverlapCheck:
         return is_compared
 
     def leave(self) -> None:
-        """Remove the slice that came first."""
+        """Remove the oldest slice, because its rows have been returned to Spark."""
         if self._columns:
             self._columns.popleft()
 
     def _stop(self) -> None:
-        """Stop comparing slices."""
+        """Compare no slices for the rest of the run."""
         self._intersects = None
         self._columns.clear()

@@ -2,7 +2,8 @@
 The cost of calls, and a rate for each unit of cost, such as tokens; the rates decide when the next call is sent.
 
 The cost of a call is unknown until its keys are chosen. So the gate lets a call go as soon as each rate allows a call
-of average cost, and counts the call's own cost afterwards. A costly call delays the next calls; no call is refused.
+of average cost, and counts the difference to the call's own cost afterwards. A costly call delays the next calls; no
+call is refused.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ __all__ = ["AverageCost", "Pace", "Rate", "UnitRates"]
 
 
 class Pace(Protocol):
-    """An object that spaces calls out, by a rate of this process alone or by its share of the rate of the job."""
+    """
+    An object that spaces calls out: by a rate of this process alone, or by this process's share of the job's rate.
+    """
 
     def delay(self, now: float) -> float:
-        """Return 0 if a call can be sent now, else the seconds after which to ask again."""
+        """Return 0 if a call can be sent now, else the seconds after which the gate asks again."""
 
     def spend(self, now: float) -> None:
         """Count one call of average cost as sent."""
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* in addition; a negative amount takes back units that were counted before and not needed."""
+        """Count *units* in addition to the sent calls; a negative amount takes back units that a call did not need."""
 
 
 class Rate:
@@ -48,7 +51,7 @@ class Rate:
         return max(0.0, self._next - self._tolerance - now)
 
     def spend(self, now: float, cost: float = 1.0) -> None:
-        """Count a call of *cost* as sent; a negative *cost* corrects a call that needed less than was counted."""
+        """Count a call of *cost* as sent; a negative *cost* takes back what an earlier call did not need."""
         self._next = max(now, self._next) + cost * self._interval
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
@@ -60,7 +63,7 @@ class AverageCost:
     """
     The average cost of a call of the source, and the average error of the connector's estimates of the cost.
 
-    The average begins with the amount of each unit that the rates allow for one request, or with 1 if there is no rate
+    Before the first call, the average of a unit is its rate divided by the rate of requests, or 1 if there is no rate
     of requests.
 
     Args:
@@ -80,7 +83,7 @@ class AverageCost:
         self.units = {
             unit: amount / requests if requests and unit != "requests" else 1.0 for unit, amount in per_second.items()
         }
-        self._real = dict.fromkeys(per_second, 1.0)  # the real cost of calls as a multiple of the estimate, by unit
+        self._real = dict.fromkeys(per_second, 1.0)  # by unit, the real cost of calls divided by the estimate
 
     def reserve(self, estimate: Mapping[str, float]) -> dict[str, float]:
         """Return the units to reserve for a call whose cost the connector estimates as *estimate*."""
@@ -91,7 +94,7 @@ class AverageCost:
         return {unit: cost[unit] - average for unit, average in self.units.items()}
 
     def learn(self, reserved: Mapping[str, float], cost: Mapping[str, float]) -> None:
-        """Record that a call for which *reserved* was reserved has really cost *cost*."""
+        """Adjust both averages: a call for which the units *reserved* were reserved has really cost *cost*."""
         for unit, average in self.units.items():
             self.units[unit] = average + self.WEIGHT * (cost[unit] - average)
             if reserved[unit] > 0.0:
@@ -123,7 +126,7 @@ class UnitRates:
         self.correct(now, self._average.units)
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* in addition; a negative amount takes back units that were counted before and not needed."""
+        """Count *units* in addition to the sent calls; a negative amount takes back units that a call did not need."""
         for unit, amount in units.items():
             if unit in self._rates:
                 self._rates[unit].spend(now, amount)

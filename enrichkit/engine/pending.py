@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Pending"]
 
-PASSES = 4  # passes of `_lowest`; each pass fills about three quarters of the room that is left
-SLICES = 256  # most slices in a round: choosing 2,000 keys from 256 slices takes under 1 ms, but 9 ms from 8,000
+PASSES = 4  # passes of `_lowest`; each pass finds about three quarters of the keys that are still to be chosen
+# Most bundles in a round of elevator order: choosing 2,000 keys from 256 bundles takes under 1 ms, but 9 ms from 8,000.
+SLICES = 256
 
 
 class Pending:
@@ -75,7 +76,7 @@ class Pending:
         self.neighbours = neighbours
         self._mixed = mixed or neighbours
         self._alone = alone
-        self._reached: Any = None  # the highest key that this round has taken
+        self._reached: Any = None  # the highest key that a call has taken in this round; None: none was taken
         self.keys = 0
         self.clocked = 0
         self.fresh_first = False
@@ -84,7 +85,9 @@ class Pending:
         return bool(self._urgent or self._fresh)
 
     def groups(self, limit: int) -> int:
-        """Return how many groups of at most *limit* lookups wait; each retry or part of a failed call is one group."""
+        """
+        Return how many groups of at most *limit* keys wait; each retry or part of a failed group is a group of its own.
+        """
         return len(self._urgent) - (-self.keys // limit)
 
     def add(self, lookups: Sequence[Lookup]) -> None:
@@ -93,7 +96,7 @@ class Pending:
         self.keys += len(lookups)
 
     def add_bundle(self, bundle: Bundle) -> None:
-        """Append *bundle*, whose keys have had no slot; keys that this round has passed wait for the next round."""
+        """Append *bundle*, whose keys have had no slot; keys that elevator order has passed wait for the next round."""
         self.keys += len(bundle.keys)
         if self._fresh and self._reached is not None:
             keys, start, end = _place(bundle.keys)
@@ -145,14 +148,14 @@ class Pending:
         return taken
 
     def _take_only(self, limit: int, only: Part | Outcomes) -> Group:
-        """Take keys that the slice *only* waits for, wherever they are in the queue."""
+        """Take at most *limit* keys that the slice *only* waits for, wherever they are in the queue."""
         self._start_round(len(self._later))
         others: list[Lookup | Bundle] = []
         fresh: deque[Lookup | Bundle] = deque()
         for held in self._fresh:
             (fresh if held.concerns(only) else others).append(held)
         group = self._take_in_order(fresh, limit, None)
-        # Lookups stay before bundles: the clocks of lookups may run, and `clock` starts clocks from the head on.
+        # Lookups stay before bundles, because their clocks may run already, and `clock` starts clocks from the head on.
         self._fresh = deque(sorted((*others, *fresh), key=lambda held: isinstance(held, Bundle)))
         return group
 
@@ -186,7 +189,7 @@ class Pending:
         return lookups
 
     def put_back(self, group: Group, search: Search | None) -> None:
-        """Put *group* back at the head, as if it had not been taken."""
+        """Put *group* back at the head of its queue, as if it had not been taken."""
         lookups = [held for held in group if not isinstance(held, Bundle)]
         if lookups and (search is not None or lookups[0].state is not State.PENDING):
             self._urgent.appendleft((lookups, search))
@@ -206,18 +209,20 @@ class Pending:
         return (held for held in chain(self._fresh, self._later) if isinstance(held, Bundle))
 
     def separate(self) -> None:
-        """Replace the bundles by lookups."""
+        """Replace the bundles that wait by lookups, one for each key."""
         self._start_round(len(self._later))
         self._fresh = deque(lookup for held in self._fresh for lookup in held.singly())
 
     def lookups(self) -> list[Lookup]:
-        """Return the lookups without an outcome that wait for a slot, leaving out the keys in bundles."""
+        """Return the lookups that wait for a slot and have no outcome yet; keys in bundles are left out."""
         fresh = (held for held in self._fresh if not isinstance(held, Bundle))
         urgent = (lookup for group, _ in self._urgent for lookup in group)
         return [lookup for lookup in chain(urgent, fresh) if not lookup.settled]
 
     def clock(self, count: int) -> list[Lookup]:
-        """Return the next lookups whose clocks have to start so that the clocks of *count* waiting lookups run."""
+        """
+        Return the next lookups whose clocks the caller has to start, so that the clocks of *count* waiting lookups run.
+        """
         self._start_round(len(self._later))
         starting: list[Lookup] = []
         passed: list[Lookup] = []
@@ -246,14 +251,16 @@ class Pending:
         self.keys = 0
 
     def _take_neighbours(self, limit: int) -> list[Bundle]:
-        """Take the *limit* lowest keys of this round; if the round has fewer, go on with the next rounds."""
+        """
+        Take the *limit* lowest keys of this round of elevator order; if there are fewer, take keys of the next rounds.
+        """
         fresh = self._fresh
         group: list[Bundle] = []
         room = limit
         while fresh and room:
             if len(fresh) > SLICES:
                 self._later.extend([fresh.pop() for _ in range(len(fresh) - SLICES)][::-1])
-            bundles: list[Bundle] = list(fresh)  # type: ignore[arg-type]  # the caller has checked
+            bundles: list[Bundle] = list(fresh)  # type: ignore[arg-type]  # `_take_fresh` has checked it
             fresh.clear()
             waiting = sum(len(bundle.keys) for bundle in bundles)
             if waiting > room:
@@ -276,7 +283,7 @@ class Pending:
         return group
 
     def _start_round(self, slices: int) -> None:
-        """Begin the next round with at most *slices* of the entries that wait for it."""
+        """Begin the next round of elevator order, with at most *slices* of the entries in `_later`."""
         for _ in range(min(slices, len(self._later))):
             self._fresh.append(self._later.popleft())
         self._reached = None
@@ -292,9 +299,9 @@ def _lowest(columns: list[tuple[Sequence[Any], int, int]], count: int) -> list[i
     Choose about the *count* lowest keys of several sorted columns, and return how many each column contributes.
 
     A column is a range of a list: the list, the start and the end. All columns together have more than *count* keys.
-    Each pass splits the remaining room equally among the columns and finds, for each column, the last key that fits
-    into its share. The lowest of these keys is the bound: every column contributes its keys up to the bound. The next
-    pass splits the room that then remains.
+    Each pass splits the number of keys that are still to be chosen equally among the columns, and finds the last key of
+    each column's share. The lowest of these keys is the bound: every column contributes its keys up to the bound. The
+    next pass splits the number that then remains.
     """
     taken = [start for _, start, _ in columns]
     room = count
@@ -310,11 +317,11 @@ def _lowest(columns: list[tuple[Sequence[Any], int, int]], count: int) -> list[i
         bound = min(columns[n][0][min(taken[n] + share, columns[n][2]) - 1] for n in givers)
         for n in givers:
             keys, _, end = columns[n]
-            # Take no more than the share even if the keys are not in Python's order, as with broken UTF-8.
+            # With broken UTF-8, keys may not be in Python's order, and the bisection may find more than the share.
             found = min(bisect_right(keys, bound, taken[n], end), taken[n] + share)
             room -= found - taken[n]
             taken[n] = found
-    while room:  # take the last few keys without a bound, so that a call is full while keys wait
+    while room:  # take the last few keys without a bound, because a call is to be full while keys wait
         givers = giving()
         share = -(-room // len(givers))
         for n in sorted(givers, key=lambda n: columns[n][0][taken[n]]):

@@ -22,14 +22,14 @@ class LimitShare:
     Args:
         calls: The most calls that the whole job may have in flight.
         capacity: The most calls that this process can have in flight.
-        in_flight: Returns how many calls this process has in flight.
+        in_flight: Function that returns how many calls this process has in flight.
         lessee: The client that requests the share from the store of the limit.
 
     Attributes:
         lessee: The client that requests the share from the store of the limit.
         away: Whether the store cannot be reached.
-        held: How many calls this process may have in flight.
-        waiting: Whether a call has had to wait since the store was last asked.
+        held: How many calls this process may have in flight, as the store has granted.
+        waiting: Whether a call has had to wait since the last answer of the store.
     """
 
     __slots__ = (
@@ -53,12 +53,14 @@ class LimitShare:
         self.held = 0.0
         self.away = False
         self.waiting = False
-        self._most = 0  # most calls in flight since the store was last asked
+        self._most = 0  # most calls in flight since the last answer of the store
         self._ends = 0.0  # loop time at which the lease ends, unless the store is away
         self._wanted_at = float("-inf")
 
     def delay(self, now: float, in_flight: int) -> float:
-        """Return 0 if a call can be sent now beside *in_flight* others, else the seconds after which to ask again."""
+        """
+        Return 0 if a call can be sent now beside *in_flight* others, else the seconds after which the gate asks again.
+        """
         self._wanted_at = now
         self.lessee.wake(self)
         self._most = max(self._most, in_flight + 1)
@@ -68,11 +70,13 @@ class LimitShare:
         return HOLD
 
     def idle(self, now: float) -> bool:
-        """Whether no call is in flight, and none has needed the share for a while."""
+        """Whether no call is in flight, and no call has asked to be sent for `IDLE` seconds."""
         return now - self._wanted_at >= IDLE and not self._in_flight()
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:
-        """Return the question for the store; *away*: the last one got no answer; *last*: it gives the share back."""
+        """
+        Return the question for the store. *away*: the last question got no answer; *last*: the share is given back.
+        """
         in_flight = self._in_flight()
         wanted = 0.0 if last or self.idle(now) else float(max(self._most, in_flight, 1) + 1)
         if self.waiting and not last:
@@ -99,7 +103,7 @@ class LimitShare:
         self.waiting = False
 
     def next_ask(self, now: float) -> float:
-        """Return the time at which to ask again."""
+        """Return the loop time at which the lessee asks the store for the share again."""
         return self._ends - PERIOD
 
     def told(self) -> str:

@@ -1,4 +1,4 @@
-"""The policies of a run: what rows without an answer get, and the errors that fail the task."""
+"""The policies of a run: which value rows without an answer get, and which failures fail the task."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NamedFallback(Protocol):
     Attributes:
         name: Name of the fallback in messages.
         options: The options among `on_timeout`, `on_error` and `on_missing` that name the fallback.
-        put: Take a request over; the next flush of the run asks the fallback for the key of the request.
+        put: Function that takes a request over; the next flush of the run asks the fallback for the key of the request.
     """
 
     name: str
@@ -54,7 +54,7 @@ class FallbackRequest:
         text: The error text of these rows; None for a miss.
         origin: The origin (the kind of place where the outcome comes from) that these rows get, unless a fallback
             changes it.
-        asked: The fallbacks that have got the request.
+        asked: The fallbacks to which the request was handed so far, so that no fallback gets it twice.
     """
 
     __slots__ = ("asked", "lookup", "origin", "status", "text")
@@ -75,7 +75,7 @@ class Policies:
         source: Name of the source in messages.
         options: The options: policies, `max_fallback_ratio`, `retry`, `timeout`, `details` and `show_keys` are used.
         default_values: Decoded `default(...)` values by option name.
-        fallbacks: The fallbacks of the run; each knows the options that name it.
+        fallbacks: The fallbacks of the run; the `options` of each fallback are the options that name it.
         salt: Salt of the hashes that stand for keys in messages.
     """
 
@@ -102,7 +102,7 @@ class Policies:
         Count, for `max_fallback_ratio`, a lookup that ended with *status*, and return its error text.
 
         A miss is not counted and has no error text. A key for which the budget allowed no call is not counted either,
-        because the user has asked for the budget.
+        because the user has set this budget.
         """
         if status == MISSING:
             return None
@@ -119,12 +119,12 @@ class Policies:
         return self._fallbacks[status]
 
     def misses_alike(self) -> bool:
-        """Whether all misses have the same outcome, because they are handed to no fallback and fail no task."""
+        """Whether all misses have the same outcome: no fallback is asked for a miss, and no miss fails the task."""
         return self._fallbacks[MISSING] is None and self._policies[MISSING] != "fail"
 
     def next_policy(self, request: FallbackRequest, fallback: NamedFallback, status: int, text: str | None) -> int:
         """
-        Record in *request* that *fallback* has no answer either, and ended with *status* and the error *text*.
+        Record in *request* that *fallback* has no answer either: its lookup ended with *status* and the error *text*.
 
         Returns:
             The status whose policy comes next: `MISSING` when the fallback does not hold the key, else `ERROR`.
@@ -133,7 +133,8 @@ class Policies:
         if status == MISSING:
             request.origin = "fallback"
             return MISSING
-        if request.status == MISSING:  # it is no longer known whether any source holds the key
+        # The fallback failed and might have held the key, so the outcome is an error and no longer a miss.
+        if request.status == MISSING:
             request.status = ERROR
             self._count(request.text)
         return ERROR
@@ -194,16 +195,21 @@ class Policies:
 
 
 def _tries(lookup: Lookup, retry: Retry | None) -> str:
-    """Return how many attempts were made for *lookup*, and how many *retry* allows: ``1 of 3 attempts``."""
+    """
+    Return a text that says how many attempts were made for *lookup* and how many *retry* allows: ``1 of 3 attempts``.
+    """
     made, allowed = lookup.attempts, retry.attempts if retry is not None else 1
-    # Calls of a search for a bad key, and calls repeated after an outage, do not use up the attempts *retry* allows.
+    # Calls of a search for a bad key, and calls repeated after an outage, do not use up the attempts that *retry*
+    # allows. If there were such calls, the text says only how many calls were made.
     if made <= lookup.failures + 1 and made <= allowed > 1:
         return f"{made} of {allowed} attempts"
     return f"{made} attempt{'s' * (made != 1)}"
 
 
 def _joined_text(request: FallbackRequest, fallback: NamedFallback, text: str | None) -> str | None:
-    """Return a lookup's error text after *fallback* has failed with *text*, or had no value if *text* is None."""
+    """
+    Return the error text of *request* after *fallback* has failed with *text* or, if *text* is None, has found nothing.
+    """
     name = fallback.name
     if text is None:
         return request.text and f"{request.text}; {name} has nothing for the key"

@@ -61,16 +61,16 @@ class Table(Stage):
 
     Args:
         source: Name of the source in messages.
-        connector: Returns a new connector, for one load.
+        connector: Function that returns a new connector for one load.
         kinds: Python type of each part of a key.
         size: Most keys per page.
-        decode: Turns the raw answers of one call into values of the declared type.
+        decode: Function that turns the raw answers of one call into values of the declared type.
         preload: The user's option `preload`.
         patience: Seconds for which the source may be away before a load fails.
-        limit: Seconds that one step of a load may take.
+        limit: Seconds that one step of a load may take: opening the connector, listing a page, or one call.
         many: Whether an answer is a list, with one element for each match of its key.
-        first_answers: Makes the object that checks the first answers of a load; None: they are not checked.
-        today: Returns the date and the time of day, in any time zone; tests pass a function of their own.
+        first_answers: Function that makes the object that checks the first answers of a load; None: there is no check.
+        today: Function that returns the date and the time of day, in any time zone; tests pass their own.
 
     Attributes:
         answers: For each key its value, `MISS`, or `ABSENT` if the source has to be asked for the key. Each load makes
@@ -79,7 +79,8 @@ class Table(Stage):
         loads: Number of loads that have succeeded.
         failures: Number of loads that have failed.
         ended: Whether the table can no longer be used.
-        make_room: Close idle engines with connectors of a given class; called when the server had no free connection.
+        make_room: Function that closes idle engines whose connectors have a given class. The table calls it when the
+            server had no free connection.
         idle_since: Loop time since which no run uses the table; None: a run uses it.
     """
 
@@ -144,7 +145,7 @@ class Table(Stage):
             self.idle_since = self._now()
 
     def end(self) -> None:
-        """Interrupt a load that is under way, without an error, and forget all answers."""
+        """End the table: cancel a load that is under way, without an error, and forget all answers."""
         self.ended = True
         self._task.cancel()
         self.answers = {}
@@ -196,7 +197,7 @@ class Table(Stage):
         self.ended = True
         self.answers = {}
         for run in list(self._runs):
-            # A `ConfigError`, as for a misspelt field, is handed on unchanged, because its message tells what to
+            # A `ConfigError`, as for a misspelled field, is handed on unchanged, because its message tells what to
             # change.
             is_whole = isinstance(error, ConfigError)
             run.fail(error if is_whole else TaskFailedError(f"{self._source}: it could not be loaded: {error}"))
@@ -218,8 +219,8 @@ class Table(Stage):
                 now = self._now()
                 if isinstance(error, UnavailableError) and error.busy and load.kind is not None:
                     self.make_room(load.kind)
-                # The time away counts from the last answer before the first failure, not from the latest answer. So a
-                # load also ends in an error if each attempt gets some answers and then fails.
+                # The time away is measured from the last answer before the first failure, not from the latest answer.
+                # So a load also ends in an error if each attempt gets some answers and then fails.
                 away = max(began, load.heard) if away is None else away
                 pause = max(wait, asked_pause(error.retry_after, self._patience) or 0.0)
                 if now - away + pause > self._patience:
@@ -232,11 +233,11 @@ class Table(Stage):
 
 
 def _no_engines(kind: type[Connector[Any]]) -> None:
-    """Do nothing: no loop thread has set `Table.make_room`, so no engines are known that could be closed."""
+    """Do nothing: this is `Table.make_room` until a loop thread, which knows the engines, sets another function."""
 
 
 class _Load:
-    """One attempt to load a source; `heard` is the loop time of its last answers, `kind` the class of its connector."""
+    """One attempt to load a source; `heard` is the loop time of the last answers, `kind` the class of the connector."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -282,7 +283,7 @@ class _Load:
             raise TransientError(f"no answer within {self._table._limit:g} s") from None
 
     async def _take(self, connector: Connector[Any], keys: tuple[Any, ...], first: FirstAnswers | None) -> None:
-        """Look up *keys* and keep the answers; when one of the keys cannot be looked up, find it by bisection."""
+        """Look up *keys* and keep the answers; if a key makes the call fail, find this key by bisection."""
         if not keys:
             return
         try:
@@ -310,12 +311,12 @@ class _Load:
         if broken is not None:
             raise broken
         raws: dict[Any, Any] = {}
-        answers = dict.fromkeys(keys, MISS)  # a row may have been deleted since its key was listed
+        answers = dict.fromkeys(keys, MISS)  # a key without an answer: its row was deleted after the listing
         for key, raw in found.items():
             if isinstance(raw, Failure):
                 if isinstance(raw.error, TransientError | FatalError):
                     raise raw.error
-                answers[key] = ABSENT  # a run asks the source for the key, and gets the error again
+                answers[key] = ABSENT  # a run then asks the source for the key, and gets the error itself
             elif not (isinstance(raw, Absent) or (self._table._call.many and raw in ([], ()))):
                 raws[key] = raw
         values, bad = self._table._decode(list(raws.values()))

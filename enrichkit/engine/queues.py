@@ -61,7 +61,7 @@ class OrderedQueue(Generic[T]):
         while self._tickets and self._tickets[0].done:
             ticket = self._tickets.popleft()
             leaving += ticket.parts
-            del ticket.parts, ticket.entry  # they refer to the ticket; breaking this cycle frees them all immediately
+            del ticket.parts, ticket.entry  # both refer to the ticket; breaking this cycle frees all three immediately
         return leaving
 
     def head(self) -> T | None:
@@ -79,7 +79,8 @@ class _Segment(Generic[T]):
     __slots__ = ("parts", "pending")
 
     def __init__(self) -> None:
-        self.pending: dict[int, Ticket[T]] = {}  # by identity, in order of arrival
+        # the entries that are not done, by `id` of the ticket, in order of arrival
+        self.pending: dict[int, Ticket[T]] = {}
         self.parts: deque[tuple[Ticket[T], T, bool]] = deque()
 
     def drained(self) -> bool:
@@ -105,8 +106,11 @@ class UnorderedQueue(Generic[T]):
         return ticket
 
     def put_barrier(self, barrier: T) -> None:
-        """Close the last segment: later entries are returned after *barrier*, and earlier ones before it."""
-        # Flink's rule: a drained last segment is reused, so that 10,000 barriers leave no empty segments behind.
+        """
+        Add *barrier*: entries that were put earlier are returned before it, and entries that are put later after it.
+        """
+        # As in Flink, a last segment that is empty is used again, so that 10,000 barriers leave no empty segments
+        # behind.
         if not self._segments[-1].drained():
             self._segments.append(_Segment())
         self.ready(self.put(barrier), barrier)
@@ -158,7 +162,7 @@ class Window:
 
     Attributes:
         held: Rows admitted and not yet emitted.
-        size: Most rows that may be held now.
+        size: Most rows that may be held now; it grows up to `limit`.
         limit: Most rows that may ever be held: the upper bound of `size`.
     """
 
@@ -172,7 +176,9 @@ class Window:
         self.held = 0
 
     def admits(self, rows: int) -> bool:
-        """Whether another *rows* rows fit; an empty window takes any slice, or a large one would wait for ever."""
+        """
+        Whether another *rows* rows fit. An empty window admits any slice; otherwise a large one would wait for ever.
+        """
         return self.held == 0 or self.held + rows <= self.size
 
     def enter(self, rows: int) -> None:

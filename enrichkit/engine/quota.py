@@ -10,8 +10,8 @@ class Quota:
     The calls that the source still allows, as its last answer said.
 
     Calls are sent as they come while more than a fifth of the limit remains. After that, calls are spread evenly over
-    the seconds until the limit is reset. Other processes use the same limit: each answer says how much of it remains,
-    so the calls of all processes slow down together, and no call is refused.
+    the seconds until the limit is reset. Other processes may use the same limit. Each process learns from its answers
+    how much of the limit remains, so the calls of all processes slow down together, and no call is refused.
     """
 
     RESERVE = 0.2
@@ -40,7 +40,7 @@ class Quota:
         self._interval = seconds / remaining if 0 < remaining <= self.RESERVE * self._limit else 0.0
 
     def delay(self, now: float) -> float:
-        """Return 0 if a call can be sent now, else the seconds to wait."""
+        """Return 0 if a call can be sent now, else the seconds until the next call may be sent."""
         if now >= self._until:
             self._interval = 0.0
         return max(0.0, min(self._next, self._until) - now) if self._interval else 0.0

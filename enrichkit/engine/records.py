@@ -60,7 +60,7 @@ class Lookup:
     Attributes:
         state: See the table at the top of this module.
         routes: Number of ways in which an answer may still come: one for each call in flight with the key, and one if
-            the key is queued.
+            the key is queued for a retry or for its first call.
         started: Loop time at which the key's clock (for its timeout) started; None before, and while the key waits
             through no fault of its own.
         attempts: Calls made with the key.
@@ -68,7 +68,7 @@ class Lookup:
             `on_missing`.
         error: The last transient error.
         node_away_since: Loop time since which every call of the key has failed because a node of the source is away;
-            None: the last call met no such node.
+            None: the last call did not fail for this reason.
         call: The last call that was made with the key, or that the key joined; None before the first.
         more: Further slices that wait for the key, with the key's index in each.
         spent: Seconds that tiers (sources asked before the run's own) took for the key; not set if the run has no
@@ -129,7 +129,7 @@ class Lookup:
         return self.state is IN_FLIGHT and self.call is call
 
     def sent(self, call: InFlight) -> None:
-        """Record that *call* was made with the key; the key is in no queue any more."""
+        """Record that *call* was made with the key, which has left the queue."""
         self.state = IN_FLIGHT
         self.attempts += 1
         self.call = call
@@ -141,13 +141,13 @@ class Lookup:
         call.lookups[self.key] = self
 
     def queued(self) -> None:
-        """Wait for a retry."""
+        """Record that the key was queued for another call."""
         self.state = WAITING
         self.routes += 1
 
     def returned(self, error: BaseException, node_away_since: float | None = None) -> None:
         """
-        Wait for another call, which counts as the same attempt.
+        Record that the key was queued for another call, which counts as the same attempt as the last call.
 
         This is for a key whose last call found the source or one of its nodes away, or was refused by the source.
         """
@@ -161,23 +161,25 @@ class Lookup:
         """Record that no further call is made with the key; return whether no call in flight can answer it either."""
         self.routes -= 1
         if self.routes:
-            self.state = IN_FLIGHT  # a late call still holds the key
+            self.state = IN_FLIGHT  # a late call with the key has not ended
         return not self.routes
 
     def blamed(self) -> None:
-        """Record that the key was put back after a call that had failed because of the key."""
+        """
+        Count the last call, after which the key was put back, as a failed attempt, because the key is blamed for it.
+        """
         self.routes -= 1
         if self.routes:
-            self.state = IN_FLIGHT  # a late call still holds the key, and perhaps no retry follows
+            self.state = IN_FLIGHT  # a late call with the key has not ended, and perhaps no retry follows
         self.attempts += 1
         self.failures += 1
 
     def call_ended(self) -> None:
-        """Record that a call that held the key has ended."""
+        """Record that a call with the key has ended."""
         self.routes -= 1
 
     def failed(self, error: BaseException | None, *, counted: bool) -> None:
-        """Record a transient *error*; if *counted*, it is one more failure of the key."""
+        """Record a transient *error*; if *counted* is True, count it as a failure of the key, too."""
         self.error = error
         self.node_away_since = None
         self.failures += counted
@@ -272,12 +274,14 @@ class Bundle:
         """Remove the first *size* keys, and return them as a bundle."""
         first = Bundle(self._table, self.outcomes, self.keys[:size], self.indices[:size])
         self.keys, self.indices = self.keys[size:], self.indices[size:]
-        first.entered, first.more = self.entered, self.more  # the table may still map a key to either bundle
+        # Both bundles share the dict, because the table may still map keys of `first` to this bundle. A later slice
+        # with such a key then calls `wait` of this bundle, but the answer comes to `first`.
+        first.entered, first.more = self.entered, self.more
         first.spent = self.spent
         return first
 
     def singly(self) -> list[Lookup]:
-        """Replace this bundle and the others of its call by a lookup per key; return those of this bundle in order."""
+        """Replace all bundles of the call by lookups, one for each key; return the lookups of this bundle in order."""
         if self._lookups is None:
             self._lookups = [
                 Lookup(key, self.outcomes, index) for key, index in zip(self.keys, self.indices, strict=True)
@@ -316,10 +320,9 @@ class InFlight:
             otherwise None.
         attempt: How often the first key of *group* has been asked for, this call included.
         running: Whether the call has not ended yet.
-        accepts: The circuit breaker's count of calls answered in time, as it was when this call was sent; not set
-            before.
-        late: Whether no lookup has to wait for the call: all its lookups have their outcome, or `attempt_timeout` has
-            passed.
+        accepts: Number of calls that the source had answered in time, by the count of the circuit breaker, when this
+            call was sent; not set before.
+        late: Whether the call is late: all its lookups have their outcome without it, or `attempt_timeout` has passed.
         late_since: Loop time at which the call became late; not set before.
         overdue: Whether `attempt_timeout` has passed; if so, the keys were queued again where `Retry` allows it.
         cancelled_at: Loop time at which the engine cancelled the call; None: the call was not cancelled.
@@ -403,13 +406,14 @@ class InFlight:
 
         If a lookup has timed out, a later lookup of the same key may replace it here.
         """
-        if self._lookups is None:  # made only here: a dict for each one-key call takes 4 % of a lookup
+        # Made when it is first read, because a dict for each call of one key takes 4 % of the time of a lookup.
+        if self._lookups is None:
             self._lookups = {lookup.key: lookup for lookup in self.held()}
             self.alone = None
         return self._lookups
 
     def held(self) -> Iterable[Lookup]:
-        """Return the lookups in `lookups`, without making the dict."""
+        """Return the values of `lookups`, without making this dict if it was not made yet."""
         if self._lookups is not None:
             return self._lookups.values()
         return () if self.alone is None else (self.alone,)
@@ -453,7 +457,10 @@ class InFlight:
             self.task.cancel()
 
     def release(self) -> None:
-        """Drop the bundles and lookups: their reference cycle with the call would last until a garbage collection."""
+        """
+        Drop the bundles and lookups. Otherwise their reference cycle with the call would last until a garbage
+        collection.
+        """
         self.bundles = ()
         self.alone = None
         self._lookups = {}
@@ -465,7 +472,7 @@ class Part:
 
     Attributes:
         outcomes: The slice.
-        indices: Indices of the keys whose rows these are; None: all rows of the slice; empty: the rows with a null key.
+        indices: Indices of the keys to which the rows belong; None: all rows of the slice; empty: rows with a null key.
         rows: Number of rows.
         bytes: About how many bytes the values of the rows take.
     """
@@ -480,7 +487,9 @@ class Part:
 
 
 def _joined_keys(parts: list[Sequence[Any]], key_columns: bool) -> Sequence[Any]:
-    """Return the keys of *parts* for a connector: as `Keys` if it takes them and all parts are `Keys`, else a tuple."""
+    """
+    Return the keys of *parts*: as `Keys` if *key_columns* is True and all parts are `Keys` that fit, else as a tuple.
+    """
     if key_columns:
         columns = [part for part in parts if isinstance(part, Keys)]
         keys = columns[0].followed_by(columns[1:]) if len(columns) == len(parts) else None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["BackgroundRun", "Refresher", "background_options"]
 
 AHEAD = 2
-"""Most keys of the background run, as a multiple of the keys that its calls in flight can hold."""
+"""Most keys in the background run, as a multiple of the keys that its calls in flight can hold."""
 
 
 class BackgroundRun(Run):
@@ -49,9 +49,9 @@ class Refresher:
     The background lookups of one run. Lives on the loop thread.
 
     Args:
-        cache: The cache that gets the answers; if several runs share it, only one at a time asks for a key.
-        make_run: Makes the unordered `BackgroundRun`; the argument is the function that the run calls with its finished
-            parts.
+        cache: The cache that gets the answers; if several runs share it, only one of them at a time asks for a key.
+        make_run: Function that makes the unordered `BackgroundRun`; its argument is the function that the run calls
+            with its finished parts.
         capacity: Slots of the engine.
 
     Attributes:
@@ -77,17 +77,21 @@ class Refresher:
         self._cache.call_time = known + (seconds - known) / 8 if known else seconds
 
     def old_values(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Return, by key, the stale values of *keys*; they replace the outcomes of lookups that fail."""
+        """Return, by key, the stale values of *keys*, with which lookups that fail are answered."""
         return self._cache.stale(keys, self.run.engine.now())
 
     def refresh(self, keys: Sequence[Any]) -> None:
-        """Ask for those of *keys* whose answers expire soon; all *keys* have just been looked up for rows."""
+        """
+        Ask for those of *keys* whose answers in the cache expire soon; all *keys* have just been looked up for rows.
+        """
         due = self._cache.due(keys, self.run.engine.now())
         if due:
             self.ask(due)
 
     def ask(self, keys: Iterable[Any]) -> None:
-        """Ask for those of *keys* that are not asked for in the background yet, as far as there is room."""
+        """
+        Ask for those of *keys* that no background lookup asks for yet; drop keys beyond the limit on background keys.
+        """
         wanted = [key for key in keys if key not in self._cache.refreshing][: self._room - len(self._held)]
         if wanted and not self.run.closed:
             self._held.update(wanted)
@@ -101,7 +105,7 @@ class Refresher:
         self.run.close()
 
     def _take(self, parts: list[Part] | BaseException) -> None:
-        """Give the answers in *parts* to the cache. Keys that failed are dropped, as no row waits for them."""
+        """Give the answers in *parts* to the cache. Keys that failed are dropped, because no row waits for them."""
         if isinstance(parts, BaseException):
             self.close()
             return

@@ -1,5 +1,5 @@
 """
-The end of a call, and what it means for each key of the call.
+The end of a call, and what becomes of each key of the call.
 
 If no key needs to be treated separately, all keys are settled together (`fast_paths.py`). Otherwise each key is handled
 separately: the key has a value, is a miss, is asked for again (`retries.py`), or has failed.
@@ -101,7 +101,7 @@ def _conclude_each(run: Run, call: InFlight, answers: Any, error: BaseException 
         put_back(run, call, trouble)
         return AWAY
     if isinstance(error, UnavailableError) and error.node is not None:
-        answers, error = dict.fromkeys(call.lookups, Failure(error)), None  # each key waits for the node
+        answers, error = dict.fromkeys(call.lookups, Failure(error)), None  # each key waits until the node is back
     if error is None:
         if not run.closed or run.cache is not None:
             _answered(run, call, answers)
@@ -115,10 +115,12 @@ def _conclude_each(run: Run, call: InFlight, answers: Any, error: BaseException 
 
 
 def _trouble(answers: Mapping[Any, Any], keys: int) -> TransientError | None:
-    """Return one of the errors in *answers* if all keys (*keys* of them) have a transient failure, else None."""
+    """
+    Return one of the errors in *answers* if all keys (their number is *keys*) failed with a transient error, else None.
+    """
     found: TransientError | None = None
     if len(answers) < keys:
-        return None  # a miss is an answer
+        return None  # a key without an answer is a miss, which shows that the source works
     for answer in answers.values():
         if not (isinstance(answer, Failure) and isinstance(answer.error, TransientError)):
             return None
@@ -141,7 +143,7 @@ def _answered(run: Run, call: InFlight, answers: Mapping[Any, Any]) -> None:
 
 
 def _settle_values(run: Run, call: InFlight, lookups: Sequence[Lookup], raws: Sequence[Any]) -> None:
-    """Decode *raws*, the answers to *lookups*, and settle the lookups; one whose answer cannot be decoded fails."""
+    """Decode *raws*, the answers to *lookups*, and settle each lookup: as failed if its answer cannot be decoded."""
     values, bad = run.decode(raws)
     good = [index for index in range(len(lookups)) if index not in bad]
     for index, decode_error in bad.items():
@@ -158,7 +160,7 @@ def _settle_values(run: Run, call: InFlight, lookups: Sequence[Lookup], raws: Se
 
 
 def _split(run: Run, call: InFlight, lookups: list[Lookup], raws: list[Any]) -> tuple[list[Lookup], list[Any]]:
-    """Settle or queue again the misses and failures of an answered call; return the other lookups and their answers."""
+    """Settle or queue again the lookups that are misses or failed; return the other lookups, and their answers."""
     found: list[Lookup] = []
     answers: list[Any] = []
     missed: list[Lookup] = []
@@ -208,7 +210,7 @@ def _without_text(run: Run, error: BaseException) -> BaseException:
 
 
 def _ask_failures_again(run: Run, call: InFlight, failures: Iterable[tuple[Lookup, TransientError]]) -> None:
-    """Queue the keys of the transient *failures* again where that is allowed; settle the other keys."""
+    """Queue the keys of the transient *failures* again if another call may be made; settle the other keys."""
     attached: list[Lookup] = []
     lacking: list[tuple[Lookup, UnavailableError]] = []
     refusals: dict[float | None, list[tuple[Lookup, UnavailableError]]] = {}
@@ -246,7 +248,7 @@ def _settle_misses(run: Run, call: InFlight, missed: list[Lookup]) -> None:
 
 
 def _final_misses(run: Run, call: InFlight, missed: list[Lookup]) -> list[Lookup]:
-    """Queue again those of *missed* that may be asked for once more; return the lookups whose miss is final."""
+    """Queue again the lookups of *missed* that may be asked for once more; return the lookups whose miss is final."""
     waiting = [lookup for lookup in missed if not lookup.settled]
     for lookup in waiting:
         lookup.failed(lookup.error, counted=not call.overdue)

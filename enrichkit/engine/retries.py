@@ -43,11 +43,14 @@ _log = logging.getLogger("enrichkit")
 
 HERE = os.path.dirname(__file__)
 PLACES_MAX = 20
-"""Most places of exceptions that a run logs, so that connector code compiled anew for each call cannot fill the log."""
+"""
+Most places of exceptions that a run logs. A connector that compiles code anew for each call could otherwise fill the
+log, because each exception then comes from a new place.
+"""
 REFUSALS_MAX = 8
 """Calls of a key that a source may refuse, while it answers other keys, before a refusal counts as a failure."""
 BUSY_MAX = 60
-"""The limit instead of `REFUSALS_MAX` if the source says that it is busy, which tells nothing about the key."""
+"""This limit replaces `REFUSALS_MAX` if the source says that it is busy, because that tells nothing about the key."""
 REFUSED = Retry(wait=0.05, factor=2.0, wait_max=1.0)
 """How long the keys of a refused call wait before they are asked for again."""
 SEARCHES_AT_ONCE, SEARCH_WAIT, SEARCH_WAIT_MAX = 20, 0.05, 1.0
@@ -58,7 +61,7 @@ random. Each further failure adds `SEARCH_WAIT` seconds to its upper bound, whic
 
 
 def retry_late(run: Run, call: InFlight) -> None:
-    """Queue again the keys of *call*, which goes on after `attempt_timeout`, except keys that joined the call later."""
+    """Queue the keys of *call* again, except keys that joined it later; *call* goes on beyond its `attempt_timeout`."""
     call.separate()
     call.late = call.overdue = True
     waiting = [lookup for lookup in call.held() if not (lookup.settled or lookup.attached)]
@@ -68,7 +71,10 @@ def retry_late(run: Run, call: InFlight) -> None:
 
 
 def failed(run: Run, call: InFlight, error: BaseException) -> None:
-    """Queue again, where allowed, the keys of *call*, which ended with *error*; settle the rest, or fail the task."""
+    """
+    Queue the keys of *call*, which ended with *error*, again if another call may be made; else settle them. A fatal
+    error fails the task.
+    """
     if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
         error = FatalError(f"{run.source}: its connector raised {type(error).__name__}, which ends the task.")
     if isinstance(error, FatalError):
@@ -89,7 +95,7 @@ def failed(run: Run, call: InFlight, error: BaseException) -> None:
 
 
 def failed_for_now(run: Run, call: InFlight, failures: Sequence[tuple[Lookup, TransientError]]) -> None:
-    """Queue again the keys of *failures*, which are transient; settle the keys that may not be asked for again."""
+    """Queue the keys of the transient *failures* again; settle the keys that may not be asked for again."""
     waiting: dict[float | None, list[Lookup]] = {}
     for lookup, error in failures:
         lookup.failed(error, counted=not (lookup.settled or call.overdue))
@@ -104,10 +110,9 @@ def refused(run: Run, refusals: Sequence[tuple[Lookup, UnavailableError]]) -> li
     Queue again the keys of *refusals*, which the source refused although it answers other keys; return the refusals
     that count as failures.
 
-    A refusal tells something about the load or a server of the source, and nothing about the key, so it counts as no
-    attempt and costs no token of the retry budget. But a key that is refused again and again may itself be the reason,
-    so after `REFUSALS_MAX` or `BUSY_MAX` refusals the key has failed. A key whose deadline comes before the end of its
-    wait has failed, too.
+    A refusal concerns the load or a server of the source and not the key, so it counts as no attempt and costs no token
+    of the retry budget. But a key that is refused again and again may itself be the reason, so after `REFUSALS_MAX` or
+    `BUSY_MAX` refusals the key has failed. A key has also failed if its deadline comes before the end of the wait.
 
     Args:
         run: The run of the keys.
@@ -156,7 +161,9 @@ def put_off(
 
 
 def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: BaseException) -> None:
-    """If *call* had one key, settle it with *error*; otherwise split *waiting* into smaller calls to find bad keys."""
+    """
+    If *call* had one key, settle the key with *error*; otherwise split *waiting* into smaller calls to find bad keys.
+    """
     if not isinstance(error, ConnectorError):
         _log_place(run, error)
         # The text of an unknown exception may hold a key or a secret.
@@ -164,14 +171,14 @@ def _failed_for_good(run: Run, call: InFlight, waiting: list[Lookup], error: Bas
     if len(call.lookups) > 1:
         _search(run, call, [lookup for lookup in waiting if not asked_elsewhere(call, lookup)])
         return
-    # The error of a key that was alone in its call is final, like a `Failure`: another call would fail as well.
+    # The error of a key that was alone in its call is final, because another call would fail as well.
     for lookup in waiting:
         if not run.closed:
             settlement.settle(run, lookup, ERROR, error=error)
 
 
 def _log_place(run: Run, error: BaseException) -> None:
-    """Log the place (file, line, function; no values) at which the connector raised *error*, each place once."""
+    """Log the place (file, line, function; no values) at which the connector raised *error*; log each place once."""
     frames = traceback.extract_tb(error.__traceback__)
     places = ", ".join(place(frame) for frame in frames if not frame.filename.startswith(HERE))
     if places not in run.raised_at and len(run.raised_at) < PLACES_MAX:
@@ -180,7 +187,9 @@ def _log_place(run: Run, error: BaseException) -> None:
 
 
 def asked_elsewhere(call: InFlight, lookup: Lookup) -> bool:
-    """Whether *lookup* was queued again when *call* became overdue; if so, the end of *call* does not queue it."""
+    """
+    Whether *lookup* was queued again when *call* became overdue, so that the end of *call* must not queue it, too.
+    """
     return call.overdue and lookup.routes > 0
 
 
@@ -201,9 +210,9 @@ def ask_again(
     """
     Queue again, after their back-off, those of *lookups* that may be asked for once more; return the other lookups.
 
-    When the retry budget has too few tokens, the keys wait until it has the *cost* of their retry again. But if
+    When the retry budget has fewer tokens than the *cost* of the retry, the keys wait until it has enough. But if
     `on_error` gives rows another value, the keys do not wait: none is queued, and all lookups without an outcome are
-    returned. With *only_delayed*, which is for misses, the keys always wait.
+    returned. With *only_delayed*, which is for misses, the keys wait even then.
     """
     retry = run.options.retry
     if run.closed or retry is None:
@@ -234,7 +243,9 @@ def _reason(lookup: Lookup, *, only_delayed: bool) -> str:
 
 
 def ask_again_or_fail(run: Run, lookups: list[Lookup], retry_after: float | None) -> None:
-    """Queue again those of *lookups* that may be asked for once more; fail the others unless a call still has them."""
+    """
+    Queue again the *lookups* that may be asked for once more; fail the others unless a call in flight has their key.
+    """
     for lookup in ask_again(run, lookups, retry_after, RetryBudget.RETRY):
         if not run.closed and not lookup.settled and lookup.routes == 0:
             settlement.settle(run, lookup, ERROR, error=lookup.error)
@@ -244,7 +255,7 @@ def _due(
     run: Run, retry: Retry, lookups: Iterable[Lookup], retry_after: float | None
 ) -> tuple[list[tuple[float, list[Lookup]]], list[Lookup]]:
     """
-    Draw the random back-off of *lookups*, once for all lookups that have failed equally often.
+    Draw the random back-off of *lookups*: one back-off for all lookups that have failed equally often.
 
     If each key of a call had a back-off of its own, the keys would be sent again one by one.
 
@@ -275,7 +286,7 @@ def _not_repeated(
 ) -> BaseException | None:
     """Return *error* with the reason why its key is not asked for again: the *wait* ends after the deadline."""
     if not isinstance(error, TransientError):
-        return error  # None after a miss or an overdue call
+        return error  # it is None if the key is a miss, or if its call is overdue
     asked = wait >= (asked_pause(retry_after) or math.inf)
     who = "the source asks for" if asked else "the back-off is"
     why = f"{who} {wait:.3g} s, which ends after the timeout of {timeout:g} s"
@@ -318,9 +329,10 @@ def backoff(
     """
     Return the seconds to wait after the *failures*-th failure of a key; *failures* is 1 or more.
 
-    The jitter is the full jitter of "Exponential Backoff And Jitter" (AWS Architecture Blog). A Retry-After of the
-    source is a lower bound of the wait. A Retry-After that is longer than *stall_timeout* counts as at most a minute;
-    one that is not a number is ignored. `explain` uses this function, too.
+    The jitter `"full"` is that of "Exponential Backoff And Jitter" (AWS Architecture Blog): a random wait between 0 and
+    the bound. A Retry-After of the source is a lower bound of the wait. A Retry-After that is longer than
+    *stall_timeout* counts as at most a minute, and a Retry-After that is not a number is ignored. `explain` uses this
+    function, too.
     """
     wait = min(retry.wait_max, retry.wait * retry.factor ** (failures - 1))
     if retry.jitter == "full":

@@ -28,7 +28,7 @@ NODE_RETRY = Retry(wait=0.5)
 
 def put_back(run: Run, call: InFlight, error: TransientError) -> None:
     """
-    Put the keys of *call* at the head of the queue, because the source is away; no attempt and no token is counted.
+    Put the keys of *call* at the head of the queue, because the source is away; the call counts as no attempt.
 
     If the source has asked for a pause about as long as `timeout`, or longer, the clocks of the keys stop as well.
     """
@@ -40,7 +40,7 @@ def put_back(run: Run, call: InFlight, error: TransientError) -> None:
             lookup.queued()
         else:
             lookup.returned(error)
-    # 0.9 and not 1, because a part of the pause has already passed.
+    # The factor is 0.9 and not 1, because a part of the pause has already passed.
     if run.options.timeout is not None and run.engine.gate.pause_left(run.engine.now()) > 0.9 * run.options.timeout:
         run.stop_clocks(waiting)
     run.stats.returned += len(waiting)
@@ -50,7 +50,9 @@ def put_back(run: Run, call: InFlight, error: TransientError) -> None:
 
 def wait_for_node(run: Run, lacking: Sequence[tuple[Lookup, UnavailableError]]) -> None:
     """
-    Ask again for *lacking* keys, whose node is away while other nodes answer; their call costs no attempt and no token.
+    Ask again, after a wait, for the *lacking* keys, whose node is away while other nodes answer.
+
+    Their last call counts as no attempt, and costs no token of the retry budget.
 
     Fail the run when a node has been away for longer than `stall_timeout`.
     """
@@ -102,10 +104,10 @@ def came_back(run: Run, since: float, now: float, blamed: Sequence[Lookup], *, c
 
 def _blame(run: Run, suspects: set[Lookup]) -> None:
     """
-    Take *suspects* out of the queue: they were put back although the source was not away.
+    Take *suspects* out of the queue, to which they were returned in the belief that the source was away.
 
-    Keys that the source has refused are asked for again after a wait, if `put_off` allows it. For all other keys the
-    failure counts, and they are asked for again after a back-off where that is allowed.
+    Keys that the source has refused are asked for again after a wait, if `put_off` allows it. All other keys have used
+    up an attempt, and are asked for again after a back-off if they have attempts left.
     """
     for group, search in run.pending.take_urgent():
         run.put_first([lookup for lookup in group if lookup not in suspects], search)

@@ -1,16 +1,16 @@
 """
-Reuse: the answers that a task has got serve its later rows, too, so that a task asks for a key once.
+Reuse: the answers that a task has got also serve its later rows, so that the task asks only once for a key.
 
 Answers and misses are kept for the life of the task, within a number of bytes. Two generations of entries approximate
 LRU without any work per hit. An entry that is found in the old generation moves to the young one. When the young
 generation is full, it becomes the old one, and the entries of the former old generation are dropped: the least recently
 used ones.
 
-Remembering an answer takes 0.3 us, a tenth of the time that a bulk lookup takes per key. It also makes a Python object
-of each answer in an Arrow column. If keys do not repeat, nothing is remembered after the first `TRIAL` keys. Then the
-keys of some slices are kept without their answers, like the ghost entries of a cache; when later slices have these keys
-again, the task remembers answers again. All this takes 2 % more CPU in a task whose keys do not repeat, measured with
-Redis and 500,000 keys.
+Remembering an answer takes 0.3 us, a tenth of the time that a bulk lookup takes per key. If the answers come as an
+Arrow column, it also makes a Python object of each of them. If keys do not repeat, nothing is remembered after the
+first `TRIAL` keys. Then the keys of some slices are kept without their answers, like the ghost entries of a cache; when
+later slices have these keys again, the task remembers answers again. All this takes 2 % more CPU in a task whose keys
+do not repeat, measured with Redis and 500,000 keys.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Reuse"]
 TRIAL = 10_000
 """Distinct keys between two decisions whether keys repeat."""
 WORTH = 0.005
-"""Smallest share of repeated keys for which remembering answers is worth the work."""
+"""Smallest share of keys that came before, among all keys, for which remembering answers is worth the work."""
 SAMPLE = 64
 """Keys of each slice that are looked up among the ghosts, i.e. the keys that are kept without answers."""
 GHOSTS = 4_096
@@ -67,10 +67,10 @@ class Reuse(Stage):
         self._young_bytes = self._old_bytes = 0
         self._collected: dict[Any, Any] = {}  # what `put_one` was given since the last `_take_in`
         self._keys = self._hits = 0  # keys looked up, and keys found, since the last decision
-        self._seen: set[Any] | None = set()  # the keys before the first decision; then None
+        self._seen: set[Any] | None = set()  # the keys that came before the first decision; None after it
         self._ghosts: set[Any] = set()
         self._slices = 0
-        self._knew_all = False  # whether all keys of the last slice were known
+        self._knew_all = False  # whether all keys of the last slice had answers here
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old) + len(self._collected)
@@ -97,7 +97,7 @@ class Reuse(Stage):
     def _judge(self, keys: Sequence[Any], known: int) -> None:
         """Count how many of *keys* came before, and decide after each `TRIAL` keys whether reuse is worth the work."""
         if self._seen is not None:
-            # Compare *keys* with earlier keys and not with answers: the first answers may not have come yet.
+            # Compare *keys* with earlier keys and not with answers, because the first answers may not have come yet.
             before = len(self._seen)
             self._seen.update(keys)
             known = len(keys) - (len(self._seen) - before)
@@ -115,7 +115,7 @@ class Reuse(Stage):
             self._keys = self._hits = 0
 
     def _whole(self, keys: Sequence[Any]) -> list[Any] | None:
-        """Return the values of two or more *keys*, a sixth quicker than `get`; None if one is not in `_young`."""
+        """Return the values of two or more *keys*, a sixth quicker than `get`; None if a key is not in `_young`."""
         try:
             return list(itemgetter(*keys)(self._young))
         except KeyError:
@@ -153,11 +153,13 @@ class Reuse(Stage):
         if 2 * self._young_bytes > self._max_bytes or self.bytes > self._max_bytes:
             self._old, self._old_bytes = self._young, self._young_bytes
             self._young, self._young_bytes = {}, 0
-            if self._old_bytes > self._max_bytes:  # one call has brought more than there is room for
+            if self._old_bytes > self._max_bytes:  # one call has brought more than `max_bytes`
                 self._old, self._old_bytes = {}, 0
 
     def watch(self, keys: Sequence[Any]) -> None:
-        """Check whether *keys*, whose answers are not remembered, came before; if many did, remember answers again."""
+        """
+        Check whether *keys*, whose answers are not remembered, came before; if many did, remember answers from now on.
+        """
         # Take adjacent keys, which is quicker than picking scattered ones, and start at another position each time.
         sample = _some(keys, SAMPLE, self._slices)
         self._keys += len(sample)
@@ -175,7 +177,7 @@ class Reuse(Stage):
             self._keys = self._hits = 0
 
     def close(self) -> None:
-        """Forget all answers: they serve this task only."""
+        """Forget all answers, because they serve only the task that is ending, or keys do not repeat."""
         self._seen = None
         self._young, self._old, self._collected = {}, {}, {}
         self._young_bytes = self._old_bytes = 0

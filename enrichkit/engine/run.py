@@ -52,7 +52,7 @@ MANY = 1000
 QUEUED_EVERY = 8
 """The wait of keys for their call is measured for one call in this many, because measuring takes 2 % of a lookup."""
 FEW = 10
-"""Like `MANY`, for a task that has ended: with fewer keys, no warning is logged."""
+"""Like `MANY`, but for a task that has ended: if it had fewer keys than this, no warning is logged."""
 
 _log = logging.getLogger("enrichkit")
 _told: WeakSet[EnginePort] = WeakSet()
@@ -66,13 +66,13 @@ class EnginePort(Protocol):
     Attributes:
         batch_size: Most keys per call.
         retry_budget: How many retries the source may get.
-        gate: What holds calls back although a slot is free.
+        gate: The gate, which may hold calls back although a slot is free.
         calls: The calls in flight, late ones included, each with its run.
-        now: Return the loop time.
-        attach: Serve a run until it closes.
-        wake: Let free slots look for groups of pending keys.
-        later: Put a group at the head of the pending queue of a run after a wait.
-        detach: Stop serving a run, and cancel its calls.
+        now: Function that returns the loop time.
+        attach: Function that registers a run, which the engine then serves until the run closes.
+        wake: Function that lets free slots look for groups of pending keys.
+        later: Function that puts a group at the head of the pending queue of a run after a wait.
+        detach: Function that ends the service of a run, and cancels its calls.
     """
 
     batch_size: int
@@ -96,8 +96,8 @@ class FallbackPort(NamedFallback, Protocol):
     Attributes:
         parent: The run whose fallback this is.
         run: The run of the fallback.
-        flush: Ask for the keys that wait.
-        close: End the fallback.
+        flush: Function that makes the fallback ask for the keys that were handed to it.
+        close: Function that ends the fallback; the run calls it when it closes.
     """
 
     parent: Run | None
@@ -115,11 +115,11 @@ class TierPort(Protocol):
     Attributes:
         parent: The run that asks the tier before its source.
         next: The tier that is asked next; None: the source is asked next.
-        writer: Writes to the tier what later tiers and the source have found; None: nothing is written.
+        writer: The object that writes to the tier what later tiers and the source have found; None: nothing is written.
         runs: The runs of the tier.
-        ask: Ask for the keys that have the given indices in a slice.
-        wake: Check again whether keys may be asked for.
-        close: End the tier.
+        ask: Function that asks the tier for the keys that have the given indices in a slice.
+        wake: Function that lets the tier check again whether it may ask for keys.
+        close: Function that ends the tier; the run calls it when it closes.
     """
 
     parent: Run | None
@@ -140,11 +140,11 @@ class RefresherPort(Protocol):
     Attributes:
         serves_stale: Whether stale values replace the outcomes of lookups that fail.
         run: The background run.
-        took: Note how many seconds a call took.
-        old_values: Return the stale values of keys, by key.
-        refresh: Ask for those of the keys whose answers expire soon.
-        ask: Ask for the keys.
-        close: End the background lookups.
+        took: Function that records how many seconds a call took.
+        old_values: Function that returns the stale values of keys, by key.
+        refresh: Function that asks, in the background, for those of the given keys whose answers expire soon.
+        ask: Function that asks for the given keys in the background.
+        close: Function that ends the background lookups; the run calls it when it closes.
     """
 
     serves_stale: bool
@@ -166,12 +166,12 @@ class Run:
         engine: The engine that makes the calls; it serves the run from now on.
         source: What messages call the source.
         options: The options of the enrichment.
-        decode: Turns the raw answers of one call into values of the declared type.
-        emit: Called on the loop thread with the parts to return now (see `Part`), or with the error that failed the
-            task.
-        columns: Turns answers in columns into one column of values, in the order of the keys and with null for a miss;
-            returns the column and the indices of the misses; raises if a key has to be handled separately. None: all
-            answers are read key by key.
+        decode: Function that turns the raw answers of one call into values of the declared type.
+        emit: Function that the run calls on the loop thread with the parts to return to Spark now (see `Part`), or with
+            the error that failed the task.
+        columns: Function that turns answers in columns into one column of values, in the order of the keys and with
+            null for a miss. It returns the column and the indices of the misses, and raises an exception if a key has
+            to be handled separately. None: all answers are read key by key.
         ordered: Whether slices are returned in order; otherwise rows are returned as they become ready, but none
             crosses a barrier.
         default_values: Decoded `default(...)` values by option name.
@@ -179,17 +179,18 @@ class Run:
         reuse: The answers that this run has got; None: the run itself remembers no answers, for example because it has
             a cache.
         preload: The table of the whole source, loaded before the first lookup; None: there is none.
-        journal: Answers on durable storage, which are looked at before the cache; None: there is no journal.
+        journal: Answers on durable storage, which the run looks up before those in the cache; None: there is no
+            journal.
         cache: The cache, which other runs of the same source share; None: there is no cache.
-        refresher: Asks for keys of the cache in the background; None: no keys are asked for in the background.
+        refresher: The object that asks for keys of the cache in the background; None: there are no such lookups.
         tiers: The sources that are asked before the source of this run, in order.
         task: The task, for the connector's `Call`.
         call_run: Fingerprint of the source and the run, for the idempotency keys of `Call`.
-        salt: For the hash of keys in messages.
+        salt: Salt of the hashes that stand for keys in messages.
         seed: Seed of the random jitter; tests give one.
         many: Whether an answer is a list, with one element for each match of its key.
         neighbours: Whether the keys of each slice come sorted, and neighbouring keys are asked for together.
-        first_answers: Checks the first answers; None: they are not checked.
+        first_answers: The object that checks the first answers; None: the first answers are not checked.
         looks_up: How the source is asked for a key, as a warning shows it: the config of the source, without secrets.
         shows_costs: Whether the details of the rows show what their calls have cost.
 
@@ -226,7 +227,9 @@ class Run:
     """
 
     behind_tiers = False
-    """Whether this is the run of a tier: earlier tiers may pass on keys of a slice after keys of later slices."""
+    """
+    Whether this is the run of a tier. Its keys may then arrive in another order than the slices of the parent run.
+    """
     background = False
     """Whether the engine makes calls for this run only while no other run needs the slots."""
 
@@ -262,8 +265,8 @@ class Run:
         self.source = source
         self.options = options
         self.decode = decode
-        # Answers stay in columns only in ordered runs without a cache: the cache, and rows that are returned one by
-        # one, need single values. Nor can lists of matches be read as a column.
+        # Answers stay in columns only in ordered runs without a cache, because the cache, and rows that are returned
+        # one by one, need single values. Lists of matches cannot be read as a column either.
         self.columns = columns if ordered and not many and cache is None else None
         stages: tuple[Stage | None, ...] = (preload, reuse, journal, cache)
         self.stages: tuple[Stage, ...] = tuple(stage for stage in stages if stage is not None)
@@ -280,7 +283,7 @@ class Run:
         self.refresher = refresher
         self.serves_stale = refresher is not None and refresher.serves_stale
         self.stats = RunStats()
-        # The hard limit: a late call may go on after the deadline, but not for ever.
+        # The timeout from which the hard limit is computed: a late call may go on after the deadline, but not for ever.
         limit = options.longest_wait or DAY
         self.attempt_timeout = options.seconds_of_attempt
         self.hedged = options.hedged
@@ -360,7 +363,7 @@ class Run:
         """
         Let the stages and tiers remember the answers of a call that was sent at *asked*; an answer may be `MISS`.
 
-        If *before* is given, the answers come from that tier, and of all tiers only those before it get them.
+        If *before* is given, the answers come from that tier, and only the tiers before it get them.
         """
         now = self.engine.now()
         if self.refresher is not None and before is None:
@@ -383,11 +386,11 @@ class Run:
             self.refresher.ask(keys)
 
     def old_values(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Return, by key, the stale values of *keys*; they replace the outcomes of lookups that fail."""
+        """Return, by key, the stale values of *keys*, with which lookups that fail are answered."""
         return {} if self.refresher is None else self.refresher.old_values(keys)
 
     def _flush_stages(self) -> None:
-        """Make the journal durable, once for all answers of one event loop turn, and before their rows are returned."""
+        """Flush the journal, once for all answers of one turn of the event loop, and before their rows are returned."""
         self._flushes = False
         if self._journal is not None:
             self._journal.flush()
@@ -423,7 +426,7 @@ class Run:
         else:
             self.deadlines.start(call.record, call.started)
         stats = self.stats
-        stats.calls += 1  # now, because the run may be closed before the call ends
+        stats.calls += 1  # counted now, because the run may be closed before the call ends
         keys = 1 if call.alone is not None else len(call.keys)
         if keys > 1:
             stats.further += keys - 1
@@ -445,12 +448,13 @@ class Run:
         all emitted rows, the result is `NO_SLICE`: Spark is slower than the source, and each slice would add bytes.
         """
         was = self.held_back
-        self.held_back = True  # before the check, because the Spark thread first counts bytes and then reads this
+        # Set before the check, because the Spark thread first counts the bytes it takes and then reads `held_back`.
+        self.held_back = True
         if self.settled_bytes - self.taken_bytes > self.options.window_bytes:
             return self.queue.head() if self.taken_bytes >= self.emitted_bytes else NO_SLICE
         self.held_back = False
         if was:
-            self.resume()  # in case the Spark thread reads `held_back` only now, and wakes no slot
+            self.resume()  # the Spark thread may read `held_back` only now, and then it wakes no slot
         return None
 
     def resume(self) -> None:
@@ -463,7 +467,7 @@ class Run:
                 tier.wake()
 
     async def drain(self) -> None:
-        """Wait until the values that were found are written to the tiers."""
+        """Wait until the values that are to be written back to tiers have been written."""
         for writer in self.writers:
             await writer.drain()
 
@@ -480,14 +484,18 @@ class Run:
         self.pending.put_back(group, search)
 
     def start_clocks(self, count: int, now: float) -> None:
-        """Start clocks as if the next pending lookups had a slot, until *count* pending lookups have running clocks."""
+        """
+        Start the clocks of the next pending lookups, as if they had a slot, until the clocks of *count* of them run.
+        """
         for record in _by_spent(self.pending.clock(count)):
             self.deadlines.start(record, now, _spent(record[0]))
 
     def _start_call(self, call: InFlight) -> None:
         """Start the clocks of the keys of *call* as if the clocks had already run while the tiers were asked."""
         records = _by_spent(call.record)
-        if len(records) > 1 and call.bundles:  # the end of a call empties only one record
+        # The end of a call empties only one record. A lookup in another record knows that it is settled; a bundle does
+        # not, so bundles are replaced by lookups.
+        if len(records) > 1 and call.bundles:
             call.separate()
             records = _by_spent(call.record)
         for record in records:
@@ -499,7 +507,9 @@ class Run:
         self.deadlines.start([lookup], now)
 
     def stop_clocks(self, lookups: Iterable[Lookup]) -> None:
-        """In a patient run, stop the clocks of *lookups*, which are not to blame; their next call restarts them."""
+        """
+        In a patient run, stop the clocks of *lookups*, which wait through no fault of their own, until their next call.
+        """
         if self.patient:
             for lookup in lookups:
                 lookup.started = None
@@ -514,7 +524,7 @@ class Run:
         self.began = min(until, self.began + gap)
         self.patient_since = min(until, self.patient_since + gap)
         if self.gave_up is not None:
-            self.gave_up += gap  # the start of an outage, which moves as well
+            self.gave_up += gap  # this is the start of an outage, which is moved as well
         if self.stale_since is not None:
             self.stale_since += gap
         for held in self.table.values():
@@ -593,14 +603,14 @@ class Run:
             self._emit(parts)  # type: ignore[arg-type]  # an entry's parts are Parts; no entry itself is popped
 
     def fail(self, error: BaseException) -> None:
-        """Fail the task with *error*; only the first one counts."""
+        """Fail the task with *error*; do nothing if the run is closed, for example by an earlier error."""
         if not self.closed:
             self.error = error
             self.close()
             self._emit(error)
 
     def broken(self, error: BaseException) -> None:
-        """Fail the task because a step of its run raised *error*, which should never happen."""
+        """Fail the task because a step of its run raised *error*, which is a defect of enrichkit."""
         where = traceback.extract_tb(error.__traceback__)[-1]
         self.fail(
             TaskFailedError(
@@ -636,9 +646,9 @@ class Run:
 
 def _by_spent(starting: Sequence[Lookup | Bundle]) -> list[list[Lookup | Bundle]]:
     """
-    Group *starting* by the time that tiers took.
+    Group the lookups or bundles *starting* by the time that tiers took for them.
 
-    Times in a group differ by at most `TICK_MAX`, and the first of a group sets its deadline.
+    Times in a group differ by at most `TICK_MAX`, and the deadline of the first entry is that of the whole group.
     """
     records: list[list[Lookup | Bundle]] = []
     for held in sorted(starting, key=_spent):
@@ -649,5 +659,5 @@ def _by_spent(starting: Sequence[Lookup | Bundle]) -> list[list[Lookup | Bundle]
 
 
 def _spent(held: Lookup | Bundle) -> float:
-    """Return the seconds that tiers took for *held*."""
+    """Return the seconds that tiers took for the keys of *held*."""
     return getattr(held, "spent", 0.0)

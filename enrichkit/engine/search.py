@@ -18,8 +18,8 @@ class Search:
 
     To find *bad* keys among *keys*, the search takes at most 2 x bad x ceil(log2(keys)) calls, like bisection, but in
     half as many successive steps. Once so many groups have failed that dividing them further would hardly save calls,
-    each key of a failed group is asked for alone. So there are at most one and a half calls per key. A bound of one
-    call per key is impossible, because the call for a group that fails settles no key.
+    the search asks for each key of a failed group alone. So there are at most one and a half calls per key. A bound of
+    one call per key is impossible, because the call for a group that fails settles no key.
 
     Args:
         keys: Keys of the call with which the search began.
@@ -33,8 +33,8 @@ class Search:
     """
     If the search may take this many calls per key, or more, each key of a failed group is asked for alone.
 
-    Found by trying all numbers of keys up to 130 and some up to 5,000: with a lower share, a few bad keys cost too many
-    calls.
+    The value was found by trying all numbers of keys up to 130 and some up to 5,000: with a lower value, a few bad keys
+    cost too many calls.
     """
 
     __slots__ = ("depth", "failed", "keys")
@@ -45,7 +45,9 @@ class Search:
         self.depth = depth
 
     def divide(self, group: list[T]) -> tuple[list[list[T]], Search]:
-        """Count *group* as failed; return the parts of it to ask for, and the search that their calls belong to."""
+        """
+        Count *group* as failed; return the parts of it to ask for next, and the search to which their calls belong.
+        """
         self.failed[self.depth] += 1
         below = Search(self.keys, self.failed, self.depth + 1)
         calls = 2 * self.failed[self.depth] * math.ceil(math.log2(self.keys))

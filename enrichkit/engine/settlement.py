@@ -2,8 +2,8 @@
 Outcomes: how a lookup gets its outcome, and how the outcome is written to the slices whose rows wait for it.
 
 `record` writes outcomes to slices, for one key or for many at once; only `settle_lookup` repeats the lines of `record`,
-for speed. A key without an answer goes through `settle`, where its policy decides which value its rows get. The misses
-that `settle_bundles` writes together are the only exception.
+for speed. `settle` handles each key without an answer: the policy decides which value the rows of the key get. The only
+exception is made for misses that `settle_bundles` writes together.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def settle(
     origin: str = "call",
 ) -> None:
     """
-    Give *lookup* its outcome, or ask its fallback for one. The first outcome wins; a later one is counted and dropped.
+    Give *lookup* its outcome, or ask its fallback for one. If it has an outcome already, the new one is only counted.
 
     Args:
         run: The run of *lookup*.
@@ -58,7 +58,7 @@ def settle(
         error: The error that ended the lookup, if there is one.
         origin: Where the outcome comes from: `call`, or the origin of a stage.
 
-    Where stale values are allowed, an old value of the cache replaces an error or a timeout.
+    If stale values are allowed, an expired value in the cache replaces an error or a timeout.
     """
     if lookup.state is SETTLED:
         run.stats.late += 1
@@ -93,7 +93,7 @@ def settle(
 
 
 def _latency(run: Run, lookup: Lookup, started: float) -> float:
-    """Return the seconds that *lookup* has taken since *started*, and count them in the statistics."""
+    """Return the seconds that *lookup* has taken since *started*, and add them to the statistics."""
     latency = run.engine.now() - started
     run.stats.latency.add(latency)
     if latency > run.stats.slow_from:
@@ -118,7 +118,7 @@ def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int)
         or run.closed
         or run.draining
     ):
-        return False  # checked before decoding, so that no value is decoded twice
+        return False  # this is checked before decoding, so that no value is decoded twice
     values, bad = run.decode((raw,))
     if bad:
         return False
@@ -177,7 +177,7 @@ def settle_bundles(run: Run, call: InFlight, values: Any, missed: Sequence[int],
         if latency > stats.slow_from:
             stats.took_long(latency, bundle.keys[0])  # one entry for all keys of the bundle
         if bundle.entered:
-            deque(map(run.table.pop, bundle.keys), maxlen=0)  # the fastest way to remove all these keys
+            deque(map(run.table.pop, bundle.keys), maxlen=0)  # the fastest way to remove the keys of the bundle
         own, theirs = values[start:end], statuses[start:end]
         record(run, bundle.outcomes, bundle.indices, own, theirs, each, 1, latency, origins, paid=paid)
         # Call `record` once for each slice that waits: one call per key would take as long as all other work.
@@ -241,9 +241,9 @@ def fallback_settled(
 
 
 def _ask_fallback(run: Run, request: FallbackRequest, fallback: NamedFallback) -> None:
-    """Hand *request* to *fallback*, which is asked when the run flushes."""
+    """Hand *request* to *fallback*, which is asked at the next flush of the run."""
     if request.lookup.started is None:
-        request.lookup.started = run.engine.now()  # a cached miss has no clock: count from here
+        request.lookup.started = run.engine.now()  # a miss from the cache has no clock: it starts here
     fallback.put(request)
     run.fallback_due = True
 
@@ -259,7 +259,8 @@ def _record_lookup(
         shared = {status: "shared" if origin == "call" else origin}
         for outcomes, index in lookup.more:
             record(run, outcomes, (index,), values, code, size, attempts, latency, shared, text)
-    run.touched.setdefault(lookup.outcomes, [])  # so the flush checks max_fallback_ratio before the slice is done
+    # Touched even if the slice is not done yet, so that the next flush checks `max_fallback_ratio`.
+    run.touched.setdefault(lookup.outcomes, [])
 
 
 def record(
@@ -276,7 +277,7 @@ def record(
     paid: Mapping[str, float] | None = None,
 ) -> None:
     """
-    Write the outcomes of the keys with *indices* to their slice, and note the slice for the next flush.
+    Write the outcomes of the keys with *indices* to their slice; if rows are ready, the next flush returns them.
 
     Args:
         run: The run of the slice.

@@ -42,7 +42,7 @@ class _Lease:
 
 class RateShare:
     """
-    This process's share of the job's rate; the interface (`pacing.Pace`) is that of a rate of this process alone.
+    This process's share of the job's rate; it has the same interface, `pacing.Pace`, as a rate of this process alone.
 
     The calls of a lease, i.e. a permission that the store grants, are sent evenly spaced over a quarter of a second.
     They may be 3 % closer together, to catch up when a busy process has sent calls late. Calls that were not sent
@@ -56,7 +56,7 @@ class RateShare:
     Attributes:
         lessee: The client that requests the share from the store of the limit.
         away: Whether the store cannot be reached.
-        held: The share, as a fraction of the rate.
+        held: The share, as a fraction of the job's rate; 0: it has no share.
     """
 
     LEAD = 0.12
@@ -98,13 +98,14 @@ class RateShare:
         self._leases: deque[_Lease] = deque()
         self._next = 0.0  # the earliest time at which the next call may be sent
         self._rest = 0.0  # calls that the last lease passes on to the next one
-        self._settle = dict.fromkeys(per_second, 0.0)  # used seconds of the rate that the next `ask` has to report
+        # By unit, the sum of the corrections since the last `ask`, in seconds of the rate; the next `ask` reports it.
+        self._settle = dict.fromkeys(per_second, 0.0)
         self._wanted_at = self._wanted_before = float("-inf")
-        self._waited = False  # whether a call has had to wait since the store was last asked
+        self._waited = False  # whether a call has had to wait since the last answer of the store
         self._asked = self._ask_at = 0.0
-        self._sent = 0.0  # calls since the store was last asked
-        self._used = 0.0  # moving average of the share that has been used
-        self._unused = False  # whether a lease has ended with calls left since the store was last asked
+        self._sent = 0.0  # calls sent since the last answer of the store
+        self._used = 0.0  # moving average of the share that the calls of this process have used
+        self._unused = False  # whether a lease has ended with calls left since the last answer of the store
 
     def _cost(self) -> dict[str, float]:
         """Return, by unit, for how many seconds a call of average cost uses up the whole rate."""
@@ -114,7 +115,7 @@ class RateShare:
     # the gate
 
     def delay(self, now: float) -> float:
-        """Return 0 when a call may be sent now, else the seconds after which to ask again."""
+        """Return 0 when a call may be sent now, else the seconds after which the gate asks again."""
         self._wanted_before, self._wanted_at = self._wanted_at, now
         self.lessee.wake(self)
         lease = self._current(now)
@@ -134,7 +135,9 @@ class RateShare:
             self._next = max(now, self._next) + self.CLOSER * lease.interval
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
-        """Count *units* in addition; negative amounts take back unneeded units. The next `ask` reports them."""
+        """
+        Count *units* in addition to the sent calls; negative amounts take units back. The next `ask` reports the sum.
+        """
         for unit, amount in units.items():
             if unit in self._settle and amount:
                 self._settle[unit] += amount / (self.KEPT * self._per_second[unit])
@@ -161,7 +164,8 @@ class RateShare:
 
     def _expire(self, lease: _Lease, now: float) -> None:
         """
-        Remove from *lease* the calls whose time is over, if the present call is the first to ask since the lease began.
+        Remove from *lease* the calls whose time is over, if the present call is the first that asks to be sent since
+        the lease began.
 
         While a source is away, thousands of processes have leases that they do not use. If the unused calls were kept,
         each process would send the calls of the last third of a second when the source is back, in addition to the
@@ -183,18 +187,22 @@ class RateShare:
         self._settle = {unit: min(0.0, amount) for unit, amount in self._settle.items()}
         start = max(after, now - GRACE) + owed
         if calls == 1.0:
-            start += seconds  # if the share is less than one call per period, the wait comes before the call
+            start += seconds  # the share is at most one call per period, so the wait comes before the call
             seconds = PERIOD
         self._leases.append(_Lease(start, calls, seconds))
 
     # the store
 
     def idle(self, now: float) -> bool:
-        """Whether no call has asked to be sent for a while, and there is nothing left to tell the store."""
+        """
+        Whether no call has asked to be sent for `IDLE` seconds, and no correction has to be reported to the store.
+        """
         return now - self._wanted_at >= IDLE and not any(self._settle.values())
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:
-        """Return the question for the store; *away*: the last one got no answer; *last*: it gives the share back."""
+        """
+        Return the question for the store. *away*: the last question got no answer; *last*: the share is given back.
+        """
         cost = self._cost()
         one = max(cost.values())
         wanted = 0.0
@@ -214,7 +222,7 @@ class RateShare:
         )
 
     def _wanted(self, now: float, one: float) -> float:
-        """Return the share that would be enough; *one* is the share that one call a second takes."""
+        """Return the share that this process needs now; *one* is the share that one call a second takes."""
         used = self._sent * one / max(now - self._asked, AGAIN)
         self._used += 0.5 * (used - self._used)
         if self.held == 0.0:
@@ -224,14 +232,14 @@ class RateShare:
         return 1.15 * self._used + 0.5 * one / PERIOD
 
     def unanswered(self, ask: Ask) -> None:
-        """Keep for the next question the amounts in *ask*, because the store has not received them."""
+        """Keep the amounts that *ask* reports for the next question, because the store has not answered *ask*."""
         for unit, seconds in ask.settle.items():
             self._settle[unit] += seconds
 
     def granted(self, grant: Grant, asked: float, now: float, *, back: bool) -> None:
         """Take over *grant*, the answer to a question that was sent at *asked*; *back*: the store was away before."""
         if back:
-            self._leases.clear()  # the leases that this process has given itself
+            self._leases.clear()  # drops the leases that this process has given itself
             self._rest = 0.0
         self.held = grant.share
         self._asked, self._sent, self._waited, self._unused = now, 0.0, False, False
@@ -241,7 +249,7 @@ class RateShare:
             self._ask_at = self._leases[-1].ends - self.LEAD
 
     def next_ask(self, now: float) -> float:
-        """Return the time at which to ask again."""
+        """Return the loop time at which the lessee asks the store for the share again."""
         return self._ask_at
 
     def told(self) -> str:

@@ -21,11 +21,11 @@ TEXT_BYTES = 50
 _PLAIN_TEXT = frozenset((bytes, str))
 
 FLAT = frozenset((bytes, str, float))
-"""Types of values that consist of a single object, which no other value shares."""
+"""Types whose values are single objects, each of which belongs to one value only."""
 SHARED_INTS = range(-5, 257)
 """The whole numbers of which CPython keeps one object each, so that they take no bytes of their own."""
 NAMES = 1_000
-"""Most names of fields that are remembered; a struct has fewer."""
+"""Most names of fields that `Sizes` remembers; a struct has fewer fields."""
 DECAY = 0.9
 """An estimate falls by this factor at most with each call or part; one large value still has no lasting effect."""
 FIRST_KEYS = 10
@@ -79,14 +79,16 @@ class BytesEach:
         return max(1, min(limit, int(room / self.each)))
 
     def saw(self, size: int, count: int) -> bool:
-        """Learn that *count* (1 or more) answers or rows took *size* bytes; return whether fewer fit than before."""
+        """
+        Learn that *count* (1 or more) answers or rows took *size* bytes; return whether the estimate is new or higher.
+        """
         was = self.each
         self.each = max(1.0, DECAY * (was or 0.0), size / count)
         return was is None or self.each > was
 
 
 def first_keys(batch_size: int) -> int | None:
-    """Return how many keys a call of at most *batch_size* may have while no answer has come; None: *batch_size*."""
+    """Return how many keys a call may have while no answer has come; None: the call may have *batch_size* keys."""
     return FIRST_KEYS if batch_size > FEW_KEYS else None
 
 

@@ -13,7 +13,8 @@ from ..observe.stats import LARGEST, Distribution
 
 __all__ = ["Histogram", "RunStats"]
 
-EXACT_MAX = 1000  # most different values that are kept exactly; more occur only if the clock is finer than uvloop's
+# most different values that are kept exactly; durations have more only with a finer clock than uvloop's
+EXACT_MAX = 1000
 
 
 class Histogram:
@@ -27,8 +28,8 @@ class Histogram:
         unit: See `Distribution`.
 
     Attributes:
-        note: Keep a value to be counted later, in a fifth of the time of `add`. A caller that notes many values has to
-            call `tidy`.
+        note: Function that keeps a value to be counted later, in a fifth of the time of `add`. A caller that notes many
+            values has to call `tidy`.
     """
 
     __slots__ = ("_counts", "_exact", "_noted", "_sum", "_unit", "note")
@@ -76,7 +77,7 @@ class Histogram:
         self._exact.clear()
 
     def distribution(self) -> Distribution:
-        """Return what was counted so far."""
+        """Return the distribution of the values that were counted or noted so far."""
         counts = dict(self.counts)
         return Distribution(counts, self._sum, self._unit)
 
@@ -88,15 +89,15 @@ class Histogram:
 @dataclass(slots=True)
 class RunStats:
     """
-    Counters of one run; written on the loop thread only. Most are fields of `Stats`.
+    Counters of one run; written on the loop thread only. Most of them are fields of `Stats`, too, and described there.
 
     Attributes:
-        alone: Durations of calls with one key that took the fastest path; they count as durations of lookups as well.
+        alone: Durations of calls with one key that took the fastest path. Each is also the duration of a lookup.
         latency: Durations of all other lookups.
         calls_took: Durations of all other calls.
         further: Keys that were sent beyond the first key of each call.
         fill: Number of keys per call, for calls with several keys.
-        slow: A heap of the slowest keys, with the duration of each; the quickest of them first.
+        slow: A heap of the slowest keys, with the duration of each; the quickest of these keys comes first.
         slow_from: A key that takes more than this many seconds is among the slowest.
         noted: How many keys have been put on `slow`, including those that slower keys have displaced.
         metered: Calls whose cost is known.
@@ -149,7 +150,7 @@ class RunStats:
 
     @property
     def done(self) -> int:
-        """Number of keys that have an outcome, except keys for which the budget left no call."""
+        """Number of keys that have an outcome, except keys for which the budget allowed no call."""
         return self.ok + self.missing + self.timeouts + self.errors + self.rejected
 
     def lookups_took(self) -> Distribution:
@@ -157,7 +158,7 @@ class RunStats:
         return self.alone.distribution() + self.latency.distribution()
 
     def took_long(self, seconds: float, key: Any) -> None:
-        """Record that *key* took *seconds*, more than `slow_from`."""
+        """Record that the lookup of *key* took *seconds*, which is more than `slow_from`."""
         self.noted += 1
         entry = (seconds, self.noted, key)  # the number is unique, so that keys need not be comparable
         if len(self.slow) < LARGEST:
@@ -182,7 +183,9 @@ class RunStats:
         self.failures[name] = self.failures.get(name, 0) + 1
 
     def counted(self, shown: Callable[[Any], str]) -> dict[str, Any]:
-        """Return the fields of `Stats` that a run counts; *shown* returns a key as messages show it."""
+        """
+        Return the fields of `Stats` that a run counts. *shown* is a function that returns a key as messages show it.
+        """
         return {
             **{name: getattr(self, name) for name in _SAME},
             "sent": self.attempts,

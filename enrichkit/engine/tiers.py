@@ -1,14 +1,14 @@
 """
 Tiers: sources that are asked before the source of a run, such as a store that is nearer or cheaper.
 
-A tier has a run of its own on the engine of its source, as a fallback has. If no stage (such as the cache) has an
+Like a fallback, a tier has a run of its own, on the engine of its source. If no stage (such as the cache) has an
 answer for a key, the key goes to the first tier. Keys that the tier finds are settled, and all other keys go on at
 once: to the next tier, and at last to the source of the run. A tier never makes a row fail: a key that the tier does
 not answer in time, or at all, goes on.
 
-A tier that does not answer is *down*: its keys go on without it, and once a second it is also sent some of them, to see
-whether it is back. All runs on an engine share the knowledge whether the tier is down. Values that a later tier or the
-source has found are written back in the background, see `write_back.py`.
+A tier that does not answer is *down*: keys go on without it. Once a second some of these keys are also sent to the
+tier, as a probe that shows whether it is back. All runs on an engine share the knowledge whether the tier is down.
+Values that a later tier or the source has found are written back in the background, see `write_back.py`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _healths: WeakKeyDictionary[Engine, _Health] = WeakKeyDictionary()
 
 
 class _Request(NamedTuple):
-    """Keys of a slice of the parent run: their indices in it, and the seconds that earlier tiers took for them."""
+    """Keys of the slice `outcomes` of the parent run: `indices` in that slice; earlier tiers took `spent` seconds."""
 
     outcomes: Outcomes
     indices: Sequence[int]
@@ -79,14 +79,16 @@ class TierRun(Run):
         return super().take(limit)
 
     def only_slice(self) -> Part | Outcomes | None:
-        """Return the slice made from the parent run's only slice; None: the keys of any slice may be asked for."""
+        """
+        Return the tier's slice for the only slice of the parent run; None: the keys of any slice may be asked for.
+        """
         parent = self.tier.parent
         assert parent is not None
         only = parent.only_slice()
         return None if only is None else self.tier.slice_of(only)
 
     def stood_still(self, since: float, until: float) -> None:
-        """Leave the time from *since* to *until* out of the timeout of every key, here and in the tier."""
+        """Do not count the time from *since* to *until* for the timeout of any key, in this run and in the tier."""
         super().stood_still(since, until)
         self.tier.stood_still(since, until)
 
@@ -98,9 +100,10 @@ class Tier:
     Args:
         name: Name of the source.
         engine: The engine of the source.
-        make_run: Makes the unordered run of the tier; the argument is the function that the run calls with its finished
-            parts.
-        writer: Writes back the values that later tiers and the source have found; None: nothing is written.
+        make_run: Function that makes the unordered run of the tier; its argument is the function that the run calls
+            with its finished parts.
+        writer: The object that writes to the tier the values that later tiers and the source have found; None: nothing
+            is written.
 
     Attributes:
         origin: The origin that rows get when the tier has answered their key.
@@ -124,12 +127,13 @@ class Tier:
         engine.keep_open()
         self._make_run = make_run
         self._health = _healths.setdefault(engine, _Health())
-        self._asked: dict[Outcomes, _Request | None] = {}  # by slice of the tier's run; None: a probe
+        # For each slice of the tier's run, the request of the parent run that it serves; None: the slice is a probe.
+        self._asked: dict[Outcomes, _Request | None] = {}
         self._run: TierRun | None = None
         self.runs: list[TierRun] = []
 
     def ask(self, outcomes: Outcomes, indices: Sequence[int], spent: float = 0.0) -> None:
-        """Ask for the keys with *indices* in the slice *outcomes*, or pass the keys on while the tier is down."""
+        """Ask for the keys with *indices* in the slice *outcomes*; while the tier is down, pass the keys on instead."""
         if self._health.down is None and self._engine.gate.outage.since is not None:
             self._goes_down()
         keys = outcomes.keys.objects() if isinstance(outcomes.keys, Keys) else outcomes.keys
@@ -150,12 +154,14 @@ class Tier:
         return NO_SLICE
 
     def stood_still(self, since: float, until: float) -> None:
-        """Do not count the time from *since* to *until*, which is now, as time that the tier takes for its keys."""
+        """
+        Do not count the time from *since* to *until*, in which the process stood still, as time that the tier takes.
+        """
         for asked in self._asked:
             asked.admitted += until - max(since, asked.admitted)
 
     def wake(self) -> None:
-        """Check again whether keys may be asked for."""
+        """Let the engine check again whether it may ask for keys of the tier."""
         if self._run is not None:
             self._engine.wake()
 
@@ -212,12 +218,13 @@ class Tier:
         parent.flush()
 
     def _settle(self, parent: Run, part: Part, request: _Request) -> None:
-        """Give the rows of *request* the values that the tier has found, as *part* says, and pass the other keys on."""
+        """Give the rows of *request* the values in *part*, which the tier has found, and pass the other keys on."""
         # Sorted, because `ask` and `admit_keys` assume that a list with an index for each key of the slice is in order.
         asked, places = part.outcomes, sorted(part.indices or ())
         assert asked.details is not None
         took = max((asked.details.latencies[place] for place in places), default=0.0)
-        took = min(took, self._engine.now() - asked.admitted)  # a key may have joined a lookup that had begun before
+        # A key may have joined a lookup that had begun before the tier was asked for the key.
+        took = min(took, self._engine.now() - asked.admitted)
         hits = [place for place in places if asked.statuses[place] == OK]
         if hits:
             values = [asked.values[place] for place in hits]
@@ -236,7 +243,7 @@ class Tier:
         self._pass_on(_Request(request.outcomes, indices, request.spent + took))
 
     def _skip(self, request: _Request) -> None:
-        """Pass on the keys of *request* without an answer of the tier."""
+        """Pass on the keys of *request*, for which the tier has given no answer, and count them as skipped."""
         assert self.parent is not None
         self.parent.stats.skipped += len(request.indices)
         self._pass_on(request)
@@ -252,7 +259,7 @@ class Tier:
             admission.ask_source(parent, *request)
 
     def _goes_down(self) -> None:
-        """Mark the tier as down for a while, and pass on the keys that it has not answered."""
+        """Mark the tier as down until the next probe, and pass on the keys that it has not answered."""
         if self._health.down is None:
             _log.warning("%s: the tier does not answer, so its keys are looked up without it.", self.name)
         self._health.down = self._engine.now() + PROBE_EVERY
@@ -262,7 +269,8 @@ class Tier:
             if request is not None:
                 left = [place for place, status in enumerate(asked.statuses) if status == PENDING]
                 indices = [request.indices[place] for place in left]
-                # At most the timeout: keys may have waited longer for a slot, but such a wait counts for no deadline.
+                # Count at most the timeout: keys may have waited longer, but the wait for a slot counts for no
+                # deadline.
                 took = min(self.timeout, self._engine.now() - asked.admitted)
                 self._skip(_Request(request.outcomes, indices, request.spent + took))
 

@@ -34,11 +34,11 @@ class Tuner:
     SMOOTHING = 0.2
     GRADIENT_MIN = 0.5
     DECREASE = 0.9
-    WINDOW = 0.1  # seconds over which latencies are collected, but at least as long as a call takes
+    WINDOW = 0.1  # seconds over which latencies are collected; longer if a call takes longer
     WINDOW_CALLS = 5
     MEMORY = 4.0  # seconds for which a number of calls that was refused is not tried again
     IDLE_PERIOD = 10.0  # seconds between two measurements of an idle source
-    IDLE_SHARE = 0.05  # the measurements take at most this share of the time
+    IDLE_SHARE = 0.05  # the measurements of an idle source take at most this share of the time
     STEEP = 5  # windows in a row at the smallest gradient, after which the idle source is measured at once
     IDLE_CALLS = 3
 
@@ -72,11 +72,11 @@ class Tuner:
         self._measuring_from: float | None = None  # loop time; calls that start later measure the idle source
         self._cut_at = -math.inf
         self._ceiling = float(most)
-        self._has_answered = True  # whether a call sent after the last decrease was answered
+        self._has_answered = True  # whether a call that was sent after the last decrease was answered
         self._doubles_to = 0.0
 
     def answered(self, started: float, now: float, in_flight: int) -> bool:
-        """Record an answered call, one of *in_flight* calls; return whether more calls may be in flight than before."""
+        """Record that one of *in_flight* calls was answered; return whether more calls may be in flight than before."""
         before = self.allowed
         self._has_answered = self._has_answered or started >= self._cut_at
         if self._measuring_from is not None:
@@ -136,7 +136,7 @@ class Tuner:
         self.allowed = max(1, int(self._limit * self._idle / latency / 2))
 
     def _measured(self, now: float) -> None:
-        """Take the median of the samples as the latency of the idle source, and end the measurement."""
+        """End the measurement, and take the median of its samples as the latency of the idle source."""
         self._idle, self._idle_at, self._samples = median(self._samples), now, []
         self._measuring_from = None
         self._allow()

@@ -18,12 +18,12 @@ __all__ = ["answer_stale", "expire", "refuse"]
 
 
 def expire(run: Run, now: float) -> bool:
-    """Settle the lookups of *run* whose deadline has passed, normally as timeouts; return whether any was settled."""
+    """Settle the lookups of *run* whose deadline has passed, normally as timeouts; return whether there were any."""
     found = False
     outage = run.engine.gate.outage
     for lookup in run.deadlines.expired(now):
         if run.deadlines.of(lookup) > now:
-            continue  # its clock was restarted
+            continue  # the clock was restarted, so the deadline is later now
         if run.patient and outage.since is not None and lookup not in outage.alone and not _has_old(run, lookup):
             run.restart_clock(lookup, now)
             continue
@@ -37,8 +37,8 @@ def expire(run: Run, now: float) -> bool:
             lookup.attempts = max(1, lookup.attempts)
             settlement.settle(run, lookup, ERROR, error=lookup.error)
         else:
-            # A key that had no slot during the outage, or whose first call is the probe, has no error of its own:
-            # use the last error of the outage.
+            # A key that had no slot, or that is in the call of the probe, may have no error of its own: then the last
+            # error of the outage is used.
             away = outage.last if call is None or outage.asks_with(call) else None
             settlement.settle(run, lookup, TIMEOUT, error=lookup.error or away)
         if run.closed:
@@ -55,7 +55,7 @@ def _has_old(run: Run, lookup: Lookup) -> bool:
 
 
 def answer_stale(run: Run) -> None:
-    """Give stale values, if the cache has any, to the keys of *run* that wait for a source which is away."""
+    """Settle the keys of *run* that wait for a source that is away, if the cache has stale values for them."""
     if not run.serves_stale:
         return
     outage = run.engine.gate.outage

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["stood_still", "sweep"]
 
 GRACE = 0.1
-"""Share of the timeout for which a call may be late before it is cancelled to free its slot for a key that waits."""
+"""A call may be late for this share of its timeout before it is cancelled to free its slot for a key that waits."""
 ANSWER_MAX = 10.0
-"""Most seconds that a task, even beyond its `stall_timeout`, waits for an answer after a pause the source asked for."""
+"""Most seconds that a task waits for an answer after a pause that the source asked for, even after `stall_timeout`."""
 ROOM_EVERY = 0.05
 """Fewest seconds between two cancellations of late calls to free their slots; each cancellation loses a connection."""
 
@@ -48,10 +48,10 @@ class WatchedEngine(EngineCalls, Protocol):
         silent: True from the time when a call becomes late until a call ends in time.
         cancelled: True from the time when a call is cancelled until a call ends in time.
         room_at: Loop time from which on a late call may be cancelled to give its slot to a key that waits.
-        cancel: Cancel a call, once.
-        became_late: Count a call that was not answered in time.
-        release_retries: Queue the retries for which the budget has tokens again; return whether other retries still
-            wait.
+        cancel: Function that cancels a call, unless it was cancelled before.
+        became_late: Function that counts a call that was not answered in time.
+        release_retries: Function that queues the retries for which the budget has tokens again; it returns whether
+            other retries still wait.
     """
 
     name: str
@@ -90,7 +90,8 @@ def sweep(engine: WatchedEngine, now: float) -> bool:
     short_of_tokens = engine.release_retries()
     pending = any(run.pending for run in engine.runs)
     if not pending:
-        engine.gate.breaker.held_since = None  # nothing is held back: the next task has its whole stall_timeout
+        # No key waits, so no call is held back any more. The next task then has its whole `stall_timeout`.
+        engine.gate.breaker.held_since = None
     return bool(engine.calls or pending or short_of_tokens or any(run.timers for run in engine.runs))
 
 
@@ -107,7 +108,7 @@ def stood_still(engine: WatchedEngine, since: float, until: float) -> None:
 
 
 def _expire_lookups(engine: WatchedEngine, now: float) -> None:
-    """Settle the lookups whose deadline has passed, and mark as late the calls that nobody waits for any more."""
+    """Settle the lookups whose deadline has passed, and mark the calls as late for which no lookup waits any more."""
     outage = engine.gate.outage
     stands_still = outage.since is not None and not outage.alone
     for run in list(engine.runs):
@@ -136,7 +137,8 @@ def _make_room(engine: WatchedEngine, now: float) -> None:
     """
     Cancel the oldest call that is late by a tenth of its timeout, if keys wait and no slot is free.
 
-    While no call ends in time, one slot at a time is freed, so that not all slots send new calls to a frozen source.
+    While no call ends in time, only one slot at a time is freed, so that not all slots send new calls to a source that
+    hangs.
     """
     full = len(engine.calls) >= engine.allowed and any(run.pending and not run.held_back for run in engine.runs)
     if not full or now < engine.room_at or engine.gate.outage.since is not None or engine.gate.pause_left(now) > 0:
@@ -178,7 +180,7 @@ def _fail_on_zombies(engine: WatchedEngine, now: float) -> None:
 
 
 def _is_zombie(call: InFlight, run: Run, now: float) -> bool:
-    """Whether *call* still runs long after it was cancelled and, unless its run has ended, after its hard limit."""
+    """Whether *call* still runs long after it was cancelled and, if its run goes on, long after its hard limit."""
     if call.cancelled_at is None:
         return False
     patience = run.options.longest_wait or now - call.started
@@ -190,9 +192,9 @@ def _start_clocks(engine: WatchedEngine, now: float) -> None:
     """
     Start the clocks of the next keys in the queue if no call can end in time to give these keys a slot.
 
-    As long as a source at least refuses calls in time, the clocks of waiting keys do not run, because slots become
-    free. But if the source answers nothing, even after a late call was cancelled for another key, the clocks of waiting
-    keys have to run. Otherwise the task would hang for ever.
+    As long as a source at least refuses calls in time, slots become free, so the clocks of waiting keys do not run. But
+    if the source answers nothing, even after a late call was cancelled for another key, the clocks of waiting keys have
+    to run. Otherwise the task would hang for ever.
     """
     full = len(engine.calls) >= engine.allowed and all(call.late for call in engine.calls)
     full = full and (engine.cancelled or not any(_may_give_room(engine, call) for call in engine.calls))

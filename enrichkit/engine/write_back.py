@@ -16,7 +16,7 @@ __all__ = ["WriteBack"]
 _log = logging.getLogger("enrichkit")
 
 WRITERS = 2
-"""Groups that are written at the same time."""
+"""Most groups of values that are written at the same time."""
 BYTES_MAX = 32 * 2**20
 """Most bytes that may wait; further values are dropped, because no row depends on writing them."""
 TIMEOUT = 5.0
@@ -40,8 +40,8 @@ class WriteBack:
     Args:
         name: Name of the tier.
         engine: The engine of the tier.
-        encode: Turns decoded values into values for `Connector.store_many`, by index; leaves out values that the tier
-            could not give back unchanged.
+        encode: Function that turns decoded values into values for `Connector.store_many`, by index. It leaves out
+            values that the tier could not give back unchanged.
         ttl: Seconds after which the store forgets a value; None: the store decides.
 
     Attributes:
@@ -74,14 +74,15 @@ class WriteBack:
             return
         self._waiting.update(found)
         self._bytes += size
-        # A task that has just ended, so that its callback has not run yet, writes no more values.
+        # A task that has just ended stays in the set until its callback runs; it writes nothing more, so it is not
+        # counted.
         if found and sum(not task.done() for task in self._tasks) < WRITERS:
             task = asyncio.get_running_loop().create_task(self._write(), name=f"enrichkit-write-{self._name}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def drain(self) -> None:
-        """Wait until all is written, for `DRAIN` seconds at most."""
+        """Wait until all queued values are written, but for `DRAIN` seconds at most."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=DRAIN)
 

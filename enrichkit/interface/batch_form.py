@@ -21,7 +21,7 @@ __all__ = ["BatchForm", "BatchStatus"]
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
     """
-    The progress of a service with one batch.
+    How far a service is with one batch.
 
     Attributes:
         word: The service's own word for the progress, for example `in_progress`.
@@ -42,8 +42,8 @@ class BatchForm(Protocol):
     """
     The batch form of a source; `Connector.batches` returns it.
 
-    It is made and used on the driver, which first calls `open`, then other methods one at a time, and at the end
-    `close`. A method that raises a `TransientError` is called again.
+    The driver makes the object and uses it. It first calls `open`, then other methods one at a time, and at the end
+    `close`. If a method raises a `TransientError`, the driver calls it again.
 
     Attributes:
         max_requests: The most requests that a batch may have.
@@ -54,7 +54,7 @@ class BatchForm(Protocol):
     max_bytes: int
 
     async def open(self) -> None:
-        """Make the client; raises a `ConnectorError`."""
+        """Make the client; raises a `ConnectorError` if that fails."""
         ...
 
     async def close(self) -> None:
@@ -88,7 +88,9 @@ class BatchForm(Protocol):
         ...
 
     async def status(self, batch: str) -> BatchStatus:
-        """Return the progress of the service with the batch that has the id *batch*; raises a `ConnectorError`."""
+        """
+        Return how far the service is with the batch whose id is *batch*; raises a `ConnectorError` if it does not tell.
+        """
         ...
 
     async def answers(self, batch: str, call: Call) -> Iterable[tuple[str, Value | Failure | None]]:

@@ -75,25 +75,26 @@ class Meter(Protocol):
     """
 
     def spent(self, units: Mapping[str, float]) -> None:
-        """Record the total cost of the call."""
+        """Record *units*, amounts by unit, as the total cost of the call so far."""
 
     def allows(self, remaining: float, seconds: float, limit: float | None, unit: str) -> None:
-        """Record how much of *unit* the source still allows."""
+        """Record that the source allows *remaining* of *unit* in the next *seconds*, out of *limit* in each period."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """
-    The facts about one call that a connector may use, and the methods by which it reports on the call.
+    The facts about one call that a connector may use, and the methods by which the connector reports on the call.
 
     Attributes:
-        timeout: Seconds until the engine cancels the call; at most a day. This is the last resort, in case the timeouts
-            of the client package have not ended the call earlier.
-        attempt: 1 for the first call of these keys.
+        timeout: Seconds until the engine cancels the call; at most a day. The cancellation is the last resort, in case
+            the timeouts of the client package have not ended the call earlier.
+        attempt: How often the keys of the call have been asked for, this call included: 1 for their first call.
         many: True when a value is a list with one element per match.
         task: The Spark task.
-        meter: The receiver of the call's reports; None: nobody needs them.
-        run: Fingerprint of the source and the run, for `idempotency_key`; empty: the connector needs none.
+        meter: The receiver of the call's reports; None: nobody needs the reports.
+        run: Fingerprint of the source and the run, for `idempotency_key`; empty: the connector does not call this
+            method.
     """
 
     timeout: float

@@ -29,8 +29,8 @@ class _ConfigType(ABCMeta):  # not just `type`, because a config may have abstra
     """
 
     @property
-    def __signature__(cls) -> inspect.Signature:  # without it, `help` shows the signature of `__call__`
-        signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of the class itself, not of an instance
+    def __signature__(cls) -> inspect.Signature:  # otherwise `help` would show the signature of `__call__`
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # `cls` is a class, not an instance
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def __call__(cls: type[T], *args: Any, **fields: Any) -> T:
@@ -55,7 +55,8 @@ def _check_names(cls: type, unnamed: int, names: Sequence[str]) -> None:
     Raise a `ConfigError` when one of *names* is no field of the config class *cls*, or when *names* lack a required
     field.
 
-    Raise the same error when *unnamed*, the number of positional arguments, is not 0 although the class takes none.
+    Also raise a `ConfigError` when *unnamed*, the number of positional arguments, is not 0 although the class takes no
+    positional arguments.
     """
     parameters = inspect.signature(cls).parameters
     kinds = {each.kind for each in parameters.values()}
@@ -108,7 +109,7 @@ class ConnectorConfig(metaclass=_ConfigType):
             names: Name of each key column, in order; None: an expression without a name.
 
         Raises:
-            ConfigError: The config names other columns. Raised on the driver.
+            ConfigError: The config names a column that is not among *names*. Raised on the driver.
         """
         return self
 

@@ -52,8 +52,8 @@ class Connector(Generic[ConfigT]):
         encoding: Encoding of the values of `fetch_many`: `"python"` (objects), `"json"` (bytes of one JSON document
             per key) or `"text"` (bytes or str of the value's text; for a struct a mapping of such texts). May be a
             property.
-        repeatable: False when two calls for a key do not have the same effect as one; `attempt_timeout` and
-            `Retry(on_missing=True)` are then refused.
+        repeatable: False when two calls for a key do not have the same effect as one call; the options
+            `attempt_timeout` and `Retry(on_missing=True)` are then refused.
         requires: Modules of the client package; their presence is checked on the Spark driver before a job starts.
         pip: Command that installs the absent modules of `requires`, such as `pip install aiomcache`.
         key_types: Python types that the source takes as one part of a key; empty: all types. The connector rejects
@@ -104,17 +104,19 @@ class Connector(Generic[ConfigT]):
             _connector_of_config[cls.config_class] = cls
 
     async def open(self) -> None:
-        """Make clients and pools. Called once per worker process, on the loop; raises a `ConnectorError`."""
+        """
+        Make clients and pools. Called once per worker process, on the loop; raises a `ConnectorError` if it fails.
+        """
 
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Value | Failure]:
         """
         Look up *keys*: 1 to `batch_size` distinct keys, none of them null; a tuple, or `Keys` if `key_columns` is True.
 
         Returns:
-            A mapping from the very objects in *keys* to values. If a key is absent, the source does not hold it. The
-            value None means that the source holds a null for the key. A `Failure` means that the key failed, but not
-            the whole call. If ``call.many`` is True, each value is a list of matches. A connector whose source delivers
-            whole columns may return them as `Answers`.
+            A mapping from the very objects in *keys* to values. A key that is absent from the mapping is a miss: the
+            source does not hold it. The value None means that the source holds a null for the key. A `Failure` means
+            that the key failed, but not the whole call. If ``call.many`` is True, each value is a list of matches. A
+            connector whose source delivers whole columns may return them as `Answers`.
 
         Raises:
             TransientError: The whole call may be tried again.
@@ -147,7 +149,7 @@ class Connector(Generic[ConfigT]):
 
     def cost(self, keys: Sequence[Key]) -> Mapping[str, float]:
         """
-        Return an estimate of what a call with *keys* will cost, in the units of `Rate`; this must be quick.
+        Return an estimate of what a call with *keys* will cost, in the units of `Rate`. The method must be quick.
 
         A unit that is absent costs nothing. `Call.spent` reports what the call has really cost.
         """
@@ -157,14 +159,14 @@ class Connector(Generic[ConfigT]):
         """
         Return the most that a call with *keys* may take, in the units of `Budget`: a bound, not an estimate.
 
-        Without a bound the option `budget` is refused. The method must be quick. The driver calls it without keys, to
+        Without a bound the option `budget` is refused. The method must be quick. The driver calls it with no keys, to
         learn the units.
 
         Returns:
             Amounts by unit, `tokens` and `cost` where they are known; None: there is no bound.
 
         Raises:
-            ConfigError: The config lacks what a bound needs. Raised on the driver only.
+            ConfigError: The config lacks a field without which there is no bound. Raised on the driver only.
         """
         return None
 
@@ -223,7 +225,7 @@ class Connector(Generic[ConfigT]):
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
         """
-        Return whether `scan` yields each key that `fetch_many` would find, for keys with parts of *kinds*.
+        Return whether `scan` yields every key that `fetch_many` would find, if the key's parts have the types *kinds*.
 
         True: a key that was not yielded counts as a miss without a call, even if `fetch_many` would refuse the key.
         False, the default: the engine asks the source for such a key. Return False where the source finds a row by

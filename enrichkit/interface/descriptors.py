@@ -9,11 +9,11 @@ __all__ = ["files_exhausted"]
 
 def files_exhausted(error: BaseException) -> str | None:
     """
-    Return which limit of open files *error* reports, and what helps, as the end of a message without its full stop;
-    None if *error* reports something else.
+    Return the end of a message, without its full stop, that says which limit on open files *error* reports and what
+    helps; None if *error* has another reason.
 
     Each connection is an open file. The text of the system, "Too many open files", names neither the limit nor its
-    value, and when a connection fails with it, the server seems to be at fault.
+    value. When a connection fails with this text, the server seems to be at fault.
 
     >>> files_exhausted(OSError(errno.ENFILE, "Too many open files in system"))
     'the machine of this worker may open no more files (sysctl fs.file-max). Raise that limit, or lower capacity'

@@ -19,9 +19,9 @@ async def time_limit(seconds: float) -> AsyncIterator[None]:
     """
     Return an asynchronous context manager that raises `TimeoutError` after *seconds* in which the event loop ran.
 
-    Use it for an operation of several round trips, such as a login. While the process is stopped, or something else
-    holds the loop up, the replies of the server wait in the socket. `asyncio.timeout` would end the login as soon as
-    the loop runs again, before the loop has read all replies. This function splits *seconds* into `STEPS` timers, one
+    Use it for an operation of several round trips, such as a login. While the process is stopped, or other code blocks
+    the loop, the replies of the server wait in the socket. `asyncio.timeout` would end the login as soon as the loop
+    runs again, before the loop has read all replies. This function splits *seconds* into `STEPS` timers, one
     after the other, so that a pause of any length uses up only one timer.
     """
     loop = asyncio.get_running_loop()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Entry", "Part", "expire_files", "find_entries", "list_parts"]
 
-_NAME = re.compile(r"[0-9a-f]{20}-")  # each file's name begins with the mark of its scope, a hash
+_NAME = re.compile(r"[0-9a-f]{20}-")  # the name of each file of a journal begins with the mark of its scope, a hash
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Part:
         source: Name of the source.
         table: Digest of the table.
         scope: Name of the scope, for example `run=nightly`.
-        shared: Whether other jobs also find these answers.
+        shared: Whether the answers belong to a shared journal, so that other jobs also find them.
         key_types: Types of the parts of a key.
         value_type: The declared type.
         files: Number of files.
@@ -40,7 +40,8 @@ class Part:
         bytes: Bytes of the files.
         oldest: Time of the first write, in seconds since 1970; None if there is no entry.
         newest: Time of the last write, in seconds since 1970; None if there is no entry.
-        damaged: Number of places in the middle of files where blocks are damaged; only headers of blocks are checked.
+        damaged: Number of places in the middle of files where blocks are damaged. Only the headers of blocks are
+            checked, so damage inside answers is not counted.
         torn: Number of bytes at the ends of files that do not form a whole block.
     """
 
@@ -184,18 +185,17 @@ def expire_files(
     """
     Delete the files into which nothing was written for *older_than* seconds.
 
-    A process that has read a deleted file still finds the file's answers until it refreshes its index. A task that is
-    still writing to a deleted file continues in a new file.
+    A process that has read a file before the deletion still finds the file's answers until it refreshes its index. A
+    task that is still writing to a deleted file continues in a new file.
 
     Args:
         store: The journal.
-        older_than: Seconds.
+        older_than: Seconds since the last write to a file; files with a later write are kept.
         scope: Name of the scope whose files are deleted; None: the files of all scopes.
         now: The current time, in seconds since 1970; None: the time of the clock.
 
     Returns:
-        Number of deleted files, and the sum of their sizes in bytes. Files that do not belong to a journal are not
-        deleted.
+        Number of deleted files, and the sum of their sizes in bytes. Files that do not belong to a journal are kept.
 
     Raises:
         JournalError: The storage refuses the deletion.
@@ -222,7 +222,8 @@ def _files(store: Store) -> Iterator[tuple[str, File]]:
 
 def _open(store: Store, file: File) -> tuple[Header, Any, Scan] | None:
     """
-    Return the header of *file*, its bytes, and a scan that begins after the header; None if the header is incomplete.
+    Return the header of *file*, the bytes of *file*, and a `Scan` that begins after the header; None if the header is
+    incomplete.
     """
     if not file.size:
         return None

@@ -10,8 +10,8 @@ payload    one encapsulated Arrow IPC message: a record batch
 
 All numbers are little-endian; header and payload have sizes divisible by 8, so that Arrow can read them in place. A
 CRC-32 detects every error burst of up to 32 bits, and thus every single wrong byte. The checksums of all blocks of a
-file start from a random number in the header of the file, so if bytes inside a value look like a block, they are not
-mistaken for one.
+file start from a random number in the header of the file. So bytes inside a value that look like a block are not
+mistaken for a block.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NEXT_BLOCK = re.compile(re.escape(_BLOCK_MAGIC))
 
 
 class _Meta(msgspec.Struct):
-    """The JSON of a header, with the schema as Arrow IPC writes it."""
+    """The JSON part of a header; `schema` is the schema as Arrow IPC writes it."""
 
     source: str
     table: str
@@ -58,7 +58,7 @@ class _Meta(msgspec.Struct):
 
 
 class RefusedFileError(Exception):
-    """A file does not belong to this journal; the message says why."""
+    """A file does not belong to this journal, or cannot be read as a part of it; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ class Header:
     The content of the header of a file.
 
     Attributes:
-        source: Name of the source, for people.
+        source: Name of the source, only for people to read.
         table: Digest of the table.
         scope: Name of the scope that wrote the file.
-        task: Partition and attempt of the task, for people.
+        task: Partition and attempt of the task, only for people to read.
         schema: Columns of the blocks.
-        created: Seconds since 1970.
+        created: When the header was made, in seconds since 1970.
         salt: The number from which the checksums of the blocks start.
     """
 
@@ -184,7 +184,7 @@ def scan(data: memoryview, state: Scan, salt: int, *, check: bool = True) -> Ite
             follower = _NEXT_BLOCK.search(data, position + 1)
             position = follower.start() if follower else len(data)
             continue
-        if position > state.end:  # bytes before the block were skipped
+        if position > state.end:  # bytes before this block were skipped, because they are no valid block
             state.damaged += 1
         state.end = position = block.offset + block.length
         yield block

@@ -1,8 +1,8 @@
 """
 Keys as Arrow columns, and one hash of 64 bits for each key.
 
-A hash only finds candidates; the index then compares the keys themselves. Hashes are valid within one process only,
-because Python's hash of bytes has a random seed in each process.
+The index uses the hashes only to find candidates, and then compares the keys themselves. Hashes are valid within one
+process only, because Python's hash of bytes has a random seed in each process.
 
 Times per key, measured on one core: 30 ns to convert a text of 12 characters to a column, 85 ns to hash a text, 5 ns to
 hash a whole number.
@@ -30,7 +30,7 @@ __all__ = ["Hashes", "hashes_of", "key_columns"]
 
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
-# Odd constants of MurmurHash3's finaliser, https://github.com/aappleby/smhasher/blob/master/src/MurmurHash3.cpp
+# Odd constants of MurmurHash3's finalizer, https://github.com/aappleby/smhasher/blob/master/src/MurmurHash3.cpp
 _FIRST, _SECOND = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _SHIFT = np.uint64(33)
 
@@ -78,7 +78,7 @@ def key_columns(keys: Sequence[Key], types: Sequence[DataType]) -> list[Any]:
 def _cast(column: Any, data_type: DataType) -> Any:
     if column.type == data_type:
         return column
-    if key_type(column.type) != data_type:  # a cast would turn the text "7" into a number
+    if key_type(column.type) != data_type:  # a cast could make equal what differs: it turns the text "7" into a number
         raise TypeError
     if pa.types.is_string(data_type):
         # Spark's strings need not be UTF-8, so the cast goes through binary types, whose bytes Arrow does not check.
@@ -95,7 +95,7 @@ def _column(part: Sequence[Any], data_type: DataType) -> Any:
         return pa.array(part, data_type)
     try:
         return pa.array(part, data_type)
-    except UnicodeEncodeError:  # the worker turns bytes that are not UTF-8 into lone surrogates
+    except UnicodeEncodeError:  # a text has lone surrogates, by which the worker replaces bytes that are not UTF-8
         return pa.array([text.encode("utf-8", "surrogateescape") for text in part], pa.binary()).view(data_type)
 
 

@@ -1,7 +1,7 @@
 """
 The options of a journal, and the scope, i.e. the part of a journal that a run writes.
 
-This module imports nothing heavy, because the driver imports it, too, to create and pickle its objects.
+This module imports neither pyarrow nor numpy, because the driver imports it, too, to create and pickle its objects.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Journal:
 
     Attributes:
         path: A folder that the driver and all workers see, or a URI of an object store: `s3://`, `gs://`, `abfss://`,
-            `hdfs://`. A relative path counts from the working directory of the driver.
+            `hdfs://`. A relative path is resolved in the working directory of the driver.
         run_id: Name of this run. A job that is started again with the same name finds the answers of its first start. A
             batch job needs a name, unless *shared* is true; a streaming query uses its own id and the number of the
             micro-batch instead.
         shared: Whether all jobs that use this journal and ask the same source for the same type find each other's
             answers.
-        max_age: Seconds after which an answer is not used any more; None: no limit while the answer's file exists.
+        max_age: Seconds after which an answer is not used any more; None: it is used as long as its file exists.
         on_error: What happens when the journal cannot be used: `"warn"` goes on without the journal and logs one
             warning, `"fail"` fails the task.
         sync: Whether each write waits until the data are on the disk. If False, a written answer survives the death of
@@ -130,7 +130,7 @@ class Journal:
 
 def _checked_path(path: object) -> str:
     try:
-        path = os.fspath(path)  # type: ignore[call-overload]  # raises for what is no path
+        path = os.fspath(path)  # type: ignore[call-overload]  # `fspath` raises a TypeError if it is no path
     except TypeError:
         path = None
     if not isinstance(path, str) or not path.strip() or "\0" in path:

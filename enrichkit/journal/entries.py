@@ -38,7 +38,7 @@ class Entries:
     def __init__(self, key_parts: int) -> None:
         self._key_parts = key_parts
         self._chunks: list[Any] = []
-        self._ends: list[int] = []  # for each chunk, the number of the first entry after it
+        self._ends: list[int] = []  # for each chunk, the number that follows that of its last entry
         self._runs: list[tuple[Hashes, Any]] = []  # sorted hashes, and the numbers of their entries
         self._new: list[Hashes] = []
 
@@ -56,7 +56,9 @@ class Entries:
         self._ends.append(len(self) + len(chunk))
 
     def sort(self) -> None:
-        """Sort the added entries. As in a log-structured merge tree, each entry is merged only a few times."""
+        """
+        Sort the added entries into runs. As in a log-structured merge tree, each entry is merged only a few times.
+        """
         if not self._new:
             return
         hashes = np.concatenate(self._new)
@@ -80,13 +82,13 @@ class Entries:
             Two arrays of the same length: indices into *hashes*, ascending, and for each index the number of an entry
             with this hash.
         """
-        order = np.argsort(hashes)  # sorted, because looking hashes up in sorted order takes a third of the time
+        order = np.argsort(hashes)  # looking the hashes up in sorted order takes a third of the time
         needles = hashes[order]
         places, numbers = [], []
         for run, run_numbers in self._runs:
             at = np.searchsorted(run, needles)
             looking = np.arange(len(needles))
-            while True:  # the loop runs once, and again for each further entry with an equal hash
+            while True:  # each turn takes one entry per hash: the loop goes on while a hash has further entries
                 inside = at < len(run)
                 at, looking = at[inside], looking[inside]
                 equal = run[at] == needles[looking]
@@ -132,7 +134,7 @@ class Entries:
 
 
 def one_batch(batches: Sequence[Any]) -> Any:
-    """Return *batches*, one or more of the same schema, as one record batch."""
+    """Join *batches*, one or more with the same schema, into one record batch."""
     joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
     if len(joined) != 1:
         raise JournalError("The answers to the keys of one look-up take more than 2 GiB; ask for fewer keys at a time.")

@@ -1,5 +1,7 @@
 """
-Reads a journal file: turns its complete blocks into batches of entries (keys with answers), and joins small blocks.
+The reader of a journal file, which turns complete blocks into batches of entries (keys with answers).
+
+Small blocks that are near each other are joined into one batch.
 """
 
 from __future__ import annotations
@@ -46,10 +48,10 @@ class Chunk:
 
 class FileReader:
     """
-    A reader of one journal file. It remembers how far it has read.
+    A reader of one journal file, which remembers how far it has read the file.
 
     Attributes:
-        file: The file as it was when it was read last.
+        file: The file as the last `read` was given it.
         header: Header of the file; None until the header has been written completely.
         state: The progress of the reader through the blocks of the file.
     """
@@ -65,14 +67,14 @@ class FileReader:
         Yield the entries that were written since the last call.
 
         Args:
-            file: The same file with its present size.
+            file: The file of this reader with its present size.
             copied: Bytes that the index has copied into memory so far.
 
         Raises:
             RefusedFileError: The file does not belong to this table.
         """
         self.file = file
-        if not file.size:  # an empty file cannot be mapped
+        if not file.size:  # an empty file cannot be mapped into memory
             return
         buffer = self._store.read(file)
         data = memoryview(buffer).cast("B")

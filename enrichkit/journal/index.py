@@ -2,7 +2,7 @@
 The answers that a run may use, found by key. A scope is the part of a journal that one run writes.
 
 If a key has several answers, all processes always find the same one: the first that the scope itself has written, or,
-if it has written none, the first that another scope has written. The first answer counts, not the last, so that a
+if it has written none, the first that another scope has written. The first answer is used and not the last, so that a
 replay gives each row the answer that the row got before, even if another answer was written later. The scope's own
 answers take precedence over the answers of other scopes, because a task may have asked the source for a key while a
 task of another scope was writing the answer for this key.
@@ -71,7 +71,7 @@ class Index:
         table: Table to which the answers belong.
         scope: Scope of the run.
         max_age: Seconds after which an answer is not used any more; None: no limit.
-        clock: Returns the seconds since 1970.
+        clock: Function that returns the seconds since 1970.
 
     Attributes:
         damaged: How many times blocks in the middle of a file were skipped, because their bytes are wrong.
@@ -90,7 +90,7 @@ class Index:
         self._store, self._table, self._scope, self._max_age, self._clock = store, table, scope, max_age, clock
         self._lock = threading.Lock()
         self.refused: dict[str, str] = {}
-        self._said: set[str] = set()  # the files whose damage was logged
+        self._said: set[str] = set()  # paths of the files whose damage was logged
         self._clear()
 
     def _clear(self) -> None:
@@ -98,7 +98,8 @@ class Index:
         self._entries = Entries(len(self._table.key_types))
         self._copied = 0
         self._names: list[str] = []  # names of the files, in the order in which they were read
-        # For each block: the number of the first entry after it, when it was written, and the index of its file.
+        # For each block: the number of the first entry after the block, the time when the block was written, and the
+        # index of its file in `_names`.
         self._ends: list[int] = []
         self._written: list[float] = []
         self._file_of: list[int] = []
@@ -157,7 +158,7 @@ class Index:
             self.refused[file.path] = str(refused)
             _log.warning("The journal at %r ignores %s: %s.", self._store.root, file.path, refused)
             return
-        except FileNotFoundError:  # deleted since it was listed
+        except FileNotFoundError:  # the file was deleted after `_files` had listed it
             return
         if reader.state.damaged > damaged and file.path not in self._said:
             self._said.add(file.path)
@@ -203,8 +204,8 @@ class Index:
         if not len(places):
             return self._no_hits()
         rows = self._entries.rows(numbers)
-        # Different keys may have the same hash, so the keys themselves are compared. The comparison with a null gives
-        # null, which counts as different.
+        # Different keys may have the same hash, so the keys themselves are compared. If a comparison gives null, the
+        # keys are treated as different.
         asked = columns
         if len(places) < len(columns[0]) or (np.diff(places) != 1).any():
             asked = [column.take(pa.array(places)) for column in columns]
@@ -226,7 +227,9 @@ class Index:
         return places[is_young], numbers[is_young]
 
     def _first(self, places: Numbers, numbers: Numbers, mask: Any, mark: str) -> Any:
-        """Return the indices of the entries to use, one for each key that was found; None if all entries are used."""
+        """
+        Return the indices of the entries to use, one entry for each key that was found; None if all entries are used.
+        """
         has_rivals = len(places) > 1 and (places[1:] == places[:-1]).any()
         if mask.all() and not has_rivals:
             return None

@@ -18,14 +18,14 @@ __all__ = ["index_of", "writer_of"]
 
 _indexes: OrderedDict[tuple[Any, ...], Index] = OrderedDict()
 _indexes_lock = threading.Lock()
-_MOST_INDEXES = 8  # a streaming query has a new scope, and so a new index, for each micro-batch
+_MOST_INDEXES = 8  # a streaming query makes a new index for each micro-batch, and old ones are dropped
 
 
 def index_of(journal: Journal, table: Table, scope: Scope) -> Index:
     """
     Refresh the index that this process keeps for *scope*, and return it.
 
-    All runs with a shared journal get the same index, so each run passes its own scope to `Index.lookup`.
+    All runs with a shared journal get the same index, so each run has to pass its own scope to `Index.lookup`.
 
     Raises:
         JournalError: The storage cannot be read.

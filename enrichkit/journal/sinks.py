@@ -25,11 +25,11 @@ class Sink(Protocol):
     """A destination of whole blocks. Each method may raise any error of the storage."""
 
     def write(self, parts: Sequence[Any]) -> None:
-        """Append a block, given as buffers."""
+        """Append the block that consists of the buffers *parts*."""
         ...
 
     def close(self) -> None:
-        """Write the blocks that are not written yet."""
+        """Write the blocks that are not written yet, and close the file if one is open."""
         ...
 
 
@@ -86,7 +86,7 @@ class FileSink:
         path, mode = self._store.path_for_writing(name)
         try:
             descriptor = os.open(path, flags, 0o600)
-        except FileNotFoundError:  # another process has just removed the folder, which was empty
+        except FileNotFoundError:  # another process has just removed the empty folder: make it again
             path, mode = self._store.path_for_writing(name)
             descriptor = os.open(path, flags, 0o600)
         self._descriptor = descriptor
@@ -120,7 +120,7 @@ def _write_all(descriptor: int, parts: Sequence[Any]) -> None:
 
 
 class SegmentSink:
-    """A sink that joins blocks into objects of `segment_bytes` or a little more; the last object may be smaller."""
+    """A sink that joins blocks into objects of at least `segment_bytes`; only the last object may be smaller."""
 
     def __init__(self, store: ObjectStore, stem: str, header: bytes, segment_bytes: int) -> None:
         self._store, self._stem, self._header, self._most = store, stem, header, segment_bytes

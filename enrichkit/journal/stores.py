@@ -24,7 +24,7 @@ __all__ = ["SUFFIX", "File", "LocalStore", "ObjectStore", "Store", "is_remote", 
 
 SUFFIX = ".journal"
 _SMALL = 1 << 20  # most bytes of an object that is kept in memory
-_WITHOUT_FOLDERS = ("s3", "gcs", "abfs")  # stores in which pyarrow would make an empty object for each folder
+_WITHOUT_FOLDERS = ("s3", "gcs", "abfs")  # stores without folders, in which pyarrow would make an empty object for each
 
 
 class File(NamedTuple):
@@ -58,11 +58,11 @@ class Store(Protocol):
         ...
 
     def read(self, file: File) -> Any:
-        """Return all bytes of *file* as a buffer that the caller reads once and does not keep; see `keep`."""
+        """Return all bytes of *file* as a buffer that the caller reads once; to keep the bytes, it calls `keep`."""
         ...
 
     def keep(self, file: File, data: Any) -> Any:
-        """Return *data*, the bytes of *file*, as a buffer that can be kept for long, because it takes little memory."""
+        """Return the bytes *data* of *file* as a buffer that takes little memory, so that it can be kept for long."""
         ...
 
     def delete(self, file: File) -> None:
@@ -91,7 +91,7 @@ def is_remote(path: str) -> bool:
 
 
 def open_store(path: str) -> Store:
-    """Return the store for `Journal.path`."""
+    """Return the store at *path*, a `Journal.path`."""
     if not is_remote(path):
         return LocalStore(path.removeprefix("file://"))
     with storage_errors(path, "reached"):
@@ -114,7 +114,7 @@ class LocalStore:
     def files(self, folder: str) -> list[File]:
         found = []
         for entry, state in self._entries(folder):
-            # Opening a pipe would block, so only regular files are taken.
+            # Only regular files are listed, because a reader that opens a pipe would block.
             if entry.name.endswith(SUFFIX) and stat.S_ISREG(state.st_mode):
                 found.append(File(f"{folder}/{entry.name}", entry.name, state.st_size, state.st_mtime))
         return sorted(found, key=lambda file: file.name)
@@ -135,12 +135,12 @@ class LocalStore:
 
     def read(self, file: File) -> Any:
         with pa.memory_map(os.path.join(self.root, file.path)) as mapped:
-            # The buffer keeps the map alive after the file has been closed, so a map takes no file descriptor.
+            # The buffer keeps the map alive after the file has been closed, so a map needs no open file.
             return mapped.read_buffer()
 
     def keep(self, file: File, data: Any) -> Any:
-        # The scan has read all bytes of *data*, so the pages of that map are in the memory of the process. A new map
-        # has no pages in memory yet, and the pages of the old map are freed together with the old map.
+        # The caller has read all bytes of *data*, so all pages of that map are in the memory of the process. A new map
+        # has no pages in memory yet, so it takes less memory once the old map is freed.
         return self.read(file)
 
     def delete(self, file: File) -> None:
@@ -151,7 +151,7 @@ class LocalStore:
             return
         try:
             os.rmdir(os.path.dirname(path))
-        except OSError:  # the folder holds other files
+        except OSError:  # the folder holds other files, so it stays
             return
 
     def path_for_writing(self, path: str) -> tuple[str, int]:

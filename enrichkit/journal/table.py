@@ -41,9 +41,9 @@ def key_type(data_type: DataType) -> DataType:
     """
     Return the type in which a key column is stored.
 
-    Types such as int and bigint, whose equal values are the same key, are stored as one type. So a journal that was
-    written for an int column also serves a bigint column. 1, 1.0, 1.00, True and "1" are stored as five different
-    types.
+    Types whose equal values are the same key, such as int and bigint, are stored as one type. So a journal that was
+    written for an int column also serves a bigint column. The values 1, 1.0, 1.00, True and "1" are stored as five
+    different types, so they are never the same key.
 
     Raises:
         JournalError: *data_type* cannot be the type of a key.
@@ -103,6 +103,6 @@ class Table:
     @functools.cached_property
     def digest(self) -> str:
         """Name of the folder that holds the table."""
-        # The hash covers the types as text, because their serialised form may change with the version of pyarrow.
+        # The hash covers the types as text, because their serialized form may change with the version of pyarrow.
         parts = [self.fingerprint, [*map(str, self.key_types)], str(self.value_type)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

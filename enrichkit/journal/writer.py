@@ -47,8 +47,8 @@ _ARROW = pa.Array | pa.ChunkedArray
 
 _Piece = tuple[Any, Any, Any]
 """
-Keys, values and found flags: as Arrow arrays (a list of them for the keys, one for each part), or as three lists of
-objects.
+Gathered answers: keys, values, and flags that are false for a miss. They are either three lists of objects, or Arrow
+arrays; the keys then are a list of arrays, one for each part of a key.
 """
 
 
@@ -56,8 +56,8 @@ class Writer:
     """
     The writer of the answers of one task in one process.
 
-    `append` gathers answers, and `flush` writes them. Each process and each attempt of a task has a writer of its own,
-    and a writer has files of its own. Both methods may be called from any thread.
+    `append` gathers answers, and `flush` writes them; both methods may be called from any thread. Each process and each
+    attempt of a task has a writer of its own, and a writer has files of its own.
 
     Args:
         store: Where the journal is.
@@ -65,10 +65,10 @@ class Writer:
         scope: Scope of the run.
         task: Partition and attempt of the task, for example `3-0`; only for people to read.
         sync: Whether each write waits for the disk.
-        linger: Seconds that gathered answers may wait; the next `append` after that writes them. 0: each `append`
-            writes.
+        linger: Seconds that gathered answers may wait; the first `append` after that time writes them. 0: each `append`
+            writes its answers at once.
         segment_bytes: Bytes that are gathered before an object is written to an object store; ignored in a folder.
-        clock: Returns the seconds since 1970.
+        clock: Function that returns the seconds since 1970.
 
     Attributes:
         entries: Number of entries that were handed to the sink; the sink of an object store may still hold some of them
@@ -95,7 +95,7 @@ class Writer:
         self._sink = open_sink(store, stem, self._header.encode(), sync=sync, segment_bytes=segment_bytes)
         self._pieces: list[_Piece] = []
         self._rows = self._bytes = 0
-        self._oldest = 0.0  # when the oldest piece came, by time.monotonic
+        self._oldest = 0.0  # when the oldest of the gathered pieces came, by `time.monotonic`
         self._gathering = threading.Lock()
         self._writing = threading.Lock()
         self.entries = self.bytes = 0
@@ -194,7 +194,7 @@ class Writer:
             JournalError: The storage refuses the write, or a key or value does not fit the table. The gathered answers
                 are then missing from the journal; the writer can still be used.
         """
-        with self._writing:  # if another flush has taken the entries, wait until it has written them
+        with self._writing:  # if another `flush` has taken the answers, wait until they are written
             with self._gathering:
                 pieces, self._pieces = self._pieces, []
                 self._rows = self._bytes = 0
@@ -203,7 +203,7 @@ class Writer:
             with storage_errors(self._root, "written"):
                 batch = self._batch(pieces)
                 rows = len(batch)
-                # One `append` may bring more rows than a block should have.
+                # One `append` may bring more rows than a block should have, so the batch is split into blocks.
                 most = max(1, min(BLOCK_ROWS * 4, rows * BLOCK_BYTES * 4 // max(1, batch.nbytes)))
                 for start in range(0, rows, most):
                     part = batch if rows <= most else batch.slice(start, most)

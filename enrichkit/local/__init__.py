@@ -3,8 +3,8 @@ Throw-away real servers for the demo, the examples and tests.
 
 Each server is a context manager. The context manager starts the server on a free loopback port, with all files in a
 temporary folder, prints the server's version on stderr, and stops the server at the end. A server dies with the Python
-process that started it, even if that process is killed; a killed process leaves the temporary folder behind. This
-package needs `enrichkit[local]`.
+process that started it, even if that process is killed. A process that is killed does not remove the temporary folders
+of its servers. This package needs `enrichkit[local]`.
 
 >>> from enrichkit import local
 >>> with local.redis() as server:

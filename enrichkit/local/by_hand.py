@@ -1,8 +1,9 @@
 """
 UDFs as people write them by hand: one call per row, through a connection that lives as long as the worker process.
 
-The demo and the benchmarks compare enrichkit with these UDFs. The functions are in a module because the globals of a
-pickled UDF are new in every task, so a connection kept in the globals would be opened again for every task.
+The demo and the benchmarks compare enrichkit with these UDFs. A worker process imports this module once, so the
+connections that the module keeps serve all tasks of the process. The globals of a pickled UDF, in contrast, are new in
+every task, so a connection kept there would be opened again for every task.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """
 Become a server that dies with its parent: `python child.py DEATH_SIGNAL PARENT UID GID COMMAND ...`.
 
-A UID or GID of -1 means "do not change". This is a separate program because the alternative, the argument `preexec_fn`
-of `subprocess.Popen`, would fork a process that has threads. The gRPC channel of Spark Connect aborts some children of
-such a fork. Without `preexec_fn` Python starts a child with vfork, which runs no code of our process in the child.
+On Linux, the server gets the signal DEATH_SIGNAL when the process PARENT dies. A UID or GID of -1 means "do not
+change". This is a separate program because the alternative, the argument `preexec_fn` of `subprocess.Popen`, would fork
+a process that has threads. The gRPC channel of Spark Connect aborts some children of such a fork. Without `preexec_fn`
+Python starts a child with vfork, which runs no code of the parent in the child.
 """
 
 import ctypes
@@ -25,11 +26,11 @@ def main() -> None:
     if sys.platform == "linux":
         # prctl comes after the change of user, because a change of user clears the death signal.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
-        if os.getppid() != parent:  # the parent died before prctl, so no signal will come
+        if os.getppid() != parent:  # the parent died before the call of prctl, so the signal will not come
             sys.exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and stops this server
     try:
-        os.execvp(sys.argv[5], sys.argv[5:])  # noqa: S606  # a program of our own choice
+        os.execvp(sys.argv[5], sys.argv[5:])  # noqa: S606  # enrichkit.local chooses the program
     except OSError as error:
         sys.exit(f"{sys.argv[5]} cannot be started: {error.strerror}")
 

@@ -34,7 +34,7 @@ class Cluster:
         master: URL of the master, for `enrichkit.local.spark(master=...)`.
         environment: Environment variables with which a program, such as `spark-submit`, finds Spark, a Java and the
             master.
-        workers: Process ids of the workers, each of which starts the executors of one machine.
+        workers: Process ids of the workers; each worker stands for a machine and starts the executors of that machine.
     """
 
     master: str
@@ -55,8 +55,8 @@ class Cluster:
 @contextlib.contextmanager
 def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cluster]:
     """
-    Run a standalone cluster, in which each worker has an address of its own in 127.0.0.0/8, as if it ran on a machine
-    of its own.
+    Run a standalone cluster. Each worker has its own address in 127.0.0.0/8, as if the workers ran on different
+    machines.
 
     The cluster needs the package pyspark and a Java, as `spark` does. The session that uses the cluster chooses the
     Python of the executors: `spark(master=cluster.master, python="/path/to/python")`.

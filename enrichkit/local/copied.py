@@ -18,7 +18,7 @@ PERIOD = 0.2  # seconds between two reads of the file
 
 @contextlib.contextmanager
 def copied_to_stderr(file: Path) -> Iterator[None]:
-    """Until the end of the block, copy to stderr what other processes append to *file*, which may not exist yet."""
+    """Until the `with` block ends, copy to stderr what other processes append to *file*, which may not exist yet."""
     ended = threading.Event()
 
     def copy() -> None:

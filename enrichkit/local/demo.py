@@ -73,7 +73,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _events(spark: SparkSession, rows: int) -> DataFrame:
-    """Return *rows* events in 4 partitions; each key column has nulls, and all but `get_id` have unknown keys."""
+    """
+    Return *rows* events in 4 partitions.
+
+    Each key column has nulls. Each key column except `get_id` also has keys that the source does not hold.
+    """
     from pyspark.sql import functions as F
 
     event = spark.range(0, rows, 1, 4).withColumn("n", F.abs(F.hash("id")))
@@ -102,7 +106,7 @@ def _enriched(events: DataFrame, redis_url: str, dsn: str, http_url: str) -> Dat
 
 
 def _wrong(result: DataFrame) -> int:
-    """Return the number of rows with a value that differs from the value that Spark computes from the key."""
+    """Return the number of rows with a looked-up value that differs from the value that Spark computes from the key."""
     from pyspark.sql import functions as F
 
     number = F.substring("user_id", 2, 10).cast("int")
@@ -196,8 +200,9 @@ async def _seed_postgres(dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute("CREATE TABLE places (id bigint PRIMARY KEY, name text NOT NULL, tier int NOT NULL)")
+        # PLACES is a constant, so the f-string allows no SQL injection.
         await connection.execute(
-            f"INSERT INTO places SELECT n, 'place ' || n, n % 7 FROM generate_series(1, {PLACES}) AS n"  # noqa: S608  # a constant
+            f"INSERT INTO places SELECT n, 'place ' || n, n % 7 FROM generate_series(1, {PLACES}) AS n"  # noqa: S608
         )
         await connection.execute("ANALYZE places")
     finally:
@@ -205,7 +210,11 @@ async def _seed_postgres(dsn: str) -> None:
 
 
 def _calls(redis_url: str, dsn: str, service: local.HttpService) -> dict[str, int]:
-    """Return the number of calls that each server counted: MGET commands, committed transactions, requests."""
+    """
+    Return the number of calls that each server counted.
+
+    A call is an MGET command for Redis, a committed transaction for PostgreSQL, and a request for the HTTP service.
+    """
     import redis
 
     async def committed() -> int:

@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """
-    A misbehaviour of the service towards some requests. Several kinds can be combined in one fault.
+    A misbehavior of the service toward some requests. One fault can combine several kinds of misbehavior.
 
     Attributes:
         match: Requests whose path (raw or percent-decoded) or body contains this text are affected; all requests when
             the text is empty.
         times: The number of matching requests that are affected; all when None.
         skip: The number of matching requests that are answered normally before the fault begins.
-        delay: Seconds that the answer is delayed, in addition to the latency of the script.
+        delay: Seconds that the answer is delayed, in addition to the latency that `HttpService.script` sets.
         status: Status code of the answer, instead of 200 or 404.
         headers: Headers of the answer, for example `{"Retry-After": "1"}` or `{"Location": "/elsewhere"}`.
         body: Bytes to send as the body; they need not be JSON.
         content_type: Content type of the answer, instead of `application/json`.
-        oversize: Send a JSON object of this many bytes.
+        oversize: Send a JSON object of this many bytes as the body.
         truncated_gzip: Compress the body with gzip and send only its first half, with the content length of that half.
         stray: Send a second, unrequested answer after the first one, with the value of the key `stray`.
-        close_after: Close the connection after this many bytes of the answer.
-        drip: Send one byte, wait this many seconds, send the next.
+        close_after: Close the connection after this many bytes of the answer have been sent.
+        drip: Send the answer byte by byte, and wait this many seconds before each further byte.
         reset: Reset the connection (RST) instead of answering.
         hang: Never answer.
     """
@@ -72,16 +72,17 @@ class Stats:
 
     Attributes:
         calls: Number of requests that arrived.
-        keys: Number of keys in those requests; a bulk request has many keys.
-        per_key: Number of requests for each key; empty unless the log is on.
+        keys: Number of keys in these requests; a bulk request has many keys.
+        per_key: Number of requests for each key; empty unless `HttpService.script` has turned the log on.
         peak: The largest number of requests in flight at the same time.
         in_flight: Number of requests that wait for their answer now.
         connections: Number of connections that clients opened.
         faults_used: Number of requests that a fault applied to.
         refused: Number of requests that the service refused, because the queue of the `ceiling` was full or because
-            `at_once` requests were already in flight.
-        served: Total seconds by which latencies, and the `delay` of faults, have delayed answers. Answers under a
-            `ceiling` are not counted. The total is slightly more than the configured seconds, because timers fire late.
+            `at_once` requests were already in flight; `HttpService.script` sets both limits.
+        served: Total seconds by which latencies, and the `delay` of faults, have delayed answers. Answers that a
+            `ceiling` delays are left out. The total is slightly more than the configured seconds, because timers fire
+            late.
         cpu: CPU seconds of the service's process.
     """
 
@@ -104,10 +105,10 @@ class HttpService:
 
     The service answers `GET <url>/any/path/<key>` with the JSON of `value_of(key)`, or with 404 for a key that contains
     `missing`. The answer to a POST of a JSON list of keys is a JSON list of values in the same order, with null for a
-    missing key. With `?shape=object` in the URL, the answer is instead an object from key to value, without the missing
-    keys. A POST of a JSON object looks up the object's `key` or `id`. A POST to a path that ends with `/graphql` looks
-    up the variable `id` or `key`, whatever the query; the answer has the form of a GraphQL answer, with the value at
-    `data.user`.
+    key that the service does not hold. With `?shape=object` in the URL, the answer is instead a JSON object from key to
+    value, without the keys that the service does not hold. A POST of a JSON object looks up the key in the object's
+    field `key` or `id`. A POST to a path that ends with `/graphql` looks up the key in the GraphQL variable `key` or
+    `id`, and ignores the query. Its answer has the form of a GraphQL answer, with the value at `data.user`.
 
     Attributes:
         url: `http://127.0.0.1:<port>`, without a slash at the end.
@@ -135,11 +136,13 @@ class HttpService:
         log: bool | None = None,
     ) -> None:
         """
-        Set the behaviour of the service from now on. All earlier settings are replaced, except *log* if it is None.
+        Set the behavior of the service from now on. The call replaces all earlier settings, but keeps the earlier *log*
+        setting if *log* is None.
 
         Args:
-            faults: The faults, in the order in which the service tries them. The first fault that matches a request,
-                has skipped its `skip` requests and has not reached its `times` applies.
+            faults: The faults, in the order in which the service tries them. The first fault that matches a request
+                applies to it. A fault is passed over for the first `skip` requests that match it, and after it has
+                applied to `times` requests.
             latency: Seconds between a request and its answer.
             tail: Share of the keys, or of the requests, whose latency is *tail_latency*; see *tail_of*.
             tail_latency: Seconds between a slow request and its answer; *tail_of* says which requests are slow.
@@ -148,7 +151,7 @@ class HttpService:
                 key may be fast.
             ceiling: The most requests per second; further requests wait in a queue before their latency begins. 0: no
                 limit.
-            room: The most requests in the queue of *ceiling*; a further request is answered with 503.
+            room: The most requests that wait in the queue of *ceiling*; a further request is answered with 503.
             at_once: The most requests that are answered at the same time; a further request is refused. 0: no limit.
             refusal: Status of the answer to a request that *at_once* refuses.
             log: Whether the service keeps each request for `log()` and counts each key, which costs time and memory;
@@ -159,7 +162,7 @@ class HttpService:
         self._command("/__script", {**settings, "faults": [fault._as_json() for fault in faults]})
 
     def seed(self, values: Mapping[str, Any]) -> None:
-        """Store JSON *values* under their keys; they replace the values of `value_of`. None is stored as JSON null."""
+        """Store *values* by key; the service answers with them, as JSON, instead of `value_of`. None becomes null."""
         self._command("/__seed", values)
 
     def stats(self) -> Stats:
@@ -175,11 +178,15 @@ class HttpService:
         return entries
 
     def reset_stats(self) -> None:
-        """Set the counters to zero and empty the log. The script and the seeds stay."""
+        """Set the counters to zero and empty the log. The settings of `script` and the values of `seed` stay."""
         self._command("/__reset_stats")
 
     def reset(self) -> None:
-        """Remove all seeds and the script, set the counters to zero, empty the log, and turn the log off."""
+        """
+        Remove the values of `seed` and the settings of `script`, and set the counters to zero.
+
+        The call also empties the log and turns it off.
+        """
         self._command("/__reset")
 
     def _command(self, path: str, body: Any = None) -> Any:
@@ -187,7 +194,7 @@ class HttpService:
 
 
 def command(control_port: int, path: str, body: Any = None) -> Any:
-    """Send a command to a scripted service, and return its answer."""
+    """Send a command to the control port of a scripted service, and return the service's answer."""
     connection = http.client.HTTPConnection("127.0.0.1", control_port, timeout=30)
     try:
         connection.request("POST", path, body=json.dumps(body))
@@ -227,5 +234,5 @@ def http_service() -> Iterator[HttpService]:
             yield HttpService(url=url, port=ports["port"], control_port=ports["control"], pid=process.pid)
         finally:
             stop(process, signal.SIGKILL)
-            if said := log.read_text(errors="replace"):  # the service logs only when it has a defect
+            if said := log.read_text(errors="replace"):  # the service writes to this file only when it has a bug
                 announce(f"the HTTP service said: {said}")

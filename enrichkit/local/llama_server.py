@@ -24,8 +24,8 @@ def main(*, embeddings: bool, slots: int) -> None:
     params.warmup = False
     params.embedding = embeddings
     if embeddings:
-        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN  # one vector per text
-    server = xllamacpp.Server(params)  # on a free port of 127.0.0.1
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN  # one vector per text, not per token
+    server = xllamacpp.Server(params)  # listens on a free port of 127.0.0.1
     print(json.dumps({"url": server.listening_address}), flush=True)
     while True:
         time.sleep(3600.0)

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["LogSource", "append"]
 
 Offsets: TypeAlias = dict[str, dict[str, int]]
-"""The next offset to read, by topic and by partition. Partitions are text, because Spark stores the offsets as JSON."""
+"""
+The next offset to read, by topic and by partition.
+
+The numbers of partitions are text, because Spark stores the offsets as JSON, in which all keys of an object are text.
+"""
 
 EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 EARLIEST, LATEST = -2, -1  # as in Kafka's startingOffsets
@@ -55,7 +59,7 @@ def append(
         timestamp: Timestamp of all records, with a time zone; the present time when absent.
 
     Returns:
-        The offset after the last record.
+        The offset after the last record of the partition.
 
     >>> append(folder, "orders", [(b"u1", b'{"amount": 3}')])
     1
@@ -88,7 +92,7 @@ class LogSource(DataSource):
         subscribe: Topics to read, separated by commas; all topics when absent.
         startingOffsets: `latest`, `earliest`, or JSON `{"topic": {"0": 23, "1": -2}}`, where -2 means the earliest and
             -1 the latest offset. Partitions that the JSON does not name are read from the earliest offset. Only a query
-            without a checkpoint uses this option. Default `latest`.
+            without a checkpoint uses this option. The default is `latest`.
         maxOffsetsPerTrigger: Approximate maximum of records in a micro-batch, divided among the partitions in
             proportion to their unread records; no limit when absent.
 
@@ -159,8 +163,8 @@ class LogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         share = limit.max_rows / max(1, sum(unread.values()))
         latest: Offsets = {}
         for (topic, partition), lag in unread.items():
-            # As in Kafka's source, each partition gets a share in proportion to its lag, i.e. its unread records. It
-            # gets at least one record, so that no partition starves.
+            # As in Kafka's source, each partition gets a share of the records in proportion to its lag, i.e. its unread
+            # records. A partition with unread records gets at least one, so that it does not starve.
             count = min(lag, max(math.floor(lag * share), 1))
             latest.setdefault(topic, {})[partition] = ends[topic][partition] - lag + count
         return latest

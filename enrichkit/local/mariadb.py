@@ -1,4 +1,4 @@
-"""A throw-away MariaDB server, started from the PATH; if root starts it, it runs as the user nobody."""
+"""A throw-away MariaDB server, started from the PATH. A server that root starts runs as the user nobody."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PACKAGES = ("mariadb-server-core", "mariadb-client-core")
-"""Debian's packages that hold only the programs; `mariadb-server` would start a system service."""
+"""
+Debian's packages that hold only MariaDB's programs. The package `mariadb-server` would also start a system service.
+"""
 
 SETTINGS = {
     "bind-address": "127.0.0.1",
-    "character-set-server": "latin1",  # the upstream default until 11.6; no test may rely on a better character set
+    # MariaDB had this default before 11.6, so code that works only with a better default fails here.
+    "character-set-server": "latin1",
     "innodb-buffer-pool-size": "64M",
     "max-allowed-packet": "64M",  # for tests with a value above 16 MiB, the size of one packet of the protocol
     "innodb-flush-log-at-trx-commit": "0",  # the data need not survive the process
@@ -40,10 +43,10 @@ class MariadbServer:
     A running server.
 
     Attributes:
-        url: `mariadb://root@127.0.0.1:<port>`; this user has all privileges and no password.
+        url: `mariadb://root@127.0.0.1:<port>`; the user root has all privileges and no password.
         host: Always `127.0.0.1`.
         port: TCP port of the server.
-        name: `MariaDB`.
+        name: Always `MariaDB`.
         version: Version of the server, for example `10.11.19`.
         pid: Process id of the server.
         client: Path of the command line client.
@@ -84,7 +87,7 @@ class MariadbServer:
         return f"{self.url}/{name}"
 
     def drop_database(self, url: str) -> None:
-        """Drop the database of a URL that `create_database` returned."""
+        """Drop the database of *url*, which `create_database` returned."""
         self.execute(f"DROP DATABASE {url.rpartition('/')[2]}")
 
 
@@ -108,10 +111,10 @@ def mariadb(certificate: tuple[Path, Path] | None = None) -> Iterator[MariadbSer
     with contextlib.ExitStack() as stack:
         ids = nobody() if os.geteuid() == 0 else None
         folder = stack.enter_context(temp_dir("mariadb", ids))
-        env = {**os.environ, "TMPDIR": str(folder)}  # the server's user may have no access to our TMPDIR
+        env = {**os.environ, "TMPDIR": str(folder)}  # the server's user may lack access to this process's TMPDIR
         log, data = folder / "log", folder / "data"
-        # Without --skip-test-db the server has an entry for anonymous users, which takes precedence over entries with
-        # a user name.
+        # Without --skip-test-db the server has an account for anonymous users. MariaDB prefers that account to one with
+        # a user name, so the login of a named user could fail.
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
         code = run([install, "--no-defaults", f"--datadir={data}", *options], log=log, env=env, ids=ids, cwd=folder)
         if code:

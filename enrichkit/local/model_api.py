@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class LlmFault:
     """
-    A misbehaviour of the service towards some requests.
+    A misbehavior of the service toward some requests.
 
     Attributes:
-        match: Requests whose text contains this text are affected; all requests when it is empty.
+        match: Requests whose text contains *match* are affected; all requests when *match* is empty.
         times: The number of matching requests that are affected; all when None.
         status: Status of the answer, for example 500. With 200, the model answers with the text *body*.
         body: Body of the answer; with the status 200, the text that the model writes.
         headers: Headers of the answer.
-        finish: Why a chat model ended its answer: `"stop"`, `"length"` or `"content_filter"`.
+        finish: The reason that a chat model gives for the end of its answer: `"stop"`, `"length"` or
+            `"content_filter"`.
     """
 
     match: str = ""
@@ -43,13 +44,17 @@ class LlmFault:
 @dataclass(frozen=True, kw_only=True)
 class LlmBatches:
     """
-    How the service handles new batches. Faults and shares of the script apply to the requests of batches, too.
+    How the service handles new batches.
+
+    The *faults* and *shares* of `LlmService.script` apply to the requests of batches, too.
 
     Attributes:
         seconds: Seconds from the creation of a batch to its end.
-        ends: How a batch ends: `"completed"`, `"expired"`, `"cancelled"`, or `"failed"` before it begins.
-        share: Share of the requests that are answered when a batch expires or is cancelled.
+        ends: How a batch ends: `"completed"`, `"expired"`, `"cancelled"`, or `"failed"`, in which case no request of
+            the batch is answered.
+        share: Share of the requests that are answered before a batch expires or is cancelled.
         silent: `"files"` or `"batches"`: a POST to this endpoint creates the file or the batch, but is never answered.
+            Empty: every POST is answered.
     """
 
     seconds: float = 0.0
@@ -71,16 +76,16 @@ class LlmStats:
         cancelled: Number of requests whose connection ended before their answer.
         connections: Number of connections that clients opened.
         inputs: Number of texts in the requests that were answered; a request for embeddings may have many.
-        input_tokens: Tokens of these texts.
-        output_tokens: Tokens of the answers.
+        input_tokens: Number of tokens in the texts of answered requests.
+        output_tokens: Number of tokens in the answers.
         peak: The largest number of requests in flight at the same time.
         in_flight: Number of requests that wait for their answer now.
-        cost: Price of all tokens; tokens of a batch cost half.
+        cost: Price of all tokens at the prices that `LlmService.script` sets; tokens of a batch cost half.
         files: Number of files that the service holds, including files of answers.
         batches: Number of batches that the service holds.
         batched: Number of requests of batches that a model answered. They are counted in *answered*, and their tokens
             in *input_tokens* and *output_tokens*, too.
-        per_text: Number of answered requests by text; empty unless the log is on.
+        per_text: Number of answered requests by text; empty unless `LlmService.script` has turned the log on.
     """
 
     calls: int
@@ -107,8 +112,8 @@ class LlmService:
     The handle of a running service.
 
     The service answers requests to `/v1/chat/completions`, `/v1/embeddings` and `/v1/responses`. It also has
-    `/v1/files` and `/v1/batches`, for batches of such requests. An answer is a function of the request: see `reply_of`
-    and `vector_of` in `model_api_service.py`.
+    `/v1/files` and `/v1/batches`, for batches of such requests. An answer is a pure function of the request: see
+    `reply_of` and `vector_of` in `model_api_service.py`.
 
     Attributes:
         url: `http://127.0.0.1:<port>/v1`.
@@ -137,24 +142,27 @@ class LlmService:
         batches: LlmBatches | None = None,
     ) -> None:
         """
-        Set the behaviour of the service from now on. The call replaces all earlier settings.
+        Set the behavior of the service from now on. The call replaces all earlier settings.
 
         Args:
-            faults: The faults, in the order in which the service tries them.
-            requests: The most requests in a *minute*; a further request is answered with 429 and costs nothing.
-            tokens: The most tokens in a *minute*.
+            faults: The faults, in the order in which the service tries them. The first fault that matches a request,
+                and has not yet applied to `times` requests, applies to the request.
+            requests: The most requests in a *minute*; a further request is answered with 429 and costs nothing. None:
+                no limit.
+            tokens: The most tokens in a *minute*; a request above the limit is answered with 429, too. None: no limit.
             minute: Seconds that count as one minute for the limits; with 0.6, a test of the limits takes a hundredth of
                 the time.
             burst: Share of the limit for one minute that may be used at once, i.e. the size of the token buckets.
             silent: Whether answers lack the headers that say how much the limits still allow.
             latency: Seconds between a request and its answer.
-            slowest: Seconds that the slowest answer takes, more than *latency*. A hash of the body chooses a duration
+            slowest: Seconds that the slowest answer takes; must exceed *latency*. A hash of the body chooses a duration
                 between *latency* and *slowest*, evenly on a logarithmic scale. 0: all answers take *latency*.
             shares: Share of the requests that get an error, for each status, such as `{"500": 0.1}`. A hash of the
-                text, and of the number of requests with this text so far, decides which requests. The key `"text"`
-                stands for answers with the status 200 that are no JSON.
+                text of a request, and of the number of requests with this text so far, decides whether the request gets
+                an error. The key `"text"` stands for answers with the status 200 that are no JSON.
             prices: Two prices: of a million tokens in requests, and of a million tokens in answers.
-            api_key: The key that each request must have as its Bearer token; any other key is answered with 401.
+            api_key: The key that each request must have as its Bearer token; any other key is answered with 401. None:
+                every request is accepted.
             log: Whether the service keeps each request for `log()`, and counts each text.
             batches: How the service handles new batches; None: the service completes a batch at once.
         """
@@ -171,7 +179,11 @@ class LlmService:
         self._command("/__script", settings)
 
     def seed(self, answers: Mapping[str, Any]) -> None:
-        """Store answers by prompt: the service sends a text as it is, None as an empty answer, other values as JSON."""
+        """
+        Store the *answers* of the models by prompt.
+
+        The service sends a text as it is, None as an answer without text, and any other value as JSON.
+        """
         self._command("/__seed", dict(answers))
 
     def stats(self) -> LlmStats:
@@ -180,16 +192,17 @@ class LlmService:
 
     def log(self) -> list[dict[str, Any]]:
         """
-        Return the logged requests in order, each with `path`, `headers`, `body`, `at` and `status`.
+        Return the logged requests in order, each with `path`, `headers`, `body`, the `status` of its answer, and `at`,
+        the `time.monotonic()` at which the request arrived.
 
-        Each entry also has `tokens`, the number of tokens that the model has read and written for the request, and
-        `lost`, which is True when the connection ended before the answer was sent.
+        Each entry also has `tokens`, a list of the numbers of tokens that the model has read and written for the
+        request, and `lost`, which is True when the connection ended before the answer was sent.
         """
         entries: list[dict[str, Any]] = self._command("/__log")
         return entries
 
     def reset_stats(self) -> None:
-        """Set the counters to zero and empty the log. The script and the seeds stay."""
+        """Set the counters to zero and empty the log. The settings of `script` and the values of `seed` stay."""
         self._command("/__reset_stats")
 
     def forget_batches(self) -> None:

@@ -2,9 +2,9 @@
 The part of `local.llm_service()` that answers `/v1/files` and `/v1/batches`, as the API of OpenAI does.
 
 A batch goes through `validating`, `in_progress` and `finalizing` within the `seconds` that `LlmBatches` sets, and ends
-as `completed`, `expired` or `cancelled`. If its file is refused, the batch ends as `failed`. Answers with the status
-200 go into an output file, and the entries of all other requests go into an error file. Neither file has the order of
-the requests. `LlmBatches` in `model_api.py` documents the settings.
+as `completed`, `expired` or `cancelled`. If the service refuses the file of a batch, the batch ends as `failed`.
+Answers with the status 200 go into an output file, and the entries of all other requests go into an error file. Neither
+file has its entries in the order of the requests. `LlmBatches` in `model_api.py` documents the settings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 MOST_REQUESTS, MOST_BYTES, PAGE = 50_000, 200_000_000, 20
 Answer = tuple[int, Any]
-"""Status, and a JSON document or the bytes of a file."""
+"""Status code of an answer, and its body: a JSON document or the bytes of a file."""
 
 
 def error(message: str, code: str | None = None) -> dict[str, Any]:
@@ -128,7 +128,11 @@ class Batches:
         return {name: value for name, value in batch.items() if not name.startswith("_")}
 
     def checked(self, batch: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """Return the requests of *batch*, and the error of its file, or None if the file has no error."""
+        """
+        Return `(requests, None)`, or `(requests, error)` if the file of *batch* has an error.
+
+        In the second case, the list may lack the requests that follow the error.
+        """
         lines: list[dict[str, Any]] = []
         seen: set[str] = set()
         for number, text in enumerate(self.contents[batch["input_file_id"]].splitlines(), 1):
@@ -179,7 +183,11 @@ class Batches:
 
 
 def page(entries: list[dict[str, Any]], query: dict[str, str]) -> Answer:
-    """Return a page of *entries*, newest first; it begins after the entry whose id is `after` in *query*, if given."""
+    """
+    Return a page of *entries*, newest first.
+
+    If *query* has the parameter `after`, the page begins after the entry with this id.
+    """
     names = [each["id"] for each in reversed(entries)]
     by_purpose = [each for each in reversed(entries) if query.get("purpose") in (None, each.get("purpose"))]
     after = query.get("after")

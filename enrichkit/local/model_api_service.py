@@ -1,10 +1,10 @@
 """
 The program that `local.llm_service()` starts: a scripted service of the OpenAI API, with no model behind it.
 
-An answer is a pure function of the request (`reply_of`, `vector_of`), so a test knows what is right. A token is four
-bytes of text; an incomplete last token counts as one. A request that a rate limit refuses costs no tokens, as with real
-vendors. `LlmService` in `model_api.py` documents the settings. The parser of HTTP and the port for commands come from
-`http_service.py`.
+An answer is a pure function of the request (`reply_of`, `vector_of`), so a test can compute the right answer. A token
+is four bytes of text; an incomplete last token counts as a whole one. A request that a rate limit refuses costs no
+tokens, as with real vendors. `LlmService` in `model_api.py` documents the settings. The parser of HTTP and the port for
+commands come from `http_service.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def tokens_of(text: str) -> int:
 
 def reply_of(prompt: str, schema: dict[str, Any] | None = None) -> str:
     """
-    Return the answer to *prompt*: a text, or a JSON document that fits the *schema*.
+    Return the answer to *prompt*: a text if *schema* is None, else a JSON document that fits *schema*.
 
     >>> reply_of("a")
     'reply 3904355907'
@@ -73,7 +73,7 @@ def _fitting(seed: str, schema: dict[str, Any]) -> Any:
 
 def vector_of(text: str, dimensions: int) -> list[float]:
     """
-    Return the embedding of *text*: numbers that a 32-bit float represents exactly.
+    Return the embedding of *text*: *dimensions* numbers, each of which a 32-bit float represents exactly.
 
     >>> vector_of("a", 2)
     [-0.1982421875, -0.748046875]
@@ -90,7 +90,11 @@ class Bucket:
         self.level, self.at = self.size, time.monotonic()
 
     def wait(self, amount: float) -> float:
-        """Return the seconds until the bucket holds *amount* units, or is full if *amount* exceeds it; 0: now."""
+        """
+        Return the seconds until the bucket holds *amount* units; 0 if it holds them now.
+
+        If *amount* is more than a full bucket holds, return the seconds until the bucket is full.
+        """
         now = time.monotonic()
         self.level = min(self.size, self.level + (now - self.at) * self.limit / self.minute)
         self.at = now
@@ -98,7 +102,7 @@ class Bucket:
 
 
 class Service:
-    """The configured behaviour and the counters of the service."""
+    """The configured behavior and the counters of the service."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -208,7 +212,12 @@ class Service:
         return headers
 
     def fault_for(self, text: str) -> dict[str, Any] | None:
-        """Return the first scripted fault for *text*, else one drawn by a hash of *text* and its count, or None."""
+        """
+        Return the fault that applies to a request with this *text*, or None.
+
+        The first matching fault of the script applies. If none matches, a hash of *text*, and of the number of requests
+        with this text so far, decides whether one of the `shares` applies.
+        """
         for fault in self.faults:
             if fault.get("match", "") in text and fault.get("times") != 0:
                 if fault.get("times") is not None:
@@ -276,7 +285,7 @@ class ApiProtocol(HttpProtocol):
             self.entry = {**entry, "status": status, "tokens": used, "lost": False}
             service.entries.append(self.entry)
         if method == b"POST" and service.batches.silent and target.endswith(f"/{service.batches.silent}"):
-            return  # the request is in flight until the client gives up
+            return  # the request stays in flight until the client gives up
         delay = service.delay_of(body) if status == 200 else 0.0
         self.timer = asyncio.get_running_loop().call_later(delay, self.send, status, answer, more)
 

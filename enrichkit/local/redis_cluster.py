@@ -28,7 +28,7 @@ class RedisCluster:
     Attributes:
         url: `redis://127.0.0.1:<port of the first node>`.
         ports: TCP port of each node, in the order of the nodes' slots.
-        pids: Process id of each node, in the same order.
+        pids: Process id of each node, in the order of *ports*.
         kind: Kind of the server, one of `redis_servers()`.
     """
 
@@ -68,7 +68,7 @@ def redis_cluster(
         processes, ports = [], []
         for n in range(nodes):
             process, port = _start_node(binaries[kind], folder / str(n), front)
-            stack.callback(stop, process, signal.SIGKILL)  # the node has no data to save
+            stack.callback(stop, process, signal.SIGKILL)  # at once, because the node has no data to save
             processes.append(process)
             ports.append(port)
         for n, port in enumerate(ports):

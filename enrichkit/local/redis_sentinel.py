@@ -1,4 +1,4 @@
-"""A throw-away Redis or Valkey master with replicas and sentinels; a fail-over takes about a second."""
+"""A throw-away Redis or Valkey master with replicas and sentinels; a failover takes about a second."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class RedisSentinel:
     Running servers and sentinels.
 
     Attributes:
-        sentinels: The sentinels as `host:port`, for `RedisConfig.sentinel`.
+        sentinels: Addresses of the sentinels as `host:port`, for `RedisConfig.sentinel`.
         master: Name under which the sentinels know the master.
         kind: Kind of the servers, one of `redis_servers()`.
-        processes: The process of each server and sentinel by its TCP port.
+        processes: Processes of the servers and sentinels, by TCP port.
     """
 
     sentinels: tuple[str, ...]
@@ -44,7 +44,7 @@ class RedisSentinel:
 
     @property
     def server_ports(self) -> list[int]:
-        """TCP port of each server, beginning with the first master."""
+        """TCP port of each server, beginning with the server that was the master at the start."""
         return [port for port in self.processes if port not in self.sentinel_ports]
 
     def kill(self, port: int) -> None:
@@ -62,7 +62,7 @@ def redis_sentinel(
     Args:
         kind: One of `redis_servers()`; when absent, Redis if this machine has one, else Valkey.
         replicas: Number of replicas of the master.
-        sentinels: Number of sentinels; more than half of them have to agree to a fail-over.
+        sentinels: Number of sentinels; more than half of them have to agree to a failover.
         password: Password that the sentinels require from their clients; None: no password.
 
     Raises:
@@ -78,7 +78,7 @@ def redis_sentinel(
 
         def run(name: str, *lines: str, login: str | None = None) -> int:
             process, port = _start(binaries[kind], folder / name, lines, login)
-            stack.callback(stop, process, signal.SIGKILL)  # the process has no data to save
+            stack.callback(stop, process, signal.SIGKILL)  # at once, because the process has no data to save
             processes[port] = process
             return port
 
@@ -125,7 +125,7 @@ def _start(
         return start([binary, settings, *([] if login is None else ["--sentinel"])], log=log)
 
     def ready(process: subprocess.Popen[bytes], port: int) -> bool | None:
-        # Another server may have taken this port first.
+        # Another server may have taken this port first, so the process id in the answer is compared.
         answer = _command("127.0.0.1", port, f"{login or ''}INFO server")
         return True if f"process_id:{process.pid}\r\n" in answer else None
 

@@ -76,7 +76,7 @@ def spark(
             **{name.replace("__", "."): value for name, value in conf.items()},
         }
         start_session = _connect if connect else _classic
-        log = folder / "workers.log"  # a separate file, because the JVM's log holds much else
+        log = folder / "workers.log"  # a separate file, because the log of the JVM also holds other messages
         with copied_to_stderr(log), start_session(settings, {**env, LOG_FILE: str(log)}, folder) as session:
             kind = "Spark Connect" if connect else "Spark"
             java = java_version(Path(env["JAVA_HOME"]))
@@ -105,7 +105,8 @@ def _defaults(folder: Path) -> dict[str, str]:
 def _environment(folder: Path, master: str, python: str) -> Iterator[dict[str, str]]:
     """Set PySpark's environment variables until the session ends, and yield the environment of the JVM."""
     ours = {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    # These variables would make PySpark start a session of the other kind, or connect to another server.
+    # If one of these variables is set, PySpark may start a Connect session instead of a classic one or the reverse, or
+    # connect to another server.
     unwanted = [
         "SPARK_REMOTE",
         "SPARK_LOCAL_REMOTE",
@@ -124,8 +125,9 @@ def _environment(folder: Path, master: str, python: str) -> Iterator[dict[str, s
     try:
         home = spark_home()
         if master.startswith("local-cluster"):
-            # The executors of a local cluster run in $SPARK_HOME/work, even if SPARK_WORKER_DIR names another folder. A
-            # folder of links keeps their files out of the installed package.
+            # The executors of a local cluster run in $SPARK_HOME/work, even if SPARK_WORKER_DIR names another folder.
+            # SPARK_HOME is therefore a temporary folder of links, so that the executors write no files into the
+            # installed package.
             (folder / "home").mkdir()
             for entry in home.iterdir():
                 if entry.name != "work":
@@ -158,7 +160,7 @@ def _classic(settings: Mapping[str, str], env: Mapping[str, str], folder: Path) 
         )
     hello, log = folder / "gateway", folder / "log"
     command = _command(settings, env, "pyspark-shell")
-    # The JVM also ends when its standard input is closed.
+    # The JVM also ends when the pipe to its standard input is closed, for example because this process has died.
     process = start(command, log=log, env={**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(hello)}, stdin=subprocess.PIPE)
 
     def ready() -> bytes | None:
@@ -184,7 +186,7 @@ def _classic(settings: Mapping[str, str], env: Mapping[str, str], folder: Path) 
         gateway = SparkContext._gateway
         if gateway is not None:
             gateway.shutdown()
-        # PySpark would use this gateway for the next session, but its JVM ends here.
+        # PySpark would use this gateway for the next session, but the gateway's JVM ends here.
         SparkContext._gateway = None
         SparkContext._jvm = None
         stop(process, signal.SIGKILL)
@@ -217,7 +219,7 @@ def _connect(settings: Mapping[str, str], env: Mapping[str, str], folder: Path) 
 
 
 def _command(settings: Mapping[str, str], env: Mapping[str, str], *main: str) -> list[str]:
-    """Return the command line of `spark-submit`."""
+    """Return the command line of the JVM that `spark-submit` starts for *main* with *settings*."""
     options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     return launched(env, "org.apache.spark.deploy.SparkSubmit", *options, *main)
 

@@ -1,15 +1,15 @@
 """
 What an enrichment does while it runs, and what it did: statistics, the monitor, the report, exports.
 
-On a worker, from the engine outwards:
+Modules that workers use:
 
-    stats.py        the statistics of tasks: frozen, versioned, merged by addition
-    clock.py        where the seconds of a task went
+    stats.py        the statistics of tasks: immutable, with a version number, merged by addition
+    clock.py        measures where the seconds of a task go
     task.py         one task as it is observed: identity, state, statistics so far
-    sender.py       the thread that pushes the tasks of this process to the monitor
+    sender.py       the thread that pushes the statistics of this process's tasks to the monitor
     hooks.py        calls the hook `enrichkit_task_finished` of other packages
 
-On the driver:
+Modules that the driver program uses:
 
     active.py       the address of the monitor, which plans carry to the workers
     monitor.py      `monitor()`: the context manager
@@ -23,7 +23,7 @@ On the driver:
     advice.py       what limits the job, and what would make it faster
     terminal.py     a live table in a terminal
     report.py       one HTML file that needs no server
-    totals.py       `observe()`: exact totals of a DataFrame, counted by Spark itself
+    totals.py       `observe()`: exact totals of a DataFrame's rows by status and origin, counted by Spark itself
     prometheus.py   the text format of Prometheus
     otel.py         OpenTelemetry metrics and spans
 """

@@ -25,7 +25,11 @@ _log = logging.getLogger("enrichkit")
 
 
 def address() -> Address | None:
-    """Return the address to which new tasks report; start a monitor if `VARIABLE` or `SETTING` asks for one."""
+    """
+    Return the address of the monitor to which new tasks report; None if there is no monitor.
+
+    Without a monitor, start one if the environment variable `VARIABLE` or Spark's setting `SETTING` asks for one.
+    """
     with _lock:
         monitor = active()
         if monitor is None and _wanted():
@@ -34,7 +38,11 @@ def address() -> Address | None:
 
 
 def _started() -> Monitor | None:
-    """Start and return a monitor; return None if no monitor can start, because the job can run without one."""
+    """
+    Start and return a monitor. If it cannot start, log a warning and return None, because the job can run without one.
+
+    After one failure, no further start is tried.
+    """
     global _failed
     if _failed:
         return None

@@ -23,7 +23,7 @@ __all__ = ["Situation", "advice", "arithmetic", "sentence"]
 BUSY = 0.7
 """If at least this share of the call slots is in use, the number of slots limits the tasks."""
 REFUSED = 0.05
-"""If more than this share of the keys was sent again or failed, the source counts as refusing keys."""
+"""If more than this share of the keys was sent again or failed, the sentence says that the source refuses keys."""
 LARGE = 0.25
 """The sentence names a limit that took more than this share of the time, even if something else took more."""
 SPARED = ("pause", "breaker", "refusals")
@@ -31,7 +31,7 @@ SPARED = ("pause", "breaker", "refusals")
 HOT = 0.2
 """If a key has at least this share of the rows, the sentence names the key."""
 WIDE = 16 * 1024
-"""Values with more bytes than this, on average, count as wide."""
+"""If values have more bytes than this, on average, and often fill `window_bytes`, the sentence names their size."""
 WORTH = 1.15
 """A change is not advised if its predicted gain is smaller than this; 1.15 means 1.15 times as fast."""
 SHUFFLE_WORTH = 1.5
@@ -50,14 +50,14 @@ class Situation:
     Attributes:
         source: Name of the source.
         stats: Statistics of all tasks of the source, or of its tasks in the last minute.
-        capacity: Calls in flight per task.
+        capacity: Most calls in flight per task.
         capacity_max: Upper bound of the capacity, if the engine tunes the capacity; None: the capacity is fixed.
         batch_size: Keys per call.
         batch_size_max: Most keys per call that the connector takes.
         rate: Calls per second and process; None: no limit.
-        cached: Whether there is a cache.
+        cached: Whether the option `cache` is set.
         running: Number of tasks that run now; if no task runs now, the average number that ran at the same time.
-        slots: Tasks that can run at the same time; None: not known.
+        slots: Number of tasks that can run at the same time; None: not known.
         in_flight: Calls in flight now, per running task; None: the tasks have ended.
         away: Seconds for which the source has been unavailable; None: the source is available.
     """
@@ -88,12 +88,12 @@ class Situation:
 
     @property
     def fill(self) -> float:
-        """Keys per call."""
+        """The number of keys per call, on average."""
         return self.stats.fill.mean or (self.stats.sent / self.stats.calls if self.stats.calls else 1.0)
 
     @property
     def refused(self) -> float:
-        """The share of the sent keys that were sent again or failed; keys that only met an outage do not count."""
+        """The share of the sent keys that were sent again or failed; keys sent again after an outage are left out."""
         again = sum(count for reason, count in self.stats.retries.items() if reason != "missing")
         return (again + self.stats.errors + self.stats.timeouts) / self.stats.sent if self.stats.sent else 0.0
 
@@ -130,7 +130,7 @@ class Situation:
 
 
 def limiting(it: Situation) -> str:
-    """Return the name of what limits the tasks; see `sentence` for the names."""
+    """Return the name of what limits the tasks; `sentence` has a text for each name."""
     stats = it.stats
     if it.away is not None:
         return "away"
@@ -204,7 +204,11 @@ def arithmetic(it: Situation) -> str:
 
 
 def advice(it: Situation) -> Iterator[Advice]:
-    """Yield what would make the tasks faster: first the use of idle task slots, then the rest, largest gain first."""
+    """
+    Yield the changes that would make the tasks faster.
+
+    The advice to use idle task slots comes first. The other changes follow, those with the largest gain first.
+    """
     found = [each for each in _advice(it, limiting(it)) if each["gain"] is None or each["gain"] >= WORTH]
     yield from sorted(found, key=lambda each: (each["option"] != "repartition", -(each["gain"] or 0.0)))
 
@@ -233,7 +237,7 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
         gain = it.gain(source=stats.source_seconds * it.batch_size / size)
         yield _told("More keys per call need fewer calls.", "batch_size", f"{size}", gain)
     elif kind == "source" and enough and it.capacity >= (it.capacity_max or 0):
-        # While the capacity is below its maximum, a higher maximum gains nothing.
+        # While the capacity is below its maximum, a higher maximum gains nothing, so it is not advised.
         factor = 4 if it.share(stats.source_seconds) > 0.75 else 2
         gain = min(it.gain(source=stats.source_seconds / factor), it.room_below_rate)
         yield _told(
@@ -243,7 +247,7 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
             gain,
         )
     yield from _shuffle(it, kind)
-    # Tasks that wait for input would also wait for input after a repartition.
+    # Tasks that wait for input would also wait for input after a repartition, so it is not advised to them.
     if it.slots is not None and kind in ("source", "few keys", "output", "cpu") and it.running <= it.slots / 1.5:
         gain = it.slots / max(1.0, it.running)
         yield _told(
@@ -255,7 +259,11 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
 
 
 def _shuffle(it: Situation, kind: str) -> Iterator[Advice]:
-    """Yield the advice to shuffle if tasks have probably sent equal keys; a shuffle takes equal keys to one task."""
+    """
+    Yield the advice to shuffle if several tasks have probably sent the same keys.
+
+    A shuffle brings all rows with the same key to one task, which sends this key only once.
+    """
     stats = it.stats
     if stats.tasks < 2 or stats.sent < MANY_KEYS or kind not in ("source", "rate", "limit", "refused", "pause"):
         return
@@ -276,7 +284,7 @@ def _about(number: float) -> str:
 
 
 def _would(best: Advice | None) -> str:
-    """Return the second half of the sentence: what the *best* change would gain."""
+    """Return the second half of the sentence: what the *best* change would gain; empty if the gain is not known."""
     if best is None or best["gain"] is None:
         return ""
     change = "{value} tasks at the same time" if best["option"] == "repartition" else "{option}={value}"
@@ -311,7 +319,11 @@ def _seconds(seconds: float) -> str:
 
 
 def _number(number: float) -> str:
-    """Return *number* with three significant digits, whole from 100 on; only numbers below 0.0001 get an exponent."""
+    """
+    Return *number* with three significant digits, or rounded to a whole number from 100 on.
+
+    Only numbers below 0.0001 get an exponent.
+    """
     return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 

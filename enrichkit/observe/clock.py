@@ -3,8 +3,8 @@ Where the seconds of a task went: into computing, or into waiting for the source
 
 Spark's thread, which runs the Python function of the task, is always in one phase, so the phases add up to the time of
 the task. The CPU time of this thread in a phase counts as computing, and the rest of the phase as waiting. While
-Spark's thread waits for finished rows, the loop thread, which runs the event loop, works for the task. The loop thread
-takes samples. They tell for which part of this wait the loop thread computed, and for which part calls were held back.
+Spark's thread waits for finished rows, the loop thread, which runs the event loop, works for the task. Samples that the
+loop thread takes tell how long it computed during this wait, and how long calls were held back, e.g. by a rate limit.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Phase(enum.Enum):
 
 class TaskClock:
     """
-    The seconds of one task by phase.
+    A clock that measures how many seconds one task spends in each phase.
 
     Attributes:
-        phase: What Spark's thread does now; the loop thread reads this attribute.
+        phase: What Spark's thread does now. Spark's thread writes this attribute, and other threads read it.
 
-    `sample` is for the loop thread, `read` for any thread, and all other methods for Spark's thread.
+    The loop thread calls `sample`, any thread may call `read`, and Spark's thread calls all other methods.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class TaskClock:
         self._held: dict[str, float] = {}
 
     def enter(self, phase: Phase) -> None:
-        """Begin *phase*; the time since the last call of `enter` counts for the previous phase."""
+        """Begin *phase*, and add the time since the last call of `enter` to the previous phase."""
         now, cpu = time.perf_counter(), time.thread_time()
         self._wall[self.phase] += now - self._since
         self._cpu[self.phase] += cpu - self._cpu_since
@@ -65,7 +65,7 @@ class TaskClock:
             finally:
                 self.enter(Phase.PARTS)
             yield item
-            del item  # the item may be large, and the next item may take long to come
+            del item  # the item may be large, so its memory is freed before the wait for the next item
 
     def sample(self, seconds: float, cpu: float, held: str | None) -> None:
         """
@@ -74,7 +74,7 @@ class TaskClock:
         Args:
             seconds: Seconds since the previous sample.
             cpu: CPU seconds of the loop thread since the previous sample.
-            held: Name of what holds calls back now, for example `rate`; None: no calls are held back.
+            held: Name, as in `Stats.limits`, of what holds calls back now; None: no calls are held back.
         """
         if self.phase is Phase.PARTS:
             cpu = min(cpu, seconds)
@@ -83,7 +83,7 @@ class TaskClock:
                 self._held[held] = self._held.get(held, 0.0) + seconds - cpu
 
     def read(self) -> dict[str, float | dict[str, float]]:
-        """Return `seconds`, its five parts and `limits`, named as the fields of `Stats`. Any thread may call this."""
+        """Return the seconds so far, their five parts and `limits`, each by the name of its field in `Stats`."""
         wall, cpu = dict(self._wall), dict(self._cpu)
         wall[self.phase] += max(0.0, time.perf_counter() - self._since)
         waited = max(0.0, wall[Phase.PARTS] - cpu[Phase.PARTS])

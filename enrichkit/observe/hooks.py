@@ -17,7 +17,7 @@ __all__ = ["GROUP", "observers", "tell_observers"]
 _log = logging.getLogger("enrichkit")
 
 GROUP = "enrichkit.observers"
-"""The group of entry points that name observers: objects, mostly modules, with `enrichkit_task_finished`."""
+"""Entry points of this group name observers: objects, mostly modules, that implement `enrichkit_task_finished`."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -27,7 +27,7 @@ def observers() -> tuple[str, ...]:
 
 
 def tell_observers(names: Sequence[str], stats: Stats, source: str, task: TaskInfo) -> None:
-    """Call the hook of the observers *names*; log an exception of an observer, and raise nothing."""
+    """Call `enrichkit_task_finished` of the observers *names*; log an exception of an observer, and do not raise it."""
     manager = _manager(tuple(names))
     if manager is None:
         return

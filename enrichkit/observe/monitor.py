@@ -32,7 +32,7 @@ _log = logging.getLogger("enrichkit")
 
 TICK = 1.0
 LAST_REPORTS = 1.0
-"""`Monitor.close` waits at most this many seconds for running tasks, and then as many for the export of spans."""
+"""`Monitor.close` waits this many seconds at most for running tasks to end, and as many for the export of spans."""
 FRESH = 0.5
 
 _active: Monitor | None = None
@@ -88,11 +88,11 @@ def monitor(
 
 class Monitor:
     """
-    A monitor; `monitor()` makes one, and its docstring describes the arguments.
+    A monitor. The function `monitor()` makes one, and the docstring of that function describes the arguments.
 
     Attributes:
-        url: Address of the page; whoever knows the address can see the page. Empty before the start.
-        address: The address to which workers push; None before the start.
+        url: Address of the page; whoever knows the address can see the page. An empty string before the start.
+        address: The address to which workers push their statistics; None before the start.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Monitor:
         self.close()
 
     def __repr__(self) -> str:
-        # Without the token of the page, because a traceback or a log may show this text.
+        # A traceback or a log may show this text, so it does not contain the token, which gives access to the page.
         where = "not started" if self._server is None else self._server.address
         return f"<Monitor {where}: {self.view()['sentence']}>"
 
@@ -185,7 +185,7 @@ class Monitor:
 
     def close(self) -> None:
         """
-        Stop the server and the table in the terminal; afterwards, `view` and `report` still give the last state.
+        Stop the server and the table in the terminal; afterwards, `view` and `report` still return the last figures.
 
         `close` waits up to a second for tasks that still run, because the last push of a task comes a moment after its
         last row.
@@ -214,7 +214,11 @@ class Monitor:
         return view_of(self._state, now, rows=self._rows, slots=self._slots, closed=self._closed.is_set())
 
     def _view_of_late(self) -> View:
-        """Return a view at most half a second old; pages and a terminal share it, and so cost no more than one page."""
+        """
+        Return a view that is at most half a second old.
+
+        All open pages and the terminal share this view, so together they cost no more than one page.
+        """
         now = time.monotonic()
         if self._shown is None or now - self._shown[0] > FRESH or self._closed.is_set():
             self._shown = now, self.view()
@@ -238,7 +242,9 @@ class Monitor:
 
     def report(self, path: str | Path) -> View:
         """
-        Write the report to *path*, and return its figures, even if the monitor has ended or the job has failed.
+        Write the report to *path*, and return its figures.
+
+        This also works if the monitor has ended or the job has failed.
 
         Args:
             path: Path of the file. If it ends in `.json`, the file gets the figures only; otherwise it gets HTML that
@@ -275,7 +281,7 @@ def _activate(monitor: Monitor) -> None:
 
 
 def _deactivate(monitor: Monitor) -> None:
-    """Let new enrichments report to no monitor, if *monitor* is the active one."""
+    """If new enrichments report to *monitor*, let them report to no monitor from now on."""
     global _active
     with _lock:
         if _active is monitor:
@@ -286,9 +292,9 @@ def _hosts_and_slots(host: str | None) -> tuple[str, str | None, int | None]:
     """
     Return the host under which workers reach this machine, the address to listen on, and the number of task slots.
 
-    The address to listen on is Spark's `spark.driver.bindAddress`; behind a Kubernetes service, it is not the address
-    of the host. If the address is None, the server listens on the host. The number of task slots is None if Spark does
-    not tell it.
+    The address to listen on is Spark's setting `spark.driver.bindAddress`. It differs from the address of the host if,
+    for example, the workers reach the driver through a Kubernetes service. If it is None, the server listens on the
+    host. The number of task slots is None if there is no Spark session, or only one of Spark Connect.
     """
     from pyspark.sql import SparkSession
 

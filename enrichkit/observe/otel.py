@@ -1,4 +1,4 @@
-"""OpenTelemetry metrics and spans of a monitor, where the package opentelemetry-api is installed and configured."""
+"""Exports the statistics of a monitor as OpenTelemetry metrics and spans, if opentelemetry-api is installed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ _export: Export | None = None
 
 
 def export(state: State) -> Export | None:
-    """Let this program's only `Export` read *state* from now on, and return it; None without opentelemetry-api."""
+    """
+    Return the one `Export` of this program, which from now on exports the statistics in *state*.
+
+    Return None if the package opentelemetry-api is not installed.
+    """
     global _export
     try:
         from opentelemetry import metrics, trace
@@ -45,11 +49,11 @@ class Export:
 
     A program has one export, because a meter accepts the name of a counter only once. When a new monitor follows an
     earlier one, the counters continue from their present values. A separate thread hands the spans to OpenTelemetry,
-    because an exporter that takes seconds, or raises, would otherwise disturb the server that gets the pushes.
+    because an exporter that takes seconds, or raises, would otherwise disturb the server to which workers push.
 
     Args:
-        meter: A meter of OpenTelemetry.
-        tracer: A tracer of OpenTelemetry.
+        meter: OpenTelemetry meter that makes the counters.
+        tracer: OpenTelemetry tracer that makes the spans.
     """
 
     def __init__(self, meter: Any, tracer: Any) -> None:
@@ -70,7 +74,7 @@ class Export:
         self._state = state
 
     def ended(self, task: Task) -> None:
-        """Queue the span of *task*, which has ended, for export; return at once."""
+        """Queue *task*, which has ended, so that its span is exported soon; return at once."""
         self._tasks.put(task)
 
     def flush(self, seconds: float) -> None:

@@ -53,7 +53,7 @@ def view_of(
         state: What the workers have pushed.
         now: Time in seconds since 1970.
         rows: Rows of the job; None: not known.
-        slots: Tasks that can run at the same time; None: not known.
+        slots: Number of tasks that can run at the same time; None: not known.
         closed: Whether the monitor has ended.
     """
     total = state.total()
@@ -90,7 +90,11 @@ def view_of(
 
 
 def _sentence(sources: Sequence[SourceView], slowest: SourceView | None) -> str:
-    """Return the sentence about *slowest*, the source that tasks wait for most, with its name if there are others."""
+    """
+    Return the sentence about *slowest*, the source for which tasks have waited longest.
+
+    If there are several sources, the sentence begins with the name of *slowest*.
+    """
     if slowest is None:
         return "Waiting for the first task."
     return f"{slowest['name']}: {slowest['sentence']}" if len(sources) > 1 else slowest["sentence"]
@@ -219,9 +223,13 @@ def _of_now(tasks: Sequence[Task], facts: dict[str, Any], now: float) -> Stats |
 
 
 def _progress(state: State, rows: int | None, now: float, source: str | None = None) -> Progress:
-    """Return how many rows the tasks have emitted. Each enrichment of the job emits each of the *rows* once."""
+    """
+    Return how many rows the tasks have emitted, and, if *rows* is known, which share of the work is done.
+
+    Each enrichment of the job emits each of the *rows* once, so the work is *rows* times the number of enrichments.
+    """
     done, in_vain = state.emitted(source)
-    plans = {task.facts["plan"] for task in state.of(source) if task.stats.rows}  # a fallback has no rows of its own
+    plans = {task.facts["plan"] for task in state.of(source) if task.stats.rows}  # fallbacks have no rows
     if rows is None:
         return {"rows": done, "total": None, "share": None, "eta": None}
     wanted = rows * max(1, len(plans))

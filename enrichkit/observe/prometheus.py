@@ -1,4 +1,4 @@
-"""The statistics of a monitor in Prometheus' text format, by the package prometheus-client."""
+"""The statistics of a monitor in Prometheus' text format, written with the package prometheus-client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ _OUTCOMES = {
     "over_budget": "over_budget",
 }
 _OCTAVES = range(8, 30)
-"""The octaves of `Distribution` whose lower bounds, 128 microseconds to 268 seconds, are the bounds in Prometheus."""
+"""
+The octaves of `Distribution` whose lower bounds, 128 microseconds to 268 seconds, are the bounds of the histogram's
+buckets in Prometheus.
+"""
 _TIME = ("source", "limit", "input", "output", "cpu")
 
 

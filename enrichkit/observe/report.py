@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs no server, and its figures as text."""
+"""The report of a monitor: one HTML file that needs no server, and the figures of a report as text."""
 
 from __future__ import annotations
 

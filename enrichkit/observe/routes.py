@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Routes", "changes"]
 
-PUSH_MAX = 1 << 20  # bytes of one push
+PUSH_MAX = 1 << 20  # most bytes of one push
 PUSH_TIMEOUT = 10.0  # seconds in which the body of a push has to arrive
 INTERVAL = 1.0  # seconds between two events of a stream
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -45,15 +45,15 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 class Routes:
     """
-    The routes of one monitor; `application` is what a server runs.
+    The routes of one monitor; the attribute `application` is the ASGI application that the server runs.
 
     Args:
         view_token: Token that permits reading.
         push_token: Token that permits pushing.
-        view: Returns the current view.
-        push: Takes the body of one push, or raises a ValueError.
-        metrics: Returns the text for Prometheus.
-        report: Returns the report as HTML.
+        view: Function that returns the current view.
+        push: Function that takes the body of one push; it raises a ValueError if the body is not a valid push.
+        metrics: Function that returns the text for Prometheus.
+        report: Function that returns the report as HTML.
         stopping: Event that is set when the server stops; the streams of events end then.
     """
 
@@ -75,7 +75,7 @@ class Routes:
         self._stopping = stopping
         self._files = page_files()
         download = {"Content-Disposition": 'attachment; filename="enrichkit-report.html"'}
-        unbuffered = {"X-Accel-Buffering": "no"}  # tells nginx not to hold the stream back
+        unbuffered = {"X-Accel-Buffering": "no"}  # tells nginx to pass each event on at once
         self._answers: dict[str, Callable[[], Response]] = {
             "view": lambda: Response(msgspec.json.encode(view()), media_type="application/json"),
             "events": lambda: StreamingResponse(self._events(), media_type="text/event-stream", headers=unbuffered),
@@ -88,7 +88,7 @@ class Routes:
             Route("/{token}/{name:path}", self._read),
         ]
         self.application = Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=1000)])
-        self.application.router.redirect_slashes = False  # its redirects would lack the prefix of a proxy
+        self.application.router.redirect_slashes = False  # Starlette's redirects lack a proxy's prefix
 
     def _check(self, request: Request) -> None:
         if not hmac.compare_digest(request.path_params["token"].encode(), self._view_token):
@@ -152,9 +152,9 @@ def changes(old: View | None, new: View) -> dict[str, Any] | None:
     """
     Return the update from *old*, which a page shows now, to *new*; None if only the time has changed.
 
-    The history is by far the largest part, and few of its points change. In the update, `view` is therefore *new*
-    without the points that the page already has: the page drops its first `drop` points, keeps the next `keep` points,
-    and appends the points of `view`.
+    The history is by far the largest part of a view, and few of its points change. In the update, `view` is therefore
+    *new* without the points that the page already has: the page drops its first `drop` points, keeps the next `keep`
+    points, and appends the points of `view`.
     """
     if old is None:
         return {"drop": 0, "keep": 0, "view": new}
@@ -172,7 +172,7 @@ def _event(name: str, data: dict[str, Any]) -> bytes:
 
 
 async def _body(request: Request) -> bytes | None:
-    """Return the body, or None when it is too large."""
+    """Return the body; None if it is too large, or if its Content-Length is not a number."""
     if not (request.headers.get("content-length") or "0").isdecimal():
         return None
     if int(request.headers.get("content-length") or 0) > PUSH_MAX:

@@ -2,8 +2,8 @@
 The sender of a worker process: a thread that pushes the statistics of the process's tasks to the monitor once a second.
 
 The thread has blocking sockets of its own, so that the event loop, which makes the calls, never waits for the monitor.
-A monitor that cannot be reached does not slow the tasks down. One line is logged, and the statistics are kept and sent
-when the monitor can be reached.
+A monitor that cannot be reached does not slow the tasks down. One warning is logged, and the statistics are kept and
+sent when the monitor can be reached.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ AGAIN, AGAIN_MAX = 1.0, 30.0
 """Shortest and longest wait, in seconds, after a failed push; the wait doubles with each failure in a row."""
 WAITING_MAX = 2_000
 """
-Most reports that wait. Beyond that, the report of an ended task replaces the report of a running task, and a new report
-of a running task is dropped.
+Most reports that wait to be sent. Beyond that, the report of an ended task replaces the report of a running task, and a
+new report of a running task is dropped.
 """
 BODY_MAX = 1 << 19
-"""When a push has this many bytes, further reports wait for the next push; the monitor accepts twice as many bytes."""
+"""Once a push has this many bytes, further reports wait for the next push; the monitor accepts twice as many bytes."""
 NOT_TAKEN = (400, 413, 422)
 """HTTP statuses by which a monitor refuses reports as wrong; after any other error the reports are sent again."""
 
@@ -56,12 +56,12 @@ class Sender:
     A thread that pushes reports of tasks to one monitor.
 
     Args:
-        address: The monitor.
+        address: Address of the monitor.
     """
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._reports: dict[str, dict[str, Any]] = {}  # the reports that wait, by task
+        self._reports: dict[str, dict[str, Any]] = {}  # the reports that wait to be sent, by their `id`
         self._sent = threading.Condition()
         self._under_way: set[str] = set()
         self._failures = 0  # number of failed pushes in a row
@@ -80,7 +80,7 @@ class Sender:
         Queue *reports*, and wait at most *seconds* until they are sent, because Spark may end this process after this
         call.
 
-        While the monitor cannot be reached, return at once.
+        If the previous push failed, return at once, because the monitor can probably not be reached.
         """
         last = {report["id"]: report for report in reports}
         self.put(last.values())
@@ -126,7 +126,7 @@ class Sender:
                 time.sleep(min(AGAIN_MAX, AGAIN * 2 ** min(self._failures - 1, 10)))
 
     def _take(self) -> list[tuple[dict[str, Any], bytes]]:
-        """Remove as many of the waiting reports as one push holds, and return each with its bytes."""
+        """Remove as many waiting reports as one push holds, and return each report with its JSON text as bytes."""
         taken, size = [], 0
         while self._reports and size < BODY_MAX:
             key = next(iter(self._reports))
@@ -138,7 +138,7 @@ class Sender:
         return taken
 
     def _push(self, reports: list[tuple[dict[str, Any], bytes]]) -> None:
-        """Push *reports*. If the monitor refuses them, push each separately, and drop those refused again."""
+        """Push *reports*. If the monitor refuses them, push each one alone, and drop each that is refused again."""
         body = b'{"version": 1, "tasks": [%s]}' % b", ".join(encoded for _, encoded in reports)
         status = self._post(body)
         if status in NOT_TAKEN and len(reports) > 1:
@@ -192,10 +192,11 @@ _lock = threading.Lock()
 
 
 def sender(address: Address) -> Sender:
-    """Return the sender of this process to *address*."""
+    """Return the sender with which this process pushes to *address*; the first call makes and starts it."""
     with _lock:
         key = (os.getpid(), address)
         if key not in _senders:
-            _senders.clear()  # senders to another monitor, or of the process from which this one was forked
+            # The other senders push to earlier monitors, or belong to the process from which this one was forked.
+            _senders.clear()
             _senders[key] = Sender(address)
         return _senders[key]

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["MonitorServer"]
 
-STOP_TIMEOUT = 0.5  # seconds that unfinished answers get at the end
+STOP_TIMEOUT = 0.5  # seconds that unfinished answers get to end when the server stops
 BACKLOG = 128  # connections that wait to be accepted
-CONNECTIONS_MAX = 1000  # each worker process keeps one connection open
+CONNECTIONS_MAX = 1000  # most open connections; each worker process keeps one open
 
 HEADERS = [
     (
         "Content-Security-Policy",
         "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'",
     ),
-    ("Referrer-Policy", "no-referrer"),  # the address of the page holds the token
+    ("Referrer-Policy", "no-referrer"),  # the address holds the token, which other sites must not get
     ("X-Content-Type-Options", "nosniff"),
     ("Cache-Control", "no-store"),
 ]
@@ -46,19 +46,21 @@ class MonitorServer:
     """
     The server of one monitor.
 
-    The server calls *view*, *push*, *metrics* and *report* on its own thread, one at a time, so these have to be quick.
+    The server calls the functions *view*, *push*, *metrics* and *report* on its own thread, one at a time, so they have
+    to be quick.
 
     Args:
         host: Name or address under which browsers and workers reach the server.
-        port: Port to listen on; 0 takes a free one.
+        port: Port to listen on; 0: any free port.
         view_token: Token that permits reading.
         push_token: Token that permits pushing.
         listen: Address to listen on; None: `host`.
-        view: Returns the current view, which must not change afterwards, because it is compared with the next view.
-        push: Takes the body of one push. If it raises a ValueError, the answer has the status 400 and the text of the
-            error.
-        metrics: Returns the text for Prometheus.
-        report: Returns the report as HTML.
+        view: Function that returns the current view. A returned view must not change afterwards, because the server
+            compares it with the next view.
+        push: Function that takes the body of one push. If the function raises a ValueError, the answer has the status
+            400 and the text of the error.
+        metrics: Function that returns the text for Prometheus.
+        report: Function that returns the report as HTML.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class MonitorServer:
         self._ready = threading.Event()
 
     def __repr__(self) -> str:
-        return f"<MonitorServer {self.host}:{self.port}>"  # without the tokens
+        return f"<MonitorServer {self.host}:{self.port}>"  # no tokens, because a log may show this
 
     @property
     def address(self) -> str:
@@ -132,7 +134,9 @@ class MonitorServer:
         self.port = listener.getsockname()[1]
         config = Config(
             Routes(**self._functions, stopping=self._stopping).application,
-            http="h11",  # uvicorn's defaults of these settings depend on installed packages and on the environment
+            # These settings do not keep uvicorn's defaults, because some of the defaults depend on installed packages
+            # and on the environment.
+            http="h11",
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -148,7 +152,7 @@ class MonitorServer:
         self._thread = threading.Thread(target=asyncio.run, args=[serve], name="enrichkit-monitor-server", daemon=True)
         self._thread.start()
         self._ready.wait()
-        atexit.register(self.stop)  # so that open pages are told that the server stops
+        atexit.register(self.stop)  # at exit, open pages are told that the server stops
 
     def stop(self) -> None:
         """Tell open pages that the server stops, and close all connections; return within a second."""
@@ -200,7 +204,11 @@ class MonitorServer:
 
 
 class _Quiet(logging.Filter):
-    """A filter that drops all log records of the server's thread but the first error, because one error is enough."""
+    """
+    A log filter that keeps the server from filling the log of the program.
+
+    Of the records that the server's thread logs, only the first error passes; once the server stops, none does.
+    """
 
     def __init__(self, stopping: asyncio.Event) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ __all__ = ["rate_of_tokens", "saved_by", "spending_of", "words"]
 
 
 def saved_by(stats: Stats) -> dict[str, int]:
-    """Return, by the name of each stage such as the cache, about how many rows of *stats* it answered without calls."""
+    """Return about how many rows of *stats* were answered without calls, by the name of what answered them."""
     found = {
         "reuse": stats.rows - stats.null_keys - stats.keys + stats.shared + stats.reused,
         "cache": stats.cached,
@@ -27,7 +27,7 @@ def spending_of(stats: Stats, seconds: float) -> Spending | None:
     """Return what the calls of *stats*, made within *seconds*, have cost; None: the source has reported no costs."""
     if not stats.spent:
         return None
-    paid = stats.metered * stats.sent / max(1, stats.calls)  # keys of the calls whose cost is known
+    paid = stats.metered * stats.sent / max(1, stats.calls)  # about how many keys were in calls of known cost
     mean = {unit: amount / paid for unit, amount in stats.spent.items()} if paid else {}
     saved: list[Saved] = [
         {"by": name, "rows": rows, "spent": {unit: amount * rows for unit, amount in mean.items()}}
@@ -42,7 +42,7 @@ def spending_of(stats: Stats, seconds: float) -> Spending | None:
 
 
 def rate_of_tokens(spending: Spending) -> float | None:
-    """Return the tokens per second; None: no tokens are counted."""
+    """Return the tokens that the calls used per second; None if the source does not report tokens."""
     return spending["per_second"].get("tokens")
 
 

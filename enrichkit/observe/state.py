@@ -22,11 +22,11 @@ __all__ = ["Moment", "State", "Task"]
 TASKS_MAX = 500
 """Most ended tasks that are kept one by one; older ones are added to the sums of their sources."""
 MOMENTS_MAX = 1_200
-"""Most moments (steps) of the history; when there are more, each pair of neighbours is merged into one."""
+"""Most steps of the history, each a `Moment`; when there are more, each two successive steps are merged into one."""
 LOST_AFTER = 10.0
 """Seconds without a push after which a running task, which pushes once a second, counts as lost."""
 GIVEN_UP_AFTER = 60.0
-"""Seconds without a push after which a lost task counts as ended."""
+"""Seconds without a push after which a lost task counts as ended, because no further push of it is expected."""
 AWAY_MAX = 200
 """Most outages that are kept; the oldest are dropped."""
 IDS_MAX = 20_000
@@ -41,7 +41,7 @@ class Task:
     Attributes:
         facts: The fields of the last push, without the statistics.
         stats: The statistics so far.
-        seen: Time of the last push.
+        seen: Time of the last push, in seconds since 1970.
         state: `running`, `ok`, `failed`, `stopped` or `lost`.
         repeated: Whether the task counts as failed, although it ended well, because a later attempt has begun.
     """
@@ -54,7 +54,7 @@ class Task:
 
     @property
     def failed(self) -> bool:
-        """Whether the task counts as failed or lost, so that another attempt does its work."""
+        """Whether the task counts as failed or lost; Spark usually repeats the work of such a task in a new attempt."""
         return self.state in ("failed", "lost")
 
     def ended(self, now: float) -> bool:
@@ -93,7 +93,11 @@ class Away:
 
 @dataclass
 class _Ended:
-    """The added-up tasks of a source: the facts of one task, and the sums over all tasks and over the failed ones."""
+    """
+    The sums of those ended tasks of a source that are no longer kept one by one.
+
+    There is one sum over all these tasks and one over the failed ones. `facts` are the facts of the task added first.
+    """
 
     facts: dict[str, Any]
     stats: Stats = field(default_factory=Stats)
@@ -194,7 +198,7 @@ class State:
             return list(dict.fromkeys([*self._ended, *(task.facts["source"] for task in self.tasks.values())]))
 
     def total(self, source: str | None = None, *, failed: bool = False) -> Stats:
-        """Return the sum of the statistics of *source*, or of all sources. With *failed*, only failed tasks count."""
+        """Return the sum of the statistics of *source*, or of all sources. With *failed*, add up failed tasks only."""
         with self._lock:
             parts = [
                 ended.failed if failed else ended.stats for name, ended in self._ended.items() if source in (None, name)
@@ -203,7 +207,11 @@ class State:
             return sum(parts, Stats())
 
     def emitted(self, source: str | None = None) -> tuple[int, int]:
-        """Return how many rows all tasks have emitted, and how many the failed ones; *source* None: of all sources."""
+        """
+        Return how many rows all tasks have emitted, and how many of these rows failed tasks have emitted.
+
+        If *source* is given, only the tasks of this source count.
+        """
         with self._lock:
             ended, tasks = [one for name, one in self._ended.items() if source in (None, name)], self.of(source)
             every = sum(one.emitted for one in ended) + sum(task.facts["emitted"] for task in tasks)
@@ -211,12 +219,12 @@ class State:
             return every, failed + sum(task.facts["emitted"] for task in tasks if task.failed)
 
     def of(self, source: str | None = None) -> list[Task]:
-        """Return the tasks of *source*, or of all sources, that were not added up."""
+        """Return the tasks of *source* that are kept one by one; *source* None: the tasks of all sources."""
         with self._lock:
             return [task for task in self.tasks.values() if source in (None, task.facts["source"])]
 
     def facts(self, source: str) -> dict[str, Any]:
-        """Return the facts of the latest task of *source*, or of some task if all were added up."""
+        """Return the facts of the latest task of *source*; if none is kept one by one, those of an earlier task."""
         with self._lock:
             tasks = self.of(source)
             return tasks[-1].facts if tasks else self._ended[source].facts
@@ -229,15 +237,19 @@ class State:
 
     def _note_in_vain(self, task: Task) -> None:
         """
-        Set earlier attempts that had ended well back to `ok`, because *task* failed or stopped, and Spark keeps their
-        rows.
+        Set earlier attempts that had ended well back to `ok`, because *task*, which repeated their work, failed or was
+        stopped, so that Spark keeps the rows of the earlier attempts.
         """
         for other in self._before_it(task):
             if other.repeated:
                 other.state, other.repeated = "ok", False
 
     def _before_it(self, task: Task) -> list[Task]:
-        """Return the earlier attempts at the work of *task*."""
+        """
+        Return the earlier attempts at the work of *task*.
+
+        They have the same source, stage, partition, streaming query and micro-batch, but a lower number of the attempt.
+        """
         who, attempt = ("source", "stage", "partition", "query", "batch"), task.facts["attempt"]
         return [
             other
@@ -246,7 +258,7 @@ class State:
         ]
 
     def _fold(self, now: float) -> None:
-        """Add the oldest ended tasks to the sums of their sources when there are too many tasks."""
+        """If more than `TASKS_MAX` ended tasks are kept one by one, add the oldest to the sums of their sources."""
         if len(self.tasks) <= TASKS_MAX:
             return
         ended = [key for key, task in self.tasks.items() if task.ended(now)]
@@ -316,7 +328,11 @@ _CHANGES = (
 
 
 def difference(total: Stats, before: Stats) -> Stats:
-    """Return the statistics of what happened between *before* and *total*, in the fields that can be subtracted."""
+    """
+    Return the statistics of what happened between *before* and *total*.
+
+    Fields that cannot be subtracted, such as `slow`, have their default values.
+    """
     parts: dict[str, Any] = {}
     for name in _CHANGES:
         parts[name] = max(type(getattr(total, name))(0), getattr(total, name) - getattr(before, name))

@@ -1,4 +1,4 @@
-"""The statistics of tasks: frozen, versioned, and merged by addition in any order."""
+"""The statistics of tasks: immutable, with a version number, and merged by addition in any order."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ __all__ = ["LARGEST", "VERSION", "Distribution", "Stats"]
 
 VERSION = 1
 LARGEST = 10
-"""Statistics keep at most this many of the slowest keys; each run reports as many of the keys with the most rows."""
+"""Most keys in `Stats.slow`, and most keys in `Stats.hot` of one run; a sum of several runs may have more hot keys."""
 
 
 BUCKET_MAX = 1_000
-"""The highest number of a bucket that `Stats.read` accepts; the lower bound of this bucket is 2**124 units."""
+"""Highest bucket number that `Stats.read` accepts. This bucket begins at 2**124 units, which no real value reaches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """
-    Measured values, counted in logarithmic buckets. Each octave (a doubling of the value) has eight buckets, 6 to 12 %
-    wide. Adding two distributions merges them.
+    Measured values, counted in logarithmic buckets. Each octave, i.e. the range from a value to its double, has eight
+    buckets, each 6 to 12 % wide. Adding two distributions merges them.
 
     Attributes:
         counts: The number of values in each bucket, by the number of the bucket; `bounds` returns the limits of a
             bucket.
         sum: Sum of the values, exact.
-        unit: Size of one unit: 1e-6 (a microsecond) for durations, 1 for counts. Values below one unit are in bucket 0.
+        unit: The smallest value that the buckets resolve: 1e-6 (a microsecond) for durations, 1 for counts. All values
+            below it are in bucket 0.
 
     >>> both = Distribution({8: 1}, 1.0, 1.0) + Distribution({8: 2, 16: 1}, 4.0, 1.0)
     >>> both.total, both.mean
@@ -55,11 +56,11 @@ class Distribution:
 
     @property
     def mean(self) -> float | None:
-        """The mean; None without a value."""
+        """The mean of the values; None if there are no values."""
         return self.sum / self.total if self.counts else None
 
     def quantile(self, share: float) -> float | None:
-        """Return an estimate of the quantile *share* (0..1), interpolated inside its bucket; None without a value."""
+        """Return an estimate of the quantile *share* (0..1), interpolated inside its bucket; None without values."""
         wanted, seen = share * self.total, 0
         for bucket in sorted(self.counts):
             count = self.counts[bucket]
@@ -94,35 +95,39 @@ def _numbers() -> Distribution:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stats:
     """
-    What one or more tasks did. `first + second` is what both did; the order of additions does not matter.
+    What one or more tasks did. The sum of two `Stats` is what the tasks of both did; the order of additions does not
+    matter.
 
-    Durations are seconds. The five parts of a task's time, `source_seconds` to `cpu_seconds`, add up to `seconds`. A
-    call counts when it begins, not when it ends.
+    Durations are seconds. The five parts of a task's time, `source_seconds` to `cpu_seconds`, add up to `seconds`.
+    `calls` counts a call when it begins, not when it ends.
 
     Attributes:
-        version: Version of this class. A newer enrichkit reads older statistics: fields that they lack are 0.
+        version: Version of the format. A newer enrichkit reads statistics of older versions, too; fields that older
+            versions lack are then 0 or empty.
         tasks: Number of runs: one for each enrichment in each attempt of a Spark task.
         seconds: Seconds from the first batch of a run to the end of the run.
         rows: Rows that came in.
         null_keys: Rows among `rows` whose key is null, so that they are not looked up.
-        keys: Distinct keys, counted anew in each slice (a piece of a batch of rows).
+        keys: Number of distinct keys in each slice (a piece of a batch of rows), summed over all slices.
         shared: Keys among `keys` that joined a lookup which was already under way.
-        preloaded: Keys among `keys` that were answered from the loaded copy of a whole source, misses included.
+        preloaded: Keys among `keys` that were answered from a copy of the whole source, which `preload` had loaded,
+            misses included.
         reused: Keys among `keys` that the task had looked up before, misses included.
         journaled: Keys among `keys` that the journal answered, misses included.
         cached: Keys among `keys` that the cache answered, misses included.
-        tiered: Keys among `keys` that a tier, a source before the main source, answered.
+        tiered: Keys among `keys` that a tier, i.e. a source that is asked before the main source, answered.
         skipped: Keys that went on to the next source because a tier failed, timed out or was unavailable; a key counts
             once for each such tier.
         stale: Keys among `ok` that got an expired value of the cache, because the source failed or was unavailable.
-        calls: Calls of `fetch_many`.
+        calls: Calls of the connector's method `fetch_many`.
         sent: Keys sent; a key counts once for each call that sends it.
         retries: Keys sent again, by reason: the class of the error, `missing`, `attempt_timeout`, or `p95` for hedged
             reads.
-        retry_tokens: Tokens that retries have taken from the retry budget: 5 for each retry, 10 after a timeout.
+        retry_tokens: Tokens that retries have taken from the retry budget, a token bucket: 5 for each retry, or 10 for
+            a retry after a timeout.
         bisections: Calls made to find out which keys make a call of several keys fail.
-        returned: Keys that are sent again because the source was unavailable; the failed call does not count as an
-            attempt of the key.
+        returned: Keys that went back into the queue because the source was unavailable. The failed call does not count
+            as an attempt of its keys.
         ok: Keys with the outcome `ok`.
         missing: Keys with the outcome `missing`.
         timeouts: Keys with the outcome `timeout`.
@@ -130,7 +135,7 @@ class Stats:
         rejected: Keys with the outcome `rejected`.
         over_budget: Keys with the outcome `over_budget`.
         failures: Keys with the outcome `timeout`, `error`, `rejected` or `over_budget`, by the class of the last error.
-        late: Answers that came after their key had its outcome.
+        late: Answers that were dropped, because their key already had an outcome, such as a timeout.
         zombies: Calls that did not end although they were cancelled, counted when the task fails because of them.
         abandoned: Calls among `calls` that were cancelled because their task ended, so that the source may not have
             received them. Each other call has reached the source, or has failed because the source was unreachable.
@@ -145,7 +150,7 @@ class Stats:
         input_seconds: Seconds that the task waited for rows from Spark.
         output_seconds: Seconds that the task waited for Spark to take rows.
         cpu_seconds: Seconds in which the task's thread computed, or the loop thread computed for the task.
-        limits: `limit_seconds` by what held the calls back: `rate`, `limit`, `budget`, `outage`, `refusals`,
+        limits: `limit_seconds`, split by what held the calls back: `rate`, `limit`, `budget`, `outage`, `refusals`,
             `pause` or `breaker`.
         bytes_seconds: Seconds in which `window_bytes` held calls back, because Spark took rows more slowly than answers
             came.
@@ -160,7 +165,7 @@ class Stats:
         queued: Times from the arrival of a slice to the first call for its keys. One call in eight is measured, and
             counts as eight.
         fill: Keys per call.
-        slow: The slowest keys: (seconds, key as messages show it), at most `LARGEST`.
+        slow: The slowest keys, at most `LARGEST`, each as a pair of its seconds and the key as messages show it.
         hot: Keys with the most rows, as messages show them, and about how many rows each has; at most `LARGEST` of each
             run.
     """
@@ -229,7 +234,9 @@ class Stats:
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Stats:
         """
-        Read what `as_dict` of this or another version returned. Unknown fields are ignored, and absent ones are empty.
+        Read what `as_dict` of this or another version returned. Unknown fields are ignored.
+
+        A field that *data* lacks is 0 or empty.
 
         Raises:
             ValueError: A field has a value of a wrong type or out of range.

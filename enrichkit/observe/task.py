@@ -36,20 +36,23 @@ __all__ = ["ObservedTask"]
 _log = logging.getLogger("enrichkit.tasks")
 
 SAMPLE = 0.05
-"""Seconds between two samples of the loop thread."""
+"""Seconds between two samples that the loop thread takes of a task."""
 PUSH = 1.0
-"""Seconds between two pushes of a task that runs."""
+"""Seconds between two pushes of the statistics of a running task to the monitor."""
 HOT_MAX = 64
-"""Most keys whose rows are counted. A key is counted only in slices of rows in which it is among the most frequent."""
+"""
+Most keys whose rows are counted; when there are more, only the half with the most rows is kept. In each slice of rows,
+only the rows of the `LARGEST` most frequent keys are counted.
+"""
 SAMPLE_ROWS = 1_000
 """
-Most rows of a slice that are counted; they are spread over the slice. When a cache answers the keys, counting all rows
-would take a tenth of the time that the rows take as a whole.
+Most rows of a slice in which the most frequent keys are counted; these rows are spread over the slice. To count in all
+rows would slow jobs down: when a cache answers the keys, it would take a tenth of the whole time of the rows.
 """
 ERROR_MAX = 2_000
-"""Most characters of an error message that are sent to the monitor, because a source may return a page of text."""
+"""Most characters of an error message that are sent to the monitor; a message may quote a page of text of a source."""
 PATIENCE = 0.5
-"""`ObservedTask.end` waits at most this many seconds for the final statistics, and then as many for their push."""
+"""`ObservedTask.end` waits this many seconds at most for the final statistics, and as many for their push."""
 
 
 F = TypeVar("F", bound="Callable[..., None]")
@@ -75,12 +78,13 @@ class ObservedTask:
     One enrichment in one Spark task, with its statistics and the reports about it.
 
     Args:
-        plan: The enrichment.
-        info: The Spark task.
+        plan: The plan of the enrichment.
+        info: What identifies the Spark task: its stage, partition, attempt and so on.
 
     Attributes:
-        clock: The clock that measures where the seconds of the task go; Spark's thread tells it the phases.
-        broken: Whether a method has raised, so that the statistics are incomplete.
+        clock: The clock that measures where the seconds of the task go. Spark's thread calls its method `enter` when
+            the phase changes.
+        broken: Whether a method of this object has raised an exception; if so, the statistics are incomplete.
     """
 
     def __init__(self, plan: Plan, info: TaskInfo) -> None:
@@ -109,14 +113,18 @@ class ObservedTask:
         if self._plan.monitor is not None:
             self._sender = sender(self._plan.monitor)
 
-    # on Spark's thread
+    # methods for Spark's thread
 
     @_harmless
     def saw(self, keys: Sequence[Key], codes: pa.Int32Array) -> None:
-        """Count the rows of a slice whose key is null, and the rows of its most frequent keys. See `KeySlice`."""
+        """
+        Count the rows with a null key in a slice of rows, and the rows of the most frequent keys of the slice.
+
+        `worker.task.KeySlice` describes *keys* and *codes*.
+        """
         self._null_keys += codes.null_count
         if len(keys) == len(codes) - codes.null_count:
-            return  # each key has one row
+            return  # each key has one row, so no key is frequent
         import pyarrow.compute as pc
 
         sample = codes if len(codes) <= SAMPLE_ROWS else codes.take(_sampled(len(codes), SAMPLE_ROWS))
@@ -127,11 +135,11 @@ class ObservedTask:
         if len(self._hot) > HOT_MAX:
             self._hot = dict(sorted(self._hot.items(), key=lambda entry: -entry[1])[: HOT_MAX // 2])
 
-    # on the loop thread
+    # methods for the loop thread
 
     @_harmless
     def begin(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
-        """Observe *run* from now on."""
+        """Take samples of *run* and push reports about it from now on, until the run is closed."""
         self._run = run
         self._sampled = self._pushed = loop.time()
         self._cpu = time.thread_time()
@@ -162,12 +170,14 @@ class ObservedTask:
         if self._sender is not None:
             self._sender.put([self.report(state), *self._of_fallbacks(state)])
 
-    # at the end
+    # the end of the task
 
     @_harmless
     def end(self, loop: LoopThread, error: BaseException | None) -> None:
         """
-        Report to observers, log and monitor that the task has ended with *error*. Called on Spark's thread.
+        Tell the monitor, the log and the observers that the task has ended. Called on Spark's thread.
+
+        *error* is the exception that ended the task; None: the task has ended well.
 
         Before this call, close the run, or post to the loop thread a function that closes the run, because the
         statistics are final only when the run is closed.
@@ -189,7 +199,7 @@ class ObservedTask:
             self._handle.cancel()
         final.set()
 
-    # from any thread
+    # methods for any thread
 
     def stats(self) -> Stats:
         """Return the statistics so far."""
@@ -246,7 +256,11 @@ class ObservedTask:
         }
 
     def _of_fallbacks(self, state: str) -> Iterator[dict[str, Any]]:
-        """Yield a report for each fallback, tier and background refresh with calls; the totals by source need these."""
+        """
+        Yield a report for each fallback, tier and background refresh that has made calls.
+
+        The report of the task itself does not contain these calls, and the totals of each source must count them.
+        """
         for number, run in enumerate(self._run.behind() if self._run is not None else ()):
             if not run.stats.calls:
                 continue
@@ -268,7 +282,7 @@ class ObservedTask:
                 "in_flight": len(engine.calls) if state == "running" else 0,
                 "away": None if outage is None else max(0.0, engine.now() - outage),
                 "held": None,
-                "stats": Stats(**counted).as_dict(),  # without `tasks`: the report of the task itself counts the task
+                "stats": Stats(**counted).as_dict(),  # `tasks` stays 0, because the report of the task counts the task
             }
 
 
@@ -289,7 +303,12 @@ def _sampled(rows: int, wanted: int) -> npt.NDArray[np.int64]:
 
 
 def _tell_log(source: str, info: TaskInfo, state: str, stats: Stats, report: dict[str, Any]) -> None:
-    """Log a line about the task at INFO; if INFO is off, ENRICHKIT_LOG=text or =json logs it to stderr."""
+    """
+    Log one line about the task at the level INFO.
+
+    If the logger does not log INFO, but the environment variable ENRICHKIT_LOG is `text` or `json`, the logger is first
+    set to log INFO to stderr. With `json`, the line is *report* as JSON.
+    """
     form = os.environ.get("ENRICHKIT_LOG")
     if form in ("text", "json") and not _log.isEnabledFor(logging.INFO):
         _log.setLevel(logging.INFO)

@@ -1,4 +1,4 @@
-"""A live table of a monitor in a terminal, with rich."""
+"""A live table of a monitor's figures in a terminal, drawn with the package rich."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ BAR = 40
 
 class Terminal:
     """
-    A table that shows the current view until `stop`; afterwards, the last view stays on the screen.
+    A table in a terminal. It shows the current view from `start` to `stop`; the last view then stays on the screen.
 
     Args:
-        view: Returns the current view.
-        url: Address of the page.
-        console: Where the table is shown; None: on stderr.
+        view: Function that returns the current view; the table calls it every `REFRESH` seconds.
+        url: Address of the monitor's page, which is shown below the table.
+        console: Console of rich on which the table is shown; None: a new console on stderr.
     """
 
     def __init__(self, view: Callable[[], View], url: str, console: Console | None = None) -> None:
@@ -65,7 +65,10 @@ class Terminal:
 
 
 def table_of(view: View, url: str) -> RenderableType:
-    """Return *view* as an object that rich can show: the sentence, the bar, progress, and a line for each source."""
+    """
+    Return *view* as an object that rich can show: what limits the job, where the time went, the progress, and a line
+    for each source.
+    """
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -105,7 +108,7 @@ def table_of(view: View, url: str) -> RenderableType:
 
 
 def _bar(view: View) -> Any:
-    """Return the stacked bar of where the time of the tasks went, with its legend."""
+    """Return a bar of colored parts that shows where the time of the tasks went, followed by its legend."""
     from rich.text import Text
 
     bar, legend = Text(), Text()

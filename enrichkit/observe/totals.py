@@ -17,17 +17,17 @@ __all__ = ["ORIGINS", "Observed", "observe"]
 ORIGINS = ("call", "shared", "preload", "reuse", "journal", "cache", "stale", "fallback")
 _DETAILS = {"value", "status", "error", "attempts", "latency", "origin"}
 _COSTS = {"spent"}
-"""The field that the details have in addition if the source reports what a call has cost."""
+"""The details have this additional field if the source reports what a call has cost."""
 
 
 @dataclass(frozen=True)
 class Observed:
     """
-    What `observe` returns.
+    The result of `observe`: the DataFrame to use from now on, and the totals of its rows.
 
     Attributes:
         frame: The DataFrame to use instead of the one that was passed to `observe`; it has the same rows and columns.
-        name: Name of the metrics, as a streaming query's progress shows them.
+        name: Name under which the progress of a streaming query shows the metrics.
         columns: Names of the observed columns, all of which have details.
     """
 
@@ -46,7 +46,7 @@ class Observed:
                 for a batch query: the method then waits for the first action on `frame`, and returns its totals.
 
         Raises:
-            ConfigError: *progress* is left out for a streaming query, or does not hold the metrics `name`.
+            ConfigError: *progress* is left out for a streaming query, or does not hold the metrics called `name`.
         """
         if progress is not None:
             metrics = _metrics_of(progress, self.name)
@@ -61,11 +61,10 @@ class Observed:
 
 def observe(df: DataFrame, *columns: str, name: str = "enrichkit") -> Observed:
     """
-    Count the rows of *df* by status and origin while Spark runs an action on it.
+    Count the rows of *df* by status and origin, while Spark runs an action on the returned DataFrame.
 
-    From Spark 4.3 on, the totals are exact even if Spark repeats tasks. Before 4.3, the rows of a task count twice if
-    the task has succeeded, but its shuffle files are lost, so that Spark repeats it; otherwise, the totals are exact,
-    too.
+    From Spark 4.3 on, the totals are exact even if Spark repeats tasks. Before 4.3, they are exact except in one case:
+    if Spark repeats a task that has succeeded, because its shuffle files are lost, the rows of the task count twice.
 
     Args:
         df: A DataFrame with columns that `enrich(..., details=True)` made. Batch or streaming, classic or Connect.
@@ -76,7 +75,7 @@ def observe(df: DataFrame, *columns: str, name: str = "enrichkit") -> Observed:
         The DataFrame to use from now on, and its totals.
 
     Raises:
-        ConfigError: On the driver: one of *columns* has no details, or no column of *df* has any.
+        ConfigError: On the driver: one of *columns* has no details, or no column of *df* has details.
 
     >>> from enrichkit import enrich
     >>> observed = observe(df.withColumn("profile", enrich("redis", "user_id", details=True)))
@@ -118,7 +117,7 @@ def _has_details(data_type: Any) -> bool:
 
 
 def _metrics_of(progress: Any, name: str) -> Mapping[str, Any]:
-    """Return the metrics *name* of a progress, which is an object or a dict."""
+    """Return the metrics called *name* of *progress*, the progress of a streaming query as an object or as a dict."""
     observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics
     metrics = observed.get(name)
     if metrics is None:
@@ -127,7 +126,8 @@ def _metrics_of(progress: Any, name: str) -> Mapping[str, Any]:
             f"{', '.join(map(repr, observed)) or 'none'}."
         )
     found = metrics if isinstance(metrics, Mapping) else metrics.asDict()
-    if set(found) == {"values", "schema"}:  # Spark Connect 4 leaves the row as its server sends it, as parsed JSON
+    # Spark Connect 4 does not convert the metrics into a row: they are JSON with the values and the schema of the row.
+    if set(found) == {"values", "schema"}:
         found = dict(zip((part["name"] for part in found["schema"]["fields"]), found["values"], strict=True))
     return found
 

@@ -46,7 +46,11 @@ class TimeShare(TypedDict):
 
 
 class Progress(TypedDict):
-    """Rows that the tasks have emitted; `total`, `share` and `eta` are None without `monitor(rows=...)`."""
+    """
+    Rows that the tasks have emitted. `eta` is the estimated number of seconds until all rows are done.
+
+    Without `monitor(rows=...)`, `total`, `share` and `eta` are None.
+    """
 
     rows: int
     total: int | None
@@ -55,7 +59,12 @@ class Progress(TypedDict):
 
 
 class Totals(TypedDict):
-    """Counters since the start, as `Stats` defines them; `failed_*` count attempts that did not end well."""
+    """
+    Counters since the start. Most of them are defined by `Stats`.
+
+    `keys` is the number of rows whose key is not null, `distinct` is `Stats.keys`, and `retries` is the sum over all
+    reasons. `failed_tasks` counts the tasks that failed or were lost, and `failed_calls` counts their calls.
+    """
 
     rows: int
     keys: int
@@ -122,7 +131,7 @@ class Point(TypedDict):
 
 
 class Bar(TypedDict):
-    """One bar of a histogram: values from `low` to `high`, and how many there were."""
+    """One bar of a histogram: `count` is the number of values from `low` to `high`."""
 
     low: float
     high: float
@@ -146,7 +155,11 @@ class Slow(TypedDict):
 
 
 class Hot(TypedDict):
-    """One of the keys with the most rows, as messages show it: as a hash, unless `show_keys` is set."""
+    """
+    One of the keys with the most rows, as messages show it: as a hash, unless `show_keys` is set.
+
+    `share` is the key's share of the rows of the source.
+    """
 
     key: str
     share: float
@@ -163,7 +176,11 @@ class Advice(TypedDict):
 
 
 class TaskView(TypedDict):
-    """One attempt of a Spark task. `state`: `running`, `ok`, `failed`, `stopped` (by Spark) or `lost`."""
+    """
+    One enrichment in one attempt of a Spark task.
+
+    `state` is `running`, `ok`, `failed`, `stopped` (by Spark) or `lost` (the task did not end, but no longer pushes).
+    """
 
     id: str
     source: str
@@ -210,7 +227,7 @@ class Saved(TypedDict):
 
 
 class Spending(TypedDict):
-    """What calls have cost, by unit; `unknown`: how many calls have no known cost (yet). `saved` is an estimate."""
+    """What calls have cost, by unit. `unknown` is the number of calls of unknown cost, and `saved` is an estimate."""
 
     spent: dict[str, float]
     per_second: dict[str, float]
@@ -219,7 +236,12 @@ class Spending(TypedDict):
 
 
 class SourceView(TypedDict):
-    """One source with all its tasks; `arithmetic` compares their time with the least time that the calls need."""
+    """
+    One source with all its tasks.
+
+    `sentence` says what limits the tasks. `arithmetic` compares the time of the tasks with the least time that their
+    calls need.
+    """
 
     name: str
     connector: str

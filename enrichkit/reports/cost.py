@@ -43,9 +43,10 @@ class CostEstimate(Report):
         asked: Keys that are asked for: each key once per partition that has it, or, with `shuffle`, once per job.
         calls: Calls of the job, without retries.
         batch_size: Keys per call.
-        spent: Cost of these calls by unit: `requests`, `tokens`, `cost` and other units that the connector counts.
-        seconds: Fewest seconds that the job can take, computed from its rate and from the seconds that the calls took.
-            None: neither is known.
+        spent: Estimated cost of the job's calls, by unit: `requests`, `tokens`, `cost` and other units that the
+            connector counts.
+        seconds: Fewest seconds that the job can take, computed from the option `rate` and from the seconds that the
+            calls for the estimate took. None: no `rate` is set, and no call was answered.
         bound: The limit from which *seconds* follows: `the rate of` a unit, or `the latency of a call`; empty if
             *seconds* is None.
         sampled: Number of keys in the sample.
@@ -130,13 +131,13 @@ def estimate(
             keys.
         calls: Most calls to make, each with `batch_size` keys; 0 to 1,000.
         approximate: Whether distinct keys are counted with an error of about 2 %, but without a shuffle.
-        shuffle: Whether each key is asked for once per job, as `enrich_frame(..., shuffle=True)` does.
-        task_slots: Number of tasks that run at the same time, from which *seconds* is computed. None: one.
+        shuffle: Whether to assume that each key is asked for once per job, as with `enrich_frame(..., shuffle=True)`.
+        task_slots: Number of tasks that run at the same time; the estimate of the time depends on it. None: one.
         returns: As for `enrich`.
         options: As for `enrich`; the estimate of the time takes `rate` and `limit` into account.
 
     Raises:
-        ConfigError: An argument, option or config is wrong, or none of the calls was answered. On the driver.
+        ConfigError: An argument, option or config is wrong, or none of the calls was answered. Raised on the driver.
 
     >>> print(estimate(df, "users", "user_id", calls=0))
     What enrich('users', ...) will cost, an estimate
@@ -202,7 +203,11 @@ def _check(sample: Any, calls: Any, task_slots: Any) -> None:
 
 
 def _time(plan: Plan, calls: int, spent: Mapping[str, float], took: Sequence[float], slots: int) -> tuple[Any, str]:
-    """Return the fewest seconds that *calls* calls take in a job (None if no bound is known), and the bound's name."""
+    """
+    Return the fewest seconds that *calls* calls take in a job, and the name of the limit that causes them.
+
+    The result is `(None, "")` if no limit is known.
+    """
     bounds: dict[str, float] = {}
     rate, limit = rate_of(plan.options.rate), plan.options.limit
     if rate is not None:

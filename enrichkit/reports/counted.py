@@ -18,12 +18,15 @@ SAMPLE_MIN, SAMPLE_MAX = 50, 10_000
 """Fewest and most keys of a sample, unless the DataFrame has fewer keys."""
 BUCKETS = 1_000_000
 ERROR = 0.02
-"""Relative standard deviation of an approximate count."""
+"""Relative standard deviation of an approximate count, which Spark is asked to keep."""
 
 
 class Counted(NamedTuple):
     """
-    Numbers of rows and keys. `asked` counts a key once per partition; `bytes` is the size of all keys in `asked`.
+    Numbers of rows and keys of a DataFrame.
+
+    `distinct` counts each key once; `asked` counts each key once for each partition that has it. `bytes` is the total
+    size of the keys as `asked` counts them.
     """
 
     rows: int
@@ -34,7 +37,8 @@ class Counted(NamedTuple):
 
 def keyed_by(df: DataFrame, keys: Sequence[Column | str]) -> DataFrame:
     """
-    Return the key columns `k0`, `k1`, ..., the partition `p`, `is_key` (no part is null or NaN), and `size` in bytes.
+    Return a DataFrame with a row for each row of *df*, and these columns: `k0`, `k1`, ..., the parts of the key; `p`,
+    the number of the partition; `is_key`, true if no part is null or NaN; and `size`, the bytes of the key.
     """
     from pyspark.sql import functions as F
 
@@ -77,7 +81,11 @@ def counted_in(keyed: DataFrame, parts: int, *, approximate: bool) -> Counted:
 
 
 def sample_of(keyed: DataFrame, parts: int, distinct: int, share: float) -> list[tuple[float, Key]]:
-    """Return a sample of keys, each with its bytes. Keys are chosen by hash, so frequent keys are not preferred."""
+    """
+    Return a sample of keys, each with its size in bytes, sorted by size.
+
+    Keys are chosen by hash, so frequent keys are not preferred.
+    """
     from pyspark.sql import functions as F
 
     names = [f"k{place}" for place in range(parts)]

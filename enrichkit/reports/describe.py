@@ -29,7 +29,7 @@ class Description(Report):
 
     Attributes:
         source: Name of the source.
-        connector: Name of its connector.
+        connector: Name of the source's connector.
         value: Spark type of one value.
         value_from: Origin of the type *value*, for example `returns=`.
         key_columns: Number of key columns that the source needs; None: one or more.
@@ -38,7 +38,7 @@ class Description(Report):
         batch_size: Default of `batch_size`: keys per call.
         max_batch_size: Most keys that a call may hold.
         config: The config as text, without its secrets.
-        tiers: Calls in flight per worker process, by the name of each source that is asked before this one.
+        tiers: For each source that is asked before this one, its name and its calls in flight per worker process.
         connections: Most connections that the source accepts from all its clients; None: the source does not say, or
             was not asked.
     """
@@ -82,17 +82,17 @@ def describe(source: str | ConnectorConfig | Tiers, *, returns: Returns | None =
     Describe *source*: the type of its values, the origin of that type, its keys, and the defaults of its calls.
 
     Print the result to read it. When no type is declared, the source itself is asked for the type, as `enrich` does; no
-    key is looked up. A type in DDL text needs a Spark session. If the source may be asked for the type, it is also
-    asked how many connections it accepts. If the tasks in all slots of the session would open more connections than
-    that, a warning is logged once.
+    key is looked up. A type in DDL text needs a Spark session. The source is also asked how many connections it
+    accepts, if no type is declared or if the workers run on this machine. If the tasks in all slots of the session
+    would open more connections than that, a warning is logged once.
 
     Args:
         source: Name of a source, or its config.
         returns: As for `enrich`.
 
     Raises:
-        UnknownConnectorError: Nothing is named *source*. On the driver.
-        ConfigError: The config is wrong, or the type of a value is not known and the source cannot tell it. On the
+        UnknownConnectorError: There is no source with the name *source*. Raised on the driver.
+        ConfigError: The config is wrong, or no type is declared and the source cannot tell the type. Raised on the
             driver.
 
     >>> describe("users")

@@ -44,13 +44,13 @@ EVERY = "every"
 @dataclass(frozen=True)
 class Finding:
     """
-    Something that an executor lacks.
+    One problem that `doctor` found on an executor.
 
     Attributes:
         kind: `"package"`, `"version"`, `"python"`, `"client"`, `"secret"`, `"certificate"`, `"route"`, `"refused"`,
             `"clock"`, `"memory"`, `"task"` (a task could not run) or `"silent"` (the executor said nothing).
         host: Name or address of the executor's host.
-        executor: Id of the executor, as Spark's pages show it; `"every"`: all of them.
+        executor: Id of the executor, as Spark's web UI shows it; `"every"`: all executors.
         what: What is wrong; the text holds no secret.
         remedy: What to do.
     """
@@ -97,11 +97,12 @@ def doctor(
 ) -> Diagnosis:
     """
     Run a small job that checks every executor: packages, versions, client packages, secrets, certificates, the clock,
-    and whether it reaches each of *sources*.
+    and whether the executor reaches each of *sources*.
 
     Each executor opens each source with one connection and asks it for one key, which the source need not hold. If
-    calls of the source cost more than a request, or may not be repeated, the executor opens the source and asks for no
-    key. The job runs on classic Spark and on Spark Connect, even if the executors lack enrichkit.
+    calls of the source cost more than a request (for example tokens), or may not be repeated, the executor opens the
+    source and asks for no key. The job runs on classic Spark and on Spark Connect, even if the executors lack
+    enrichkit.
 
     Args:
         spark: The session.
@@ -111,8 +112,8 @@ def doctor(
             `window_bytes`, `reuse_bytes` and `cache` count as memory of a worker process.
 
     Raises:
-        ConfigError: An argument, an option or the config of a source is wrong. On the driver.
-        UnknownConnectorError: There is no source with one of the names. On the driver.
+        ConfigError: An argument, an option or the config of a source is wrong. Raised on the driver.
+        UnknownConnectorError: There is no source with one of the names. Raised on the driver.
     """
     if tasks is not None and not (isinstance(tasks, int) and 1 <= tasks <= 100_000):
         raise errors.ConfigError(f"tasks is {tasks!r}; it must be a whole number from 1 to 100,000, or None.")
@@ -127,7 +128,7 @@ def doctor(
     began = time.time()
     run = run_everywhere(spark, pickle_module_of(examine), asked, tasks)
     ended = time.time()
-    findings: dict[Finding, None] = {}  # an ordered set: several tasks on one executor find the same faults
+    findings: dict[Finding, None] = {}  # a dict as an ordered set, because tasks on one executor find the same faults
     reached: set[tuple[str, str]] = set()
     wrong: set[tuple[str, str]] = set()
     for host, executor, text in run.answers:
@@ -140,7 +141,7 @@ def doctor(
             findings[Finding(kind, *where, redact(what), remedy)] = None
     for host, executor, message in run.failures:
         findings[Finding(*_failure(host, executor, message))] = None
-    # Executors are compared by id alone, because Spark's list may use another name of the same host.
+    # Executors are compared by id alone, because Spark's list may name a host in another way than the tasks do.
     heard = {executor for _, executor in reached} | {executor for _, executor, _ in run.failures}
     for executor, host in sorted((run.expected or {}).items()):
         if executor in heard:
@@ -163,8 +164,8 @@ def _asked(name: str, connector: Any, config: ConnectorConfig) -> dict[str, Any]
     """
     Return the facts about a source that an executor needs.
 
-    The names of the source and its packages are outside the pickled payload, because an executor may be unable to
-    unpickle it.
+    The names of the source and its packages are outside the pickled payload. An executor that cannot unpickle the
+    payload can thus still report which package it lacks.
     """
     module = connector.__module__.partition(".")[0]
     package = next(iter(packages_distributions().get(module, ())), None) if is_installed(connector) else None
@@ -185,7 +186,7 @@ def _package_of(module: str) -> str | None:
     """
     Return the package that has an entry point for a plugin in *module*, or None.
 
-    This is for editable installs, because `packages_distributions` does not list their modules.
+    This function serves packages in editable mode, because `packages_distributions` does not list their modules.
     """
     from importlib.metadata import entry_points
 
@@ -242,6 +243,6 @@ def _memory(spark: SparkSession, options: Options, cores: int | None) -> Iterato
 
 
 def _bytes(text: str | None, unit: str) -> int:
-    """Return in bytes a size from Spark's settings, such as `2g`; a number without a unit is in *unit*."""
+    """Return the bytes of *text*, a size in Spark's settings such as `2g`; a number without a unit is in *unit*."""
     found = re.fullmatch(r"(\d+)\s*([bkmgt]?)b?", (text or "0").strip().lower())
     return int(found[1]) * UNITS[found[2] or unit] if found is not None else 0

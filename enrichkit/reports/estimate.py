@@ -20,7 +20,7 @@ __all__ = ["Attempt", "Estimate", "attempts", "estimate"]
 @dataclass(frozen=True)
 class Attempt:
     """
-    The time when an attempt starts if every call before it fails immediately, in seconds after the first attempt.
+    The time when an attempt starts, in seconds after the first attempt, if all earlier calls fail immediately.
 
     Attributes:
         number: Number of the attempt, from 1.
@@ -42,7 +42,8 @@ class Estimate:
         keys: Number of distinct keys.
         rows: Number of rows; None: not known.
         lookups: Fewest and most keys that are asked for; the most is None if it is not known.
-        calls: Fewest and most calls, with full groups of keys and without retries; the most is None if it is not known.
+        calls: Fewest and most calls, if every call has `batch_size` keys and none is retried; the most is None if it is
+            not known.
         model: Model from which the time of the job follows.
     """
 
@@ -58,7 +59,7 @@ class Estimate:
 
     @property
     def rounds(self) -> int:
-        """Calls that the busiest slot (a place for a call in flight) makes in turn, if each key is asked for once."""
+        """Calls that the busiest slot (a place for a call in flight) makes, if each key is asked for once."""
         return self.model.rounds(self.keys)
 
     @property
@@ -69,7 +70,7 @@ class Estimate:
 
 def attempts(retry: Retry | None) -> Iterator[Attempt]:
     """
-    Yield the attempts that *retry* allows, without regard to the timeout.
+    Yield the attempts that *retry* allows, also those that would start after the timeout; None: one attempt.
 
     >>> from enrichkit import Retry
     >>> [attempt.latest for attempt in attempts(Retry(attempts=4, wait=0.5, wait_max=1.5))]
@@ -80,7 +81,7 @@ def attempts(retry: Retry | None) -> Iterator[Attempt]:
         return
     latest = 0.0
     for failures in range(1, retry.attempts):
-        latest += backoff(replace(retry, jitter="none"), failures, None, random.Random())  # noqa: S311  # not used
+        latest += backoff(replace(retry, jitter="none"), failures, None, random.Random())  # noqa: S311  # never drawn
         yield Attempt(failures + 1, latest if retry.jitter == "none" else 0.0, latest)
 
 
@@ -90,15 +91,16 @@ def estimate(
     """
     Estimate the load of a job.
 
-    At best, each key is asked for once. At worst, a key is asked for once per row or, while a cache keeps the answer,
-    once per worker process, because a task does not know the keys of other tasks. With ``reuse=False``, a task also
-    forgets keys whose rows it has returned.
+    At best, each key is asked for once. At worst, a key is asked for once per row, because a task does not know the
+    keys of other tasks. A cache that keeps all answers lowers the worst case to once per worker process. With
+    ``reuse=False``, a task also forgets the keys whose rows it has returned, and asks for them again when they come
+    again.
 
     Args:
         keys: Number of distinct keys.
         rows: Number of rows; None: not known.
         task_slots: Tasks that run at the same time; None: not known.
-        options: Checked options.
+        options: Options of `enrich`, already checked.
         capacity: Calls in flight per worker process.
         batch_size: Keys per call.
 

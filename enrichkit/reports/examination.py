@@ -49,7 +49,7 @@ def _place() -> str:
     here = Path.cwd()
     if "SPARK_EXECUTOR_ID" in os.environ:  # on Kubernetes
         return os.environ["SPARK_EXECUTOR_ID"]
-    if here.parent.name.startswith(("app-", "application_")):  # the folder of an executor, standalone and on YARN
+    if here.parent.name.startswith(("app-", "application_")):  # the executor's folder, in a standalone cluster or YARN
         return here.name
     return "local"
 
@@ -109,7 +109,7 @@ def _source(source: Mapping[str, Any], timeout: float) -> Iterator[Found]:
 
     name = source["name"]
     try:
-        connector, config = pickle.loads(source["payload"])  # noqa: S301  # made by our own driver
+        connector, config = pickle.loads(source["payload"])  # noqa: S301  # the driver made it
     except Exception as error:  # noqa: BLE001  # the import of a user's module may raise anything
         what = f"the source {name!r} cannot be read: {type(error).__name__}: {error}"
         yield "package", what, "Ship the module that defines it: enrichkit pack --with PATH"
@@ -161,7 +161,7 @@ async def _ask(connector: Any, config: Any, timeout: float) -> None:
     opened.capacity = 1
     try:
         await opened.open()
-        # No key is asked for if a call costs more than a request (for example money), or may not be repeated.
+        # No key is asked for if a call costs more than a request (for example tokens), or may not be repeated.
         if opened.repeatable and type(opened).cost is Connector.cost and not opened.idempotency_keys:
             kinds = opened.key_types or (str,)
             part = "enrichkit-doctor" if str in kinds else kinds[0]()

@@ -62,14 +62,14 @@ def run_everywhere(spark: SparkSession, function: bytes, asked: Any, tasks: int 
     with _tagged(spark, tag, jvm):
         try:
             rows = frame.collect()
-        except Exception as error:  # noqa: BLE001  # raised below, unless a failed task explains it
+        except Exception as error:  # noqa: BLE001  # raised below, unless `run.failures` holds its cause
             failed = error
             lost = _LOST.search(str(error)) if jvm is None else None
             if lost is not None:
                 run.failures.append((lost[1], lost[2], lost[3]))
     places = dict(_tasks(jvm, tag, run)) if jvm is not None else {}
     if failed is not None and not run.failures:
-        raise failed  # no failed task explains this error
+        raise failed
     run.answers.extend((*places.get(row["partition"], (None, None)), row["said"]) for row in rows)
     return run
 
@@ -84,7 +84,7 @@ def _closure(function: bytes, asked: Any) -> Callable[[Any], str]:
     """Return the closure that Spark pickles by value. It uses nothing of enrichkit, which the executors may lack."""
 
     def look(_: Any) -> str:
-        text: str = pickle.loads(function)(asked)  # noqa: S301  # made by our own driver
+        text: str = pickle.loads(function)(asked)  # noqa: S301  # the driver made it
         return text
 
     look.__name__ = look.__qualname__ = "enrichkit_doctor"
@@ -101,7 +101,7 @@ def _jvm_of(spark: SparkSession) -> Any:
 def _executors(jvm: Any) -> tuple[dict[str, str], int]:
     """Return the hosts of all executors by id, and the number of task slots of the executor with the fewest."""
     listed = [*_each(jvm.statusStore().executorList(True))]
-    # With a local master, the driver runs the tasks.
+    # With a local master, the driver runs the tasks and is the only entry of the list.
     found = [each for each in listed if each.id() != "driver"] or listed
     return {each.id(): each.hostPort().rpartition(":")[0] for each in found}, min(each.maxTasks() for each in found)
 
@@ -119,7 +119,11 @@ def _tagged(spark: SparkSession, tag: str, jvm: Any) -> Iterator[None]:
 
 
 def _tasks(jvm: Any, tag: str, run: Run) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Yield host and executor of each partition that succeeded, and add the failed tasks to `run.failures`."""
+    """
+    Yield, for each task that succeeded, its partition and the host and id of its executor.
+
+    The failed tasks are added to `run.failures`.
+    """
     jvm.listenerBus().waitUntilEmpty()
     store = jvm.statusStore()
     for job in jvm.statusTracker().getJobIdsForTag(tag):

@@ -38,8 +38,8 @@ SHUFFLE_WORTH = 1.5
 @dataclass(frozen=True)
 class Setting:
     """
-    One option, its effective value, and the value's origin: `given`, `connector`, `default`, or `details` (the option
-    of that name).
+    One option, its effective value, and the value's origin: `given`, `connector`, `default`, or `details` (the value
+    follows from the option `details`).
     """
 
     name: str
@@ -54,16 +54,16 @@ class Explanation(Report):
 
     Attributes:
         source: Name of the source.
-        connector: Name of its connector.
+        connector: Name of the source's connector.
         options: The options that the user gave, and the defaults of all other options.
         settings: The effective options, in the order of `Options`.
         capacity: Calls in flight per worker process.
         batch_size: Keys per call.
         task_slots: Tasks that run at the same time. None: not given, and all numbers are for one task at a time.
-        expressions: Enrich expressions in the stage.
-        fallbacks: Calls in flight per worker process, by the name of each source or function that is asked when this
-            source has no answer. The calls of fallbacks with the same name are added up.
-        tiers: Calls in flight per worker process, by the name of each source that is asked before this one.
+        expressions: Number of `enrich` expressions in the stage.
+        fallbacks: For each source or function that is asked when this source has no answer, its name and its calls in
+            flight per worker process. The calls of fallbacks with the same name are added up.
+        tiers: For each source that is asked before this one, its name and its calls in flight per worker process.
         tier_timeout: Most seconds that each of the *tiers* may take for a key.
         attempts: The attempts of a key. Attempts that would start after `timeout` are listed, too, but are never made.
         hard_limit: Seconds after which a call is cancelled.
@@ -72,7 +72,7 @@ class Explanation(Report):
         listed: Whether the connector can list the keys of the source, which the option `preload` needs.
         units: Units in which the connector reports what a call has cost.
         connections: Most connections that the source accepts from all its clients, as the source told `describe` or
-            `enrich` in this program; None: it has told neither of them.
+            `enrich` in this Python process; None: the source has told neither of them.
     """
 
     source: str
@@ -132,14 +132,15 @@ def explain(
         rows: Number of rows in the data.
         task_slots: Tasks that run at the same time on the cluster: executors x cores. `explain` cannot get this number
             from Spark. None: the numbers are for one task.
-        expressions: Enrich expressions in one stage of the query. Each has worker processes of its own.
+        expressions: Number of `enrich` expressions in one stage of the query. Each expression has its own worker
+            processes.
         latency: Seconds of one call, for an estimate of the shortest time of the job.
         returns: As for `enrich`, so that the arguments of a call of `enrich` can be copied; no number depends on it.
         options: As for `enrich`.
 
     Raises:
-        UnknownConnectorError: Nothing is named *source*. On the driver.
-        ConfigError: An argument, option or config is wrong. On the driver.
+        UnknownConnectorError: There is no source with the name *source*. Raised on the driver.
+        ConfigError: An argument, option or config is wrong. Raised on the driver.
 
     >>> print(explain("users", keys=50_000, task_slots=16, timeout=0.5))
     enrich('users', ...), connector 'http'
@@ -354,7 +355,7 @@ def _shuffle(facts: Explanation, job: Estimate) -> list[str]:
 
 
 def _other_ways(facts: Explanation, job: Estimate) -> list[str]:
-    """Return lines that say up to how many keys in the source a preload or a join costs less than lookups."""
+    """Return lines that say up to which number of keys in the source a preload or a join costs less than lookups."""
     processes, asked = (facts.task_slots or 1) * facts.expressions, job.lookups[0]
     preload, once = keys_of_equal_cost(asked, processes), keys_of_equal_cost(asked, 1)
     lines = paragraph(

@@ -1,4 +1,4 @@
-"""A model of the engine, used by `explain` and the monitor's advice: how long lookups take, and why."""
+"""A model of the engine, which tells `explain` and the monitor's advice how long lookups take, and why."""
 
 from __future__ import annotations
 
@@ -83,8 +83,9 @@ def keys_of_equal_cost(asked: int, readers: int) -> int:
     Return the most keys that a source may hold if *readers* processes, which each read the whole source, are to read at
     most *asked* keys in all.
 
-    A key costs the source about as much in a preload as in lookups with many keys per call, because a preload lists all
-    keys and looks them up in pages.
+    If *asked* is the number of keys that lookups ask for, preloads of a source with at most this many keys cost no more
+    than the lookups. A key costs the source about as much in a preload as in lookups with many keys per call, because a
+    preload lists all keys and looks them up in pages.
 
     >>> keys_of_equal_cost(50_000, 16)
     3125

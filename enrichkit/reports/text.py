@@ -1,4 +1,4 @@
-"""Plain text in 80 columns, for the results of `describe` and `explain`."""
+"""Plain text in 80 columns, for the results of `describe`, `explain` and similar functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def table(rows: Sequence[Sequence[str]], indent: int = GAP) -> list[str]:
     left = indent + (sum(widths) + GAP * len(widths) if aligned else GAP)
     lines = []
     for row, is_wide in zip(rows, wide, strict=True):
-        # The widest cells of each column may together exceed the page, although no row does. Hence LAST_MIN.
+        # The widest cells of all columns may together exceed the page, although no row does. The last cell therefore
+        # gets at least LAST_MIN columns.
         first, *more = textwrap.wrap(row[-1], max(WIDTH - left, LAST_MIN), break_on_hyphens=False) or [""]
         if is_wide:
             lines += [" " * indent + (" " * GAP).join(row[:-1]), (" " * left + first).rstrip()]
@@ -53,7 +54,7 @@ def paragraph(text: str, indent: int = GAP) -> list[str]:
 
 def seconds(value: float) -> str:
     """
-    Return a duration as text, to three digits.
+    Return a duration as text: to three significant digits below 1,000 seconds, else to whole seconds.
 
     >>> seconds(0.05), seconds(12.3456), seconds(1234.5), seconds(86400.0)
     ('0.05 s', '12.3 s', '1,234 s (21 min)', '86,400 s (24.0 h)')
@@ -65,7 +66,7 @@ def seconds(value: float) -> str:
 
 def count(value: float) -> str:
     """
-    Return a number as text.
+    Return a number as text, with commas between the thousands.
 
     >>> count(1_000_000), count(0.5)
     ('1,000,000', '0.5')
@@ -75,7 +76,7 @@ def count(value: float) -> str:
 
 def plural(number: int, noun: str) -> str:
     """
-    Return *number* with *noun*.
+    Return *number* with *noun*, which gets an `s` unless *number* is 1.
 
     >>> plural(1, "call"), plural(1500, "call")
     ('1 call', '1,500 calls')

@@ -44,7 +44,11 @@ def spread(found: Sequence[tuple[float, Key]], size: int, calls: int) -> list[li
 
 
 class _Meter:
-    """A meter of the costs that a call reports. It ignores reported limits, because an estimate makes few calls."""
+    """
+    A meter of the costs that the connector reports for a call.
+
+    It ignores the limits that the connector reports, because an estimate makes few calls.
+    """
 
     def __init__(self) -> None:
         self.units: dict[str, float] = {}
@@ -63,7 +67,7 @@ class Tried:
         points: The calls that were answered.
         took: Seconds that each answered call took.
         paid: Cost of all calls, failed calls included, by unit.
-        problem: The reason why the last failed call failed.
+        problem: The reason why the last failed call failed; if no call failed, that the calls took too long.
     """
 
     def __init__(self) -> None:
@@ -94,7 +98,7 @@ def try_calls(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]]) -> Trie
 def _run(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]], tried: Tried) -> None:
     try:
         asyncio.run(_ask(plan, groups, tried))
-    except Exception as error:  # noqa: BLE001  # the user's thread raises an error for it
+    except Exception as error:  # noqa: BLE001  # `estimate` raises an error with this text
         tried.problem = str(error) if isinstance(error, ConnectorError) else f"{type(error).__name__}: {error}."
 
 
@@ -132,7 +136,7 @@ async def _ask(plan: Plan, groups: Sequence[Sequence[tuple[float, Key]]], tried:
 
 
 def extrapolated(points: Sequence[Point], counted: Counted) -> dict[str, float]:
-    """Return the total cost, by unit, of all keys that the job asks for, according to the line through *points*."""
+    """Return the total cost, by unit, of all keys that the job asks for, according to the line that fits *points*."""
     found = {}
     for unit in dict.fromkeys(unit for point in points for unit in point.units):
         pairs = [(point.bytes, point.units.get(unit, 0.0)) for point in points]

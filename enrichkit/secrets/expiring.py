@@ -21,8 +21,9 @@ EARLY = 60.0
 """A value is renewed this number of seconds before it expires, or a fifth of its `ttl` before, if that is less."""
 AGAIN = 5.0
 """
-Seconds after which a failed renewal is tried again while the old value is good. If a value that replaced a refused one
-is itself refused within these seconds, it is not renewed, because the reason cannot be that it is outdated.
+Seconds after which a failed renewal is tried again while the old value may still be used. If the source refuses a
+value, and within these seconds also the value that replaced it, the second value is not renewed, because it cannot be
+outdated.
 """
 
 _log = logging.getLogger("enrichkit")
@@ -34,7 +35,7 @@ class Held:
     The value of an expiring secret in this process; no `repr` shows it.
 
     Attributes:
-        ask: Asks the user's function or command for a new value; raises `ConfigError`.
+        ask: Function that gets a new value from the user's function or command; raises `ConfigError` if that fails.
         ttl: Seconds for which a value may be used.
     """
 
@@ -42,13 +43,13 @@ class Held:
     ttl: float
     _text: str | None = None
     _born: float = 0.0  # when the value was asked for
-    _again: float = 0.0  # when a failed renewal may be repeated
-    _refused: bool = False  # whether the last value was refused
-    _after_refusal: bool = False  # whether the value replaced a refused one
+    _again: float = 0.0  # after a failed renewal: when the next one may be tried
+    _refused: bool = False  # whether the source has refused the last value, so that there is no value now
+    _after_refusal: bool = False  # whether the value replaced a value that the source had refused
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def good(self) -> bool:
-        """Return whether there is a value that need not be renewed yet."""
+        """Return whether this process holds a value that need not be renewed yet."""
         now = time.monotonic()
         renews = self._born + self.ttl - min(EARLY, self.ttl / 5)
         return self._text is not None and (now < renews or self._again > now < self._born + self.ttl)
@@ -62,7 +63,7 @@ class Held:
             return self._text
 
     def refuse(self, text: str | None) -> bool:
-        """Record that the source refused *text*; return whether another value is held, or may be asked for."""
+        """Record that the source refused *text*; return whether `value` may now return another text."""
         with self._lock:
             if self._text == text:
                 if self._after_refusal and time.monotonic() - self._born < AGAIN:

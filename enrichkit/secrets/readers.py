@@ -16,7 +16,7 @@ from .redaction import redact
 __all__ = ["FUNCTION", "READERS"]
 
 ASK_TIMEOUT = 30.0
-"""Seconds that a command may take."""
+"""Seconds that a command may take until it has printed the secret and ended."""
 
 
 def of_env(name: str) -> str:
@@ -46,7 +46,7 @@ def of_call(name: str) -> str:
     module, _, function = name.partition(":")
     try:
         value = getattr(importlib.import_module(module), function)()
-    except Exception as error:  # noqa: BLE001  # the user's code; the secret may be in text or traceback
+    except Exception as error:  # noqa: BLE001  # the user's code may raise anything, with the secret in its text
         raise ConfigError(
             f"Secret.call({name!r}) raised {type(error).__name__} on this machine ({platform.node()}). Try it there: "
             f'python -c "import {module}; {module}.{function}()"'

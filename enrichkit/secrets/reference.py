@@ -109,7 +109,7 @@ class Secret:
         Return the secret; the value of a function or command comes from memory until it must be renewed.
 
         Raises:
-            ConfigError: On the worker: variable or file is absent, or the function or command failed.
+            ConfigError: The variable or file is absent on the worker, or the function or command failed there.
         """
         if self.ttl is None:
             return READERS[self.kind](self.name)
@@ -146,14 +146,14 @@ def reveal(value: str | Secret | None) -> str | None:
 
 
 def fresh(value: str | Secret | None) -> bool:
-    """Return whether `reveal` can return the secret of *value* without asking a function or command."""
+    """Return whether `reveal` can return the secret of *value* without calling the user's function or command."""
     return not isinstance(value, Secret) or value.ttl is None or _held_by(value).good()
 
 
 async def revealed(value: str | Secret | None) -> str | None:
     """
-    Return the same as `reveal`, but call a function or command on another thread, so that it does not block the event
-    loop.
+    Return the same text as `reveal`, but call the function or command of a secret on another thread, so that it does
+    not block the event loop.
     """
     if isinstance(value, Secret) and not fresh(value):
         import asyncio  # here, because a driver program may not need it
@@ -167,15 +167,15 @@ def refuse(value: str | Secret | None, text: str | None) -> bool:
     Record that the source refused *text*, a secret that `reveal` returned for *value*.
 
     Returns:
-        Whether *value* may give another text now, because the variable or file has changed, or because the function or
-        command may be asked once more.
+        Whether `reveal` may return another text now, because the variable or file has changed, or because the function
+        or command may be called once more.
     """
     if not isinstance(value, Secret):
         return False
     if value.ttl is None:
         try:
             return value.resolve() != text
-        except ConfigError:  # the variable or file is being replaced
+        except ConfigError:  # the variable or file is absent, perhaps because it is just being replaced
             return False
     return _held_by(value).refuse(text)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 __all__ = ["RefusedLogin"]
 
 PAUSE = 10.0  # seconds
-RENEWED = 1.0  # seconds, if the TLS files have changed; the server may have refused the old certificate
+RENEWED = 1.0  # seconds; the pause if the TLS files have changed, as the server may have refused the old certificate
 
 
 class RefusedLogin:
     """
-    The last login that a server has refused. It may be tried again after ten seconds, or after one second if the files
-    of TLS have changed; any other login, for example with a new password, may be tried at once.
+    The last login that a server has refused.
+
+    This login may be tried again after ten seconds, or after one second if the TLS files have changed. Any other login,
+    for example with a new password, may be tried at once.
 
     >>> last = RefusedLogin()
     >>> last.refused("old password", (), now=100.0)
@@ -26,11 +28,11 @@ class RefusedLogin:
 
     def refused(self, login: object, files: tuple[object, ...], now: float) -> None:
         """
-        Note that the server has refused *login* at the loop time *now*.
+        Record that the server has refused *login* at the loop time *now*.
 
         Args:
             login: The password, or a tuple of the user's name and the password.
-            files: The state of the files of TLS, see `RenewedContext.stamp`.
+            files: The state of the TLS files, see `RenewedContext.stamp`.
             now: Loop time in seconds.
         """
         self._refused = login, files, now

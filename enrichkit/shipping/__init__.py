@@ -1,9 +1,9 @@
 """
-The packages that executors need and the driver has; they are packed into one archive, checked, and shipped.
+Packs the packages that executors need into one archive, checks the archive, and ships it to the executors.
 
-No row of an enrichment passes through this package. `pack` fills a folder (`collect.py`), writes it as an archive
-(`archive.py`), and checks the archive as an executor would use it (`checks.py`); `lines.py` has the command lines that
-submit a job with the archive.
+Lookups do not use this code. `pack` fills a folder with packages (`collect.py`), writes the folder as an archive
+(`archive.py`), and checks the archive as an executor would use it (`checks.py`). `ship` gives the archive to a running
+session, and `lines.py` has the command lines that submit a job with the archive.
 """
 
 from __future__ import annotations

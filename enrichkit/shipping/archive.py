@@ -2,9 +2,8 @@
 The archive: a folder `site` of packages, a script `bin/python`, and a manifest with the hash of each file.
 
 The archive holds no interpreter. `bin/python` starts the executor's own Python, which searches `site` before its own
-packages. So the archive can replace a virtual environment wherever Spark expects one. Unlike a virtual environment, the
-archive has no link to the Python of the machine on which it was built, and no link to a home folder: executors have
-neither of the two.
+packages. So the archive can replace a virtual environment wherever Spark expects one. A virtual environment has links
+to the Python of the machine on which it was built, which executors do not have; the archive has no links.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ class Manifest:
     The description of an archive, stored as one of the archive's files.
 
     Attributes:
-        enrichkit: Version of enrichkit.
-        python: Python's version.
-        platform: Platform of the executors.
+        enrichkit: Version of enrichkit in the archive.
+        python: Version of Python on the executors, for example `3.12`.
+        platform: Platform of the executors, for example `linux-x86_64`.
         bare: Whether pyarrow, pandas and NumPy are left out, because the executors have them.
-        plugins: Names of the connectors.
-        packages: Versions of the packages, by name.
-        files: SHA-256 of the files, by path.
+        plugins: Names of the connectors in the archive.
+        packages: Versions of the packages in the archive, by name.
+        files: SHA-256 of the files in the archive, by path.
     """
 
     enrichkit: str
@@ -95,7 +94,7 @@ def write(folder: Path, target: Path, manifest: Manifest, executor_python: str |
     Args:
         folder: Folder with the packages.
         target: Path of the archive; a file that exists there is replaced.
-        manifest: Manifest of the archive, still without the hashes of its files.
+        manifest: Manifest of the archive, without the hashes of files; this function adds them.
         executor_python: Path of the Python on the executors; None: `bin/python` looks for one on the executor.
     """
     start = START.format(python=manifest.python, given=f"'{executor_python}'" if executor_python else "")

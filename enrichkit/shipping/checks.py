@@ -1,8 +1,8 @@
 """
 Checks an archive as an executor would use it, before a job is submitted with it. Each fault has its own message.
 
-An archive for this machine's Python and platform is also started: it is unpacked into a folder of its own, Python runs
-without the environment variables of this process, and every module has to come from that folder.
+If the archive is for this machine's Python and platform, the check also starts Python with the unpacked archive, but
+without the environment variables of this process. Each module that is imported must come from the archive.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def check_archive(
         path: Path of the archive.
         target: Python and platform of the executors; None: those of this process.
         plugins: Connectors that the archive must have.
-        start: Whether to start the archive if *target* is the Python and platform of this process.
+        start: Whether to start Python with the archive if *target* is the Python and platform of this process.
 
     Raises:
         ConfigError: The archive is damaged, unsafe, incomplete, or made for other executors; the message says what to
@@ -93,7 +93,7 @@ def _unpack(path: Path, folder: Path) -> Manifest:
                 raise ConfigError(
                     f"it has no {MANIFEST}, so enrichkit pack has not made it. Make one with: enrichkit pack"
                 )
-            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and newer have it
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # None: Python is older than 3.11.4
             tar.extractall(folder)  # noqa: S202  # `_check_member` has checked each member
     except FileNotFoundError:
         raise ConfigError("there is no such file. Make one with: enrichkit pack") from None
@@ -193,7 +193,11 @@ def _check_needs(folder: Path, manifest: Manifest) -> None:
 
 
 def _start(folder: Path, manifest: Manifest) -> None:
-    """Start Python as an executor would, without this process's environment variables, and import the modules."""
+    """
+    Start Python as an executor would, and check that it can import modules of the archive.
+
+    The started Python does not get the environment variables of this process.
+    """
     modules = sorted({"enrichkit", "enrichkit.worker.entry", *_modules(folder / SITE)})
     environment = {"PATH": os.defpath, "ENRICHKIT_PYTHON": _outside(), "PYTHONNOUSERSITE": "1", "HOME": str(folder)}
     if manifest.bare:
@@ -211,7 +215,7 @@ def _start(folder: Path, manifest: Manifest) -> None:
 
 
 def _modules(site: Path) -> list[str]:
-    """Return the modules of the connectors, and the top modules of all packages with native code."""
+    """Return the modules that `_start` imports: those of the connectors, and the packages with native code."""
     points = [p for d in importlib.metadata.distributions(path=[str(site)]) for p in d.entry_points]
     named = [point.module for point in points if point.group == "enrichkit"]
     native = {path.relative_to(site).parts[0] for path in site.rglob("*.so")}
@@ -219,7 +223,7 @@ def _modules(site: Path) -> list[str]:
 
 
 def _outside() -> str:
-    """Return the path of the Python from which this environment was made; it lacks the environment's packages."""
+    """Return the path of the Python behind this virtual environment, which does not see the environment's packages."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 

@@ -2,8 +2,8 @@
 Fills a folder with the packages that executors need.
 
 enrichkit and its plugins are copied from the driver's environment, however they are installed there, because the driver
-and its workers must have the same versions. uv or pip resolves their dependencies as wheels for the target, in the
-versions that the driver has.
+and its workers must have the same versions. uv or pip installs the dependencies of enrichkit and the plugins, as wheels
+for the target and in the versions that the driver has.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["CLUSTER", "SPARK", "Collected", "collect", "normalized"]
 
 GROUP = "enrichkit"
 CLUSTER = frozenset(("pyarrow", "pandas", "numpy"))
-"""Packages that clusters bring; a bare archive leaves them out."""
+"""Packages that are installed on most clusters; an archive that is packed with `bare=True` leaves them out."""
 SPARK = frozenset(("pyspark", "pyspark-client", "py4j"))
 """Packages that Spark itself brings; no archive has them."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -67,8 +67,8 @@ def collect(names: Sequence[str], extra: Sequence[str], target: Target, site: Pa
         extra: Further code: the folder of a package, the file of a module, or a requirement that uv and pip accept,
             such as the path of a project or `boto3`.
         target: Python and platform that the wheels must fit.
-        site: An empty folder.
-        bare: Whether to leave out the packages that clusters bring.
+        site: An empty folder, to which the function writes.
+        bare: Whether to leave out the packages in `CLUSTER`, because the executors have them.
 
     Raises:
         ConfigError: A connector is unknown, or a package cannot be resolved as a wheel.
@@ -116,7 +116,7 @@ def _is_wanted(requirement: str, own: Iterable[str], *, bare: bool) -> bool:
 
 
 def _copy(distribution: importlib.metadata.Distribution, site: Path) -> None:
-    """Copy the files of *distribution* from this environment to *site*, even if its install is an editable one."""
+    """Copy the files of *distribution* from this environment to *site*, even if it is installed in editable mode."""
     folder = Path(str(distribution.locate_file("")))
     info = next(file for file in distribution.files or () if file.name == "METADATA").parent
     shutil.copytree(folder / info, site / info.name, ignore=shutil.ignore_patterns(*LEFT_OUT))
@@ -136,7 +136,7 @@ def _copy(distribution: importlib.metadata.Distribution, site: Path) -> None:
 
 
 def _editable_folder(distribution: importlib.metadata.Distribution) -> Path | None:
-    """Return the source folder of *distribution* if its install is an editable one, otherwise None."""
+    """Return the source folder of *distribution* if it is installed in editable mode, otherwise None."""
     text = distribution.read_text("direct_url.json")
     where = json.loads(text) if text else {}
     if not where.get("dir_info", {}).get("editable"):
@@ -152,7 +152,7 @@ def _install(wanted: Sequence[str], target: Target, site: Path) -> None:
     here = {normalized(d.name): d for d in importlib.metadata.distributions()}
     pins.write_text("".join(f"{name}=={d.version}\n" for name, d in sorted(here.items()) if not _editable_folder(d)))
     command = [*_installer(target), "--target", str(site), "--constraint", str(pins), *wanted]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # the user's own words
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # the user chose *wanted*
     if done.returncode:
         raise ConfigError(
             f"The packages could not be resolved as wheels for {target}: {done.stderr.strip()[-ENDS_WITH:]}"

@@ -18,7 +18,7 @@ def lines(path: str | Path, version: str, platform: str, *, bare: bool) -> str:
         path: Path of the archive.
         version: Version of Python on the executors.
         platform: Platform of the executors.
-        bare: Whether the executors must have pyarrow.
+        bare: Whether the archive leaves out pyarrow, which the executors must then have.
     """
     python, name = f"./{FOLDER}/{SCRIPT}", Path(path).name
     cluster = " and pyarrow" if bare else ""

@@ -31,10 +31,11 @@ def pack(
     Args:
         names: Names of connectors, such as `redis`; empty: all connectors that this machine has.
         output: Path of the archive, which ends in `.tar.gz`.
-        extra: Further code of a project: a folder of a package, a module, a project, or a requirement such as `boto3`.
+        extra: Further code: the folder of a package, the file of a module, the path of a project, or a requirement such
+            as `boto3`.
         target: Python and platform of the executors; None: those of this process.
         bare: Whether to leave out pyarrow, pandas and NumPy, because the executors have them.
-        executor_python: Path of the Python on the executors; None: the `python3.x` on their PATH.
+        executor_python: Path of the Python on the executors; None: a Python of the right version on their PATH.
 
     Raises:
         ConfigError: An argument is wrong, a package has no wheel for the target, or the archive does not start.

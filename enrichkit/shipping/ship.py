@@ -31,7 +31,7 @@ def ship(spark: SparkSession, path: str | Path = "enrichkit-env.tar.gz", *, plug
         plugins: Connectors that the archive must have.
 
     Raises:
-        ConfigError: The archive is damaged or made for other executors, or Spark is too old. On the driver.
+        ConfigError: The archive is damaged or made for other executors, or Spark is too old. Raised on the driver.
 
     """
     add: Any = getattr(spark, "addArtifact", None)

@@ -42,7 +42,7 @@ class Target:
 
     @classmethod
     def here(cls) -> Target:
-        """Return the Python and the platform of this process; raises `ConfigError` if no executor can have them."""
+        """Return the Python and platform of this process; raises `ConfigError` if enrichkit does not support them."""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return cls(version, f"{platform.system().lower()}-{platform.machine().lower()}")
 
@@ -58,7 +58,7 @@ class Target:
 
     @property
     def pip_platforms(self) -> list[str]:
-        """The platforms as pip names them, the newest first."""
+        """The platforms that wheels may be built for, as pip names them; the one with the newest glibc comes first."""
         return [f"manylinux_{version}_{self.machine}" for version in GLIBC] + [f"manylinux2014_{self.machine}"]
 
     def __str__(self) -> str:

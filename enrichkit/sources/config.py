@@ -5,7 +5,8 @@ Finds the config of a named source, in the first of these places that has the na
     2. [sources.NAME] in the TOML file that ENRICHKIT_CONFIG names, or else in ./enrichkit.toml
     3. the plugin of that name, with its defaults and its environment variables, ENRICHKIT_<NAME>_<FIELD>
 
-File and environment are read on the driver only; the config travels to the workers with the expression.
+The file and the environment variables are read on the driver only. The workers get the config with the expression that
+uses it.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ _told: set[str] = set()
 
 def find_source(source: str | ConnectorConfig) -> tuple[str, type[Connector[Any]], ConnectorConfig]:
     """
-    Return the name, connector class and config of *source*, a name or a config.
+    Return the name, connector class and config of *source*, which is the name of a source or a config.
 
     Raises:
-        UnknownConnectorError: Nothing has that name.
+        UnknownConnectorError: No source and no plugin has that name.
         ConfigError: The config is wrong or incomplete; the message names the place where it was found, or all places
             that were searched.
     """
@@ -66,13 +67,14 @@ def find_source(source: str | ConnectorConfig) -> tuple[str, type[Connector[Any]
     try:
         return source, connector, connector.config_class(**settings)
     except ConfigError as error:
-        # A setting from the environment is wrong, or a setting that another one requires is absent.
+        # A variable has a wrong value, or a setting is absent that another setting requires. The message therefore
+        # names the variables.
         variables = [_variable(source, name) for name in settings] or [_variable(source, "") + "<FIELD>"]
         raise ConfigError(f"{error} {_searched_places(source, path, *variables)}") from error
 
 
 def _tell_default_address(source: str, cls: type[ConnectorConfig], settings: Mapping[str, Any]) -> None:
-    """Log, once for each source, the default address of *source* if nothing configures another address."""
+    """Log, once for each source, the default address of *source* if *settings* contains no other address."""
     for setting in settings_of(cls):
         if setting.name in ADDRESSES and setting.name not in settings and isinstance(setting.default, str):
             if source not in _told:
@@ -89,7 +91,11 @@ def _tell_default_address(source: str, cls: type[ConnectorConfig], settings: Map
 
 
 def check_no_fields(names: Iterable[str], known: Container[str], source: object, function: str) -> None:
-    """Raise an `UnknownOptionError` when one of *names* is not in *known*, but is a field of the config of *source*."""
+    """
+    Raise an `UnknownOptionError` when a user gave *function* an option that is a field of the config of *source*.
+
+    *names* are the options that the user gave, and *known* are the options that *function* has.
+    """
     unknown = [name for name in names if name not in known]
     cls = _config_class(source) if unknown else None
     for name in unknown:
@@ -111,7 +117,7 @@ def _config_class(source: object) -> type[ConnectorConfig] | None:
         tables = _read_tables(path) if path is not None else {}
         kind = tables.get(source, {}).get("type", source)
         return load(kind).config_class if isinstance(kind, str) and kind in connectors() else None
-    except EnrichkitError:  # `find_source` raises the same error, with its message
+    except EnrichkitError:  # ignored here, because `find_source`, which is called later, raises the same error
         return None
 
 
@@ -153,7 +159,7 @@ def _read_tables(path: Path) -> dict[str, Any]:
     """Return the tables of the sources in the TOML file, by name."""
     try:
         sources = tomllib.loads(path.read_text(encoding="utf-8")).get("sources", {})
-    except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits, or 5,000 open brackets
+    except (ValueError, RecursionError) as error:  # RecursionError: for example, the file holds 5,000 open brackets
         raise ConfigError(
             f"{path} is not TOML: {error}. Write tables such as [sources.users] with type = 'redis'."
         ) from error

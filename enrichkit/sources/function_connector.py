@@ -30,7 +30,7 @@ __all__ = ["FunctionConfig", "FunctionConnector", "connector"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Names and annotations by which a parameter shows that it takes one key (`_ONE`) or several keys (`_MANY`). A key is
-# never a list.
+# never a list, so a parameter that takes a list takes several keys.
 _ONE = {"key", "str", "int", "float", "bytes", "bool", "date", "datetime", "Decimal", "tuple", "Tuple"}
 _MANY = {"keys", "list", "List", "Sequence", "Collection", "Iterable", "set", "Set", "frozenset", "FrozenSet"}
 
@@ -43,11 +43,11 @@ def connector(
 
     An `async def` runs on the worker's event loop, any other function in a thread. A class is instantiated once per
     worker process, without arguments. Its method `fetch` is the function. Its methods `open` and `close`, if it has
-    them, are called before the first call and after the last. The function may raise the errors that
+    them, are called before the first call and after the last call of `fetch`. The function may raise the errors that
     `Connector.fetch_many` raises.
 
     Args:
-        name: Name of the source for `enrich`. Decorating another function with the same name replaces the first.
+        name: Name of the source for `enrich`. A second function with the same name replaces the first function.
         returns: Type of one value, in any form that `enrich` takes; None: each `enrich` must declare the type.
         batch_size: Keys per call. None: the function takes one key and returns its value, or None when the source does
             not hold the key. A number: the function takes a list of keys, at most this many, and returns a mapping from
@@ -59,8 +59,8 @@ def connector(
         A decorator, which returns its function or class unchanged.
 
     Raises:
-        ConfigError: On the driver, when an argument is wrong, or when the function does not take a key, or a list of
-            keys if *batch_size* is set.
+        ConfigError: An argument is wrong, or the function cannot be called with one key (with a list of keys if
+            *batch_size* is set). Raised on the driver.
 
     Warns:
         UserWarning: The function is not an `async def`.
@@ -101,7 +101,7 @@ def connector(
 @dataclass(frozen=True, kw_only=True)
 class FunctionConfig(ConnectorConfig):
     """
-    The config of a function or class. Made by `connector`, which describes the other fields.
+    The config of a function or class. `connector` makes the config; its docstring describes the other fields.
 
     Attributes:
         function: The decorated function or class.
@@ -114,7 +114,8 @@ class FunctionConfig(ConnectorConfig):
     @property
     def fetch(self) -> Callable[..., Any]:
         """
-        The function that takes keys. For a class, this is its `fetch` with None as the instance, for inspection only.
+        The function that takes keys. For a class, this is its `fetch` with None as the instance: callers inspect the
+        signature, but do not call the function.
         """
         if not _is_class(self.function):
             return self.function
@@ -154,7 +155,7 @@ class FunctionConnector(Connector[FunctionConfig]):
             self._object = instance
 
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Any]:
-        """Call the function; its results and exceptions have the same meaning as those of a connector."""
+        """Call the function; its results and exceptions mean the same as those of `Connector.fetch_many`."""
         assert self._caller is not None, "open() comes first"
         function = self.config.function if self._object is None else self._object.fetch
         if self.config.batch_size is not None:
@@ -182,9 +183,9 @@ def _is_class(function: Any) -> TypeGuard[type[Any]]:
 
 def _check(given: str, config: FunctionConfig) -> None:
     """
-    Raise `ConfigError` when the function of *config* cannot take a key, or a list of keys if `batch_size` is set.
+    Raise `ConfigError` if the function of *config* cannot be called with one key (with a list if `batch_size` is set).
 
-    *given* is the beginning of the message.
+    The message of the error begins with *given*.
     """
     function, batch_size = config.function, config.batch_size
     if not callable(function):
@@ -232,7 +233,7 @@ def _check_class(given: str, cls: type[Any]) -> None:
     try:
         inspect.signature(cls).bind()
     except ValueError:
-        return  # a class that inherits from one in C does not tell its signature
+        return  # `inspect` finds no signature for a class that inherits from a class written in C
     except TypeError as error:
         raise ConfigError(
             f"{given} the class {cls.__name__}, which cannot be made without arguments: {error}. A worker makes it. "
@@ -249,9 +250,9 @@ def _first_parameter(function: Callable[..., Any]) -> tuple[str, bool | None]:
     try:
         parameter = next(iter(inspect.signature(function).parameters.values()))
     except ValueError:
-        return "", None  # a function in C does not tell its signature
+        return "", None  # `inspect` finds no signature for some functions written in C
     hint = parameter.annotation
-    # The annotation is not evaluated: it may be a text with names that only the type checker knows.
+    # The annotation is not evaluated, because it may be a text with names that only the type checker knows.
     text = hint if isinstance(hint, str) else inspect.formatannotation(hint)
     type_name = text.partition("[")[0].rpartition(".")[2]
     word = type_name if type_name in _ONE | _MANY else parameter.name

@@ -1,8 +1,8 @@
 """
 The connector for a fallback that is a function of the key, given as `on_timeout`, `on_error` or `on_missing`.
 
-As a connector the function has a capacity and a timeout like any other source. A function that never returns, or that
-blocks its thread, delays only the rows that need its result.
+Because the function is called through a connector, it has a capacity and a timeout like any other source. A function
+that never returns, or that blocks its thread, delays only the rows that need its result.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Caller:
     """
     A pool of threads that calls functions, which may block. With 0 threads, it calls an `async def` on the event loop.
 
-    A thread cannot be ended from outside. A call that never returns keeps its thread. Later keys wait for the other
-    threads, and time out when such calls keep all threads.
+    A thread cannot be ended from outside, so a call that never returns keeps its thread. Later keys wait for the other
+    threads. They time out if calls that never return keep all threads.
 
     Args:
         threads: Number of threads.
@@ -60,7 +60,7 @@ class Caller:
         else:
             loop = asyncio.get_running_loop()
             answer, error = await loop.run_in_executor(self._threads, _result_or_error, function, *arguments)
-            if isinstance(error, StopIteration):  # a coroutine cannot raise StopIteration
+            if isinstance(error, StopIteration):  # Python forbids a coroutine to raise StopIteration
                 raise PermanentError(f"the function raised {raised(error)}")
             if error is not None:
                 raise error
@@ -73,7 +73,7 @@ class Caller:
 
 
 class KeyFunction(Connector[KeyFunctionConfig]):
-    """A connector that calls the function: an `async def` on the event loop, any other function in a thread."""
+    """A connector that calls its config's function: an `async def` on the event loop, another function in a thread."""
 
     name = "function"
     config_class = KeyFunctionConfig
@@ -97,7 +97,7 @@ class KeyFunction(Connector[KeyFunctionConfig]):
             return {key: await self._caller.call(self.config.function, key)}
         except FatalError:
             raise
-        except Exception as error:  # noqa: BLE001  # any exception of the function is the error of the key
+        except Exception as error:  # noqa: BLE001  # any exception of the function fails only its key
             return {key: Failure(self._translate(error))}
 
     async def close(self) -> None:
@@ -113,10 +113,10 @@ class KeyFunction(Connector[KeyFunctionConfig]):
 
 def _result_or_error(function: Callable[..., Any], *arguments: Any) -> tuple[Any, BaseException | None]:
     """
-    Return the result of *function*, or the exception that it raises. Runs in a thread.
+    Return `(result, None)`, or `(None, error)` if *function* raises an exception.
 
-    An exception is returned, not raised, because a future does not accept every exception: a StopIteration would never
-    reach the coroutine.
+    `Caller.call` runs this function in a thread. The exception is returned, not raised, because a future does not
+    accept every exception: a StopIteration would never reach the coroutine that waits for the future.
     """
     try:
         return function(*arguments), None

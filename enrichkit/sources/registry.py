@@ -1,8 +1,8 @@
 """
 The names of sources: those that the user has registered, and those of installed plugins.
 
-A plugin is an entry point in the group `enrichkit`. It is found by its name and loaded on first use through pluggy.
-Importing enrichkit loads no plugin, and workers do not look for plugins.
+A plugin is an entry point in the group `enrichkit`. The plugin is found by its name, and loaded through pluggy when the
+name is first used. Importing enrichkit loads no plugin, and workers do not look for plugins.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _loaded: dict[str, type[Connector[Any]]] = {}
 @dataclass(frozen=True, slots=True)
 class Plugin:
     """
-    An installed connector that is not loaded.
+    An installed connector, described without loading it.
 
     Attributes:
         name: Name of the connector, which users write, for example `redis`.
@@ -63,7 +63,7 @@ def register(name: str, config: ConnectorConfig) -> None:
         config: Config of the source. It travels to the workers with each expression that uses it.
 
     Raises:
-        ConfigError: The name has other characters, or *config* is not a config. On the driver.
+        ConfigError: The name has other characters, or *config* is not a config. Raised on the driver.
 
     >>> from enrichkit.interface import ConnectorConfig
     >>> register("users", ConnectorConfig(returns="string"))
@@ -110,7 +110,7 @@ def load(name: str, others: Iterable[str] = ()) -> type[Connector[Any]]:
         UnknownConnectorError: No installed package offers the connector.
         DuplicateConnectorError: Two packages offer a connector of that name.
         MissingDriverError: The client package of the connector is not installed.
-        PluginError: The plugin cannot be imported, or does not implement the hook.
+        PluginError: The plugin cannot be imported, or its hook `enrichkit_connector` does not return one connector.
     """
     with _lock:
         if name not in _loaded:

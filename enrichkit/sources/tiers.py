@@ -18,9 +18,9 @@ class Tiers:
 
     Attributes:
         sources: Names of sources or their configs, in the order in which the sources are asked.
-        write_back: Whether values that a later source has found are written to the sources before it.
-        ttl: Seconds after which the sources forget values that were written to them; None: each source decides by
-            itself.
+        write_back: Whether a value that a source has found is written to the sources that are asked before it.
+        ttl: Seconds after which the sources forget values that were written to them; None: enrichkit sets no
+            expiration time.
         timeout: Most seconds that each source but the last may take for a key.
     """
 
@@ -36,17 +36,17 @@ def tiers(
     """
     Return several sources as one: each key is looked up in one source after the other, until a source holds it.
 
-    If a source before the last one fails, is unavailable or takes too long, its keys go on to the next source, and no
-    row fails because of that. All options of the lookup, such as `capacity`, refer to the last source.
+    If a source before the last one fails, is unavailable or takes too long, the next source is asked for its keys, and
+    no row fails because of that. All options of the lookup, such as `capacity`, refer to the last source.
 
     Args:
         sources: Two or more names of sources or their configs, for example a Redis before a service.
-        write_back: Whether values that a later source has found are written to the sources before it, in the
-            background.
+        write_back: Whether a value that a source has found is written, in the background, to the sources that are asked
+            before it.
         ttl: Seconds after which the sources forget values that were written to them, 1 to 31,536,000 (a year); None:
-            each source decides by itself.
-        timeout: Most seconds that each source but the last may take for a key, 0.001 to 3,600. These seconds count
-            towards the option `timeout`.
+            enrichkit sets no expiration time.
+        timeout: Most seconds that each source but the last may take for a key, 0.001 to 3,600. These seconds are part
+            of the seconds that the option `timeout` of the lookup allows.
 
     Raises:
         ConfigError: An argument is wrong.

@@ -1,6 +1,6 @@
 """
-The parts that the connectors of SQL databases share, for plugins. This package imports no client package (driver) such
-as asyncpg.
+The parts that all connectors to SQL databases share; plugins import them from here. This package imports no client
+package (driver) such as asyncpg.
 
 A plugin adds what is special to its database: statements, types, addresses, and the meaning of the errors of its client
 package.

@@ -35,7 +35,7 @@ def is_local(host: str) -> bool:
 
 def unreadable_url(field: str) -> ConfigError:
     """
-    Return the error for a URL that cannot be read; its message never quotes the URL, which may hold a password.
+    Return the error for a URL that cannot be parsed. The message never quotes the URL, which may hold a password.
 
     Args:
         field: Name of the config field that holds the URL, for example `PostgresConfig.dsn`.

@@ -23,10 +23,11 @@ class SqlConfig(ConnectorConfig):
         table: Name of a table, or a pair of names; None if the source is a query. A subclass narrows the type, and may
             give the field a default.
         key: Name of the key column, or a tuple of names in the order of the key columns in Spark.
-        columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
-        max_bytes: Most bytes that the database may return at once, 64 KiB to 1 GiB; a subclass says which bytes count.
+        columns: Names of the value columns; empty: all columns of the table except the key columns and *expires*.
+        max_bytes: Most bytes that the database may return at once, 64 KiB to 1 GiB; a subclass says whether this limits
+            a whole reply or one row.
         expires: Name of the column that holds the time until which a row is valid; a row with NULL in this column is
-            always valid. A row that is no longer valid counts as absent. None: all rows are always valid.
+            always valid. A key whose row is no longer valid is a missing key. None: all rows are always valid.
         writable: Whether `tiers(write_back=True)` may write to the table. False: all sessions are read-only.
 
     Raises:
@@ -41,7 +42,7 @@ class SqlConfig(ConnectorConfig):
     writable: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.table, list):  # TOML and JSON have no tuples, and a list has no hash
+        if isinstance(self.table, list):  # TOML and JSON have only lists, which have no hash
             object.__setattr__(self, "table", tuple(self.table))
         if isinstance(self.key, tuple | list):
             self.check_names("key")
@@ -63,8 +64,9 @@ class SqlConfig(ConnectorConfig):
 
     def _check_tier(self) -> None:
         """
-        Raise a `ConfigError` if *writable* is no bool, or if *expires* is set and cannot be a column of a table,
-        separate from the key columns and value columns.
+        Raise a `ConfigError` if *writable* is no bool, or if *expires* cannot be used.
+
+        *expires* must name a column that is neither a key column nor a value column, and it needs a table, not a query.
         """
         if not isinstance(self.writable, bool):
             raise ConfigError(f"{type(self).__name__}.writable is {self.writable!r}; it must be True or False.")
@@ -114,9 +116,9 @@ class SqlConfig(ConnectorConfig):
     def check_names(self, field: str) -> None:
         """Convert the column names in *field* to a tuple, and check them; raises `ConfigError`."""
         names = getattr(self, field)
-        if isinstance(names, str):  # columns=("name") is a str, whose letters are not names of columns
+        if isinstance(names, str):  # columns=("name") is a str and no tuple, but means ('name',)
             names = (names,)
-        names = tuple(names) if isinstance(names, list) else names  # TOML and JSON have no tuples
+        names = tuple(names) if isinstance(names, list) else names  # TOML and JSON have only lists
         at = f"{type(self).__name__}.{field}"
         if not isinstance(names, tuple):
             raise ConfigError(f"{at} is {names!r}; it must be a tuple of names, for example ('name', 'tier').")
@@ -154,10 +156,11 @@ class SqlConfig(ConnectorConfig):
 
     def split_table(self, what: str, default: str) -> tuple[str, str]:
         """
-        Return the two names of *table*, which may be `"table"`, `"what.table"` or a tuple; raises `ConfigError`.
+        Return the names of the *what* (for example the schema) and of the table; raises `ConfigError`.
 
-        A name is all of the text before or after the dot, spelt as in the database: case counts, and a quote character
-        is part of the name.
+        The field `table` is `"table"`, `"schema.table"` or a tuple of the two names. A name is all of the text before
+        or after the dot, spelled exactly as in the database; upper and lower case differ. A quote character is part of
+        the name.
 
         Args:
             what: Noun for the first name, for example `schema`.
@@ -180,8 +183,9 @@ class SqlConfig(ConnectorConfig):
         Args:
             query: One SELECT, or None.
             mark: First character of a parameter, in front of its number, for example `$`.
-            takes: Words for the argument that the query takes for each key column, for example `"one value"`.
-            condition: Template of a condition, to be filled with the name of a key column and its parameter.
+            takes: Words for a message: what the query takes for each key column, for example `"one value"`.
+            condition: Template of a condition for a message, for example `{} = {}`, to be filled with the name of a key
+                column and its parameter.
             examples: Two configs for the message, one with a table and one with a query.
         """
         cls = type(self).__name__
@@ -209,7 +213,7 @@ class SqlConfig(ConnectorConfig):
 
 
 class Address(Protocol):
-    """Address of a server. Its text is for messages, and shows no password."""
+    """Address of a server. Its `str` is for messages, and shows no password."""
 
     @property
     def password(self) -> str | None:
@@ -239,7 +243,7 @@ class SqlServerConfig(SqlConfig):
 
     @property
     def address(self) -> Address:
-        """Address of the server, from the URL. Its text is for messages; its `password` is the password in the URL."""
+        """Address of the server, from the URL. Its `str` is for messages; its `password` is the password in the URL."""
         raise NotImplementedError
 
     @property

@@ -31,7 +31,7 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
         write_timeout: Seconds that `store_many` may take; the engine waits longer than that.
     """
 
-    neighbours = True  # keys that are neighbours in the B-tree index of a table cost less in one call
+    neighbours = True  # a call costs less if its keys are next to each other in the B-tree index of the table
     open_timeout: ClassVar[float] = 10.0
     page_timeout: ClassVar[float] = 30.0
     write_capacity: ClassVar[int] = 2
@@ -45,19 +45,20 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
         return f"<{type(self).__name__} {self.config.table or 'query'}: {self._pool or 'closed'}>"
 
     @property
-    def cannot_scan(self) -> str:  # type: ignore[override]  # it depends on the config
+    def cannot_scan(self) -> str:  # type: ignore[override]  # a property, as it depends on the config
         """
-        The reason why keys cannot be listed: a query takes keys, but does not tell which keys exist. Empty for a table.
+        The reason why keys cannot be listed: a query takes keys, but does not tell which keys exist. For a table, the
+        text is empty.
         """
         if self.config.table is not None:
             return ""
         return f"{type(self.config).__name__}.query tells no keys; name a table or a view."
 
     @property
-    def cannot_store(self) -> str:  # type: ignore[override]  # it depends on the config
+    def cannot_store(self) -> str:  # type: ignore[override]  # a property, as it depends on the config
         """
-        The reason why values cannot be written: the source is a query, or a table that is not `writable`. Empty if they
-        can.
+        The reason why values cannot be written: the source is a query, or a table that is not `writable`. If values can
+        be written, the text is empty.
         """
         config = type(self.config).__name__
         if self.config.table is None:
@@ -65,7 +66,7 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
         return "" if self.config.writable else f"{config}.writable is False; set it to True if the table may change."
 
     @property
-    def stores_ttl(self) -> bool:  # type: ignore[override]  # it depends on the config
+    def stores_ttl(self) -> bool:  # type: ignore[override]  # a property, as it depends on the config
         """Whether a column of the table holds the time until which a row is valid."""
         return self.config.expires is not None
 
@@ -82,7 +83,7 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
         raise NotImplementedError
 
     async def prepare(self, pool: PoolT) -> StatementT:
-        """Connect once, and return the statement after a check against the catalog; raises a `ConnectorError`."""
+        """Connect once, check the config against the catalog, and return the statement; raises a `ConnectorError`."""
         raise NotImplementedError
 
     async def open(self) -> None:
@@ -96,8 +97,8 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
 
     async def describe(self) -> str | None:
         """
-        Return the DDL of one value: the config's `returns` or, without it, the type of the only value column, or a
-        struct of several value columns.
+        Return the DDL of one value: the config's `returns` if it is set. Otherwise it is the type of the only value
+        column, or a struct of all value columns.
         """
         returns: str | None = self.config.returns
         return returns or str(self.opened()[1].ddl)
@@ -125,7 +126,8 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
             ttl: Seconds after which the values are to be forgotten; None: never.
 
         Raises:
-            FatalError: The connector is not open, or the config does not let it write.
+            FatalError: The connector is not open, the config does not let it write, or *ttl* is set and the config
+                names no column `expires`.
         """
         _, statement = self.opened()
         if self.cannot_store:

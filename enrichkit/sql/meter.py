@@ -82,7 +82,7 @@ class _Streamed(_Metered, asyncio.Protocol):
         if self._meter.takes(len(data)):
             try:
                 self._driver.data_received(data)
-            except Exception as error:  # noqa: BLE001  # the event loop would log tracebacks
+            except Exception as error:  # noqa: BLE001  # not raised: the event loop would log a traceback for it
                 self._meter.unreadable(error)
 
 
@@ -94,5 +94,5 @@ class _Buffered(_Metered, asyncio.BufferedProtocol):
         if self._meter.takes(nbytes):
             try:
                 self._driver.buffer_updated(nbytes)
-            except Exception as error:  # noqa: BLE001  # the event loop would log tracebacks
+            except Exception as error:  # noqa: BLE001  # not raised: the event loop would log a traceback for it
                 self._meter.unreadable(error)

@@ -1,5 +1,6 @@
 """
-The connections of one connector: at most `capacity`, made when needed, and never lent in an unknown state.
+The connections of one connector: at most `capacity`, made when a call needs one. A connection that may still hold an
+unread reply is never lent again.
 
 The pools of the client packages are not used, because they connect, cancel and close without a time limit, and so would
 wait for ever for a frozen server. The engine makes at most `capacity` calls at a time, so no queue of callers is
@@ -25,7 +26,7 @@ __all__ = ["Pool"]
 
 T = TypeVar("T")
 
-IDLE = 60.0  # seconds; a firewall may silently have dropped a connection that was idle for longer
+IDLE = 60.0  # seconds; a connection idle for longer is not lent, because a firewall may silently have dropped it
 
 SessionT = TypeVar("SessionT", bound=Session)
 
@@ -35,8 +36,8 @@ class Pool(Generic[SessionT]):
     The connections to one server. A plugin implements `connect` and `translate`, and may override `survives`.
 
     After a failure, only one caller at a time logs in, until a login works. After `connect` has raised a `FatalError`,
-    for example for a refused login, callers get the same error without another attempt until the pause of
-    `RefusedLogin` is over.
+    for example for a refused login, callers with the same password get the same error without another attempt until the
+    pause of `RefusedLogin` is over.
 
     Args:
         config: Config with the address of the server and the login.
@@ -64,7 +65,7 @@ class Pool(Generic[SessionT]):
         self._logins_work = False  # a login has succeeded, and no connection or login has failed since
         self._ever_logged_in = False
         self._failures = 0  # number of connects that found the server unavailable
-        self._full = False  # whether the last of these connects found the server without a free connection
+        self._full = False  # whether the last of these connects failed because the server had no free connection
         self._refused = RefusedLogin()
         self._refusal = ""  # the error text of the last refused login
         self._idle: list[SessionT] = []
@@ -96,7 +97,8 @@ class Pool(Generic[SessionT]):
 
     def survives(self, session: SessionT, error: BaseException) -> bool:
         """
-        Return whether *session* can be lent again after *error*: no reply may be left that the next call would read.
+        Return whether *session* can be lent again after *error*. It cannot if a reply may be left in the connection,
+        because the next call would read that reply.
         """
         return False
 
@@ -127,7 +129,7 @@ class Pool(Generic[SessionT]):
         result.
 
         Args:
-            use: The call.
+            use: Makes the call; it takes a session and the remaining seconds.
             timeout: Most seconds that waiting for a session and the call may take together.
             max_bytes: Most bytes that the server may send; None: any number.
 
@@ -180,7 +182,7 @@ class Pool(Generic[SessionT]):
 
     async def _acquire(self, timeout: float) -> SessionT:
         if self._idle and not self._permits.locked():
-            await self._permits.acquire()  # returns at once: the common case needs no timer
+            await self._permits.acquire()  # a permit is free, so this returns at once and needs no timer
             session = self._take_idle()
             if session is not None:
                 self._busy.add(session)
@@ -199,7 +201,7 @@ class Pool(Generic[SessionT]):
                     self._permits.release()
                     raise
         except TimeoutError as error:
-            if connecting:  # for example, the client package tried several hosts, each with its own time limit
+            if connecting:  # for example, the client package tried several hosts in turn, each with a time limit
                 raise UnavailableError(str(self.translate(error)), sent=False) from None
             raise
         self._busy.add(session)
@@ -236,8 +238,8 @@ class Pool(Generic[SessionT]):
         try:
             session = await self._connected(timeout)
         except FatalError as error:
-            # If logins have worked before, the password or certificate is probably being replaced. With an
-            # `UnavailableError`, the keys wait for the new one, as in an outage.
+            # If logins have worked before, the password or certificate is probably being replaced. After an
+            # `UnavailableError`, the engine keeps the keys until the new one works, as in an outage.
             renewable = isinstance(self.config.password, Secret) or self.context.has_files
             if self._ever_logged_in and renewable:
                 raise UnavailableError(f"{error} Logins have worked before.", sent=False) from None
@@ -253,7 +255,7 @@ class Pool(Generic[SessionT]):
         """Return a new session. With *again*, try once more if the password is refused and may have changed."""
         if not fresh(self.config.password):
             try:
-                await revealed(self.config.password)  # so that `password` finds the value without a wait
+                await revealed(self.config.password)  # so that `password` need not block the loop
             except ConfigError as error:
                 raise FatalError(str(error)) from None
         password = self.password()

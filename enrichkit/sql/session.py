@@ -11,7 +11,9 @@ from .meter import Meter
 
 __all__ = ["Session"]
 
-LIFETIME = 300.0  # seconds, +/- 20 %; after a failover or a change of DNS, only a new connection finds the new server
+# Seconds, +/- 20 %, after which a connection is replaced. After a failover or a change of DNS, only a new connection
+# finds the new server.
+LIFETIME = 300.0
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 
@@ -34,7 +36,7 @@ class Session:
         self.transport = transport
         self.meter = Meter(transport)
         now = asyncio.get_running_loop().time()
-        self.ends = now + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, so that connections do not end together
+        self.ends = now + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311 - spreads the ends over time
         self.idle_since = now
         _keep_alive(transport.get_extra_info("socket"))
 
@@ -52,10 +54,10 @@ class Session:
 
 
 def _keep_alive(sock: socket.socket | None) -> None:
-    """Make the kernel notice within 45 s that the other end is gone; by default it takes a quarter of an hour."""
+    """Make the kernel notice within 45 s that the server is gone; by default the kernel takes about 15 minutes."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):  # a Unix socket needs no keep-alive
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
-        if hasattr(socket, name):  # Linux has all of them
+        if hasattr(socket, name):  # Linux has all of them, other systems only some
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -20,7 +20,7 @@ ColumnT = TypeVar("ColumnT")
 
 class Source:
     """
-    The table or query in which keys are looked up. Its `str` is its name.
+    The table or query in which keys are looked up. Its `str` is its name, for messages.
 
     Args:
         config: Config of the source.
@@ -77,7 +77,7 @@ class Source:
         )
 
     def check_fields(self, names: Sequence[str]) -> None:
-        """Check that each field of ``returns`` is one of the value columns *names*; raises `FatalError`."""
+        """Check that each field of `returns` is one of the value columns *names*; raises `FatalError`."""
         if len(names) > 1:  # the value of a single column is the whole value, not a field of a struct
             for name in fields_of(self._returns):  # a field without a column would be null in every row
                 self.find("returns", name, dict.fromkeys(names))
@@ -153,7 +153,7 @@ class Source:
         return Failure(error, rejected=True)
 
     def ambiguity(self, count: int | None = None) -> Failure:
-        """Return the answer to a key with *count* rows (None: more than one) where only one row is allowed."""
+        """Return the answer to a key with *count* rows (None: two or more) where only one row is allowed."""
         return Failure(
             PermanentError(
                 f"{count or 'Several'} rows of {self} have the same key, and only one row is allowed: "

@@ -2,9 +2,9 @@
 Helpers with which plugins write values to a table: they split a value into columns, and check that the table returns
 what was written.
 
-The table is a tier in front of another source: the table is asked first, and values that come from the other source are
-written to it. The table must give the same values as the other source. So a plugin reads the written rows back, in the
-same transaction and with the statement that looks keys up, and commits only if nothing differs.
+The table is a tier in front of another source: the engine asks the table first, and writes values that come from the
+other source to the table. The table must give the same values as the other source. So a plugin reads the written rows
+back, in the same transaction and with the statement that looks keys up, and commits only if nothing differs.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ async def open_connector(config: ConnectorConfig, *, capacity: int = 8) -> Async
 
     Args:
         config: Config of the source.
-        capacity: The most calls in flight. As in the engine, the connector gets this number before it is opened.
+        capacity: The most calls in flight. As in the engine, the connector's `capacity` is set to this number before
+            the connector is opened.
 
     >>> from enrichkit.sources.function_connector import FunctionConfig
     >>> async def shout(key: str) -> str:
@@ -87,7 +88,7 @@ class Bench:
         self.patience = patience
         self.loop = new_loop()
         self.is_open = False
-        self._opened = False  # true from the call of `open`, even if it fails, until the call of `close`
+        self._opened = False  # true from the call of `open`, even if that call fails, until the call of `close`
         self._thread = threading.Thread(target=self._main, name="enrichkit-bench", daemon=True)
 
     def __enter__(self) -> Self:
@@ -101,7 +102,9 @@ class Bench:
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(self.patience)
-            if not self._thread.is_alive():  # if it is alive, the connector blocks the loop, and a check has failed
+            # If the thread is still alive, the connector blocks the loop, which then cannot be closed. In this case a
+            # check has failed.
+            if not self._thread.is_alive():
                 self.loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -127,14 +130,14 @@ class Bench:
         self.is_open = True
 
     def close(self) -> None:
-        """Close the connector, and run the loop for as many iterations as closed transports need."""
+        """Close the connector, and run three more iterations of the loop, in which closed transports finish."""
         self._opened = self.is_open = False
         self.run(self.connector.close())
         for _ in range(3):
             self.run(asyncio.sleep(0))
 
     def fetch(self, keys: Sequence[Key], *, many: bool = False, timeout: float | None = None) -> Any:
-        """Make one call, and return the connector's result or raise the connector's exception."""
+        """Make one call of `fetch_many`, and return its result or raise its exception."""
         return self.run(self._fetch(keys, self.call(many=many, timeout=timeout)))
 
     def fetch_at_once(self, groups: Sequence[Sequence[Key]]) -> list[Any]:
@@ -154,7 +157,7 @@ class Bench:
         return answers
 
     def start(self, keys: Sequence[Key], *, timeout: float | None = None) -> asyncio.Task[Any]:
-        """Begin a call and return its task. The task belongs to the loop; use it with `ended` and `cancel`."""
+        """Begin a call and return its task, which runs on the loop: wait for it with `ended`, or end it by `cancel`."""
 
         async def begin() -> asyncio.Task[Any]:
             return asyncio.create_task(self._fetch(keys, self.call(timeout=timeout)), name="enrichkit-bench-call")
@@ -162,7 +165,12 @@ class Bench:
         return self.run(begin())
 
     def ended(self, task: asyncio.Task[Any], within: float | None = None) -> bool:
-        """Wait at most *within* seconds for *task* (None: `patience`), and return whether the task has ended."""
+        """
+        Wait for *task*, and return whether it has ended within *within* seconds.
+
+        Raises:
+            AssertionError: *within* is None or more than `patience`, and *task* did not end within `patience` seconds.
+        """
 
         async def wait() -> bool:
             return bool((await asyncio.wait({task}, timeout=within))[0])

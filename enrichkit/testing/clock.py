@@ -24,7 +24,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 RESOLUTION = 1e-9
-"""The least delay of a timer, in seconds. It equals asyncio's clock resolution, by which a timer may be early."""
+"""The least delay of a timer, in seconds. It equals asyncio's clock resolution: asyncio may run a timer this early."""
 
 
 class DeadlockError(RuntimeError):
@@ -32,7 +32,7 @@ class DeadlockError(RuntimeError):
 
 
 class _Selector(selectors.DefaultSelector):
-    """A selector that never waits: where another selector would wait, it makes the clock of its loop jump."""
+    """A selector that never waits: instead, it makes the clock of its loop jump to the next timer."""
 
     loop: VirtualTimeLoop
 
@@ -51,8 +51,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     Args:
         seed: Seed of the random order of timers that are due at the same time; None means the order of asyncio's heap.
-        limit: Virtual seconds after which the run counts as stuck. Without a limit, a timer that re-arms itself would
-            keep the run going for ever.
+        limit: Virtual seconds after which the run fails with a `DeadlockError`. Without a limit, a timer that re-arms
+            itself would keep the run going for ever.
 
     Attributes:
         errors: Exceptions of callbacks and of tasks that nobody awaited, which asyncio would only log.
@@ -75,7 +75,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     @property
     def timers(self) -> int:
         """Number of timers that are set."""
-        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]  # asyncio has no public API
+        # asyncio has no public API for its timers.
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         return sum(not timer.cancelled() for timer in scheduled)
 
     def advance(self, seconds: float) -> None:
@@ -89,7 +90,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call *callback* at *when*, or `RESOLUTION` from now if that is later; otherwise time could stand still."""
+        """
+        Call *callback* at *when*, or `RESOLUTION` from now if that is later.
+
+        Without this least delay, a timer that re-arms itself without a delay would keep the clock from advancing.
+        """
         if self._rng is not None:
             when += self._rng.random() * RESOLUTION / 10
         return super().call_at(max(when, self._virtual_now + RESOLUTION), callback, *args, context=context)
@@ -125,7 +130,7 @@ def run(main: Coroutine[Any, Any, T], *, seed: int | None = None, limit: float =
         limit: As for `VirtualTimeLoop`.
 
     Raises:
-        DeadlockError: *main* cannot end any more, or did not end within *limit* seconds.
+        DeadlockError: *main* cannot end any more, or did not end within *limit* virtual seconds.
         BaseException: The exception that *main* raised. If *main* raised none, the first exception of a callback or of
             a task that nobody awaited.
 

@@ -1,8 +1,9 @@
 """
 Pytest fixtures for throw-away real servers, for the tests of enrichkit and of plugins.
 
-A plugin loads them with `addopts = "-p enrichkit.testing.fixtures"` in its `pyproject.toml`. If a server cannot start,
-the test has an error. The test is never skipped, because a test that did not run must not look like a test that passed.
+A plugin loads these fixtures with `addopts = "-p enrichkit.testing.fixtures"` in its `pyproject.toml`. If a server
+cannot start, the test ends with an error. The test is never skipped, because a test that did not run must not look like
+a test that passed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[local.RedisServer]:
-    """A Redis server (or Valkey, where Redis is not installed) that all tests share; see `redis_url`."""
+    """A Redis server (Valkey where Redis is not installed) that tests share; `redis_url` empties it for each test."""
     with local.redis() as server:
         yield server
 
@@ -71,7 +72,7 @@ def redis_url(redis_server: local.RedisServer) -> str:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[local.PostgresServer]:
-    """A PostgreSQL server that all tests share; see `postgres_dsn`."""
+    """A PostgreSQL server that all tests share; `postgres_dsn` gives each test a database of its own."""
     with local.postgres() as server:
         yield server
 
@@ -86,7 +87,7 @@ def postgres_dsn(postgres_server: local.PostgresServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def http_server() -> Iterator[local.HttpService]:
-    """An HTTP service that all tests share; see `http_service`."""
+    """An HTTP service that all tests share; `http_service` resets it for each test."""
     with local.http() as service:
         yield service
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["check_budgets", "check_leases"]
 
 CLOSE = 0.5
-"""Seconds by which `start` and `wait` in a store's answer may differ from the expected values."""
+"""Seconds by which `start` and `wait` in a store's answer may differ from the values that `grant` computes."""
 
 
 async def check_leases(store: LeaseStore, *, questions: int = 100, seed: int = 1) -> None:

@@ -42,7 +42,7 @@ __all__ = ["Chunk", "Direction", "FaultProxy", "fault_proxy"]
 Direction: TypeAlias = Literal["to server", "to client"]
 
 _NO_LINGER: Final = struct.pack("ii", 1, 0)  # a socket with this SO_LINGER sends RST when it is closed
-_BUFFER_MAX: Final = 2**20  # when more bytes than this wait in one direction of a connection, reading pauses
+_BUFFER_MAX: Final = 2**20  # the proxy stops reading a socket while more bytes than this wait to be passed on
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class FaultProxy:
         self._delay: Callable[[Chunk], float] | None = None
         self._cut: _Cut | None = None
         self._slices: _Slices | None = None
-        self._swaps = 0  # pairs of replies that are still to be exchanged
+        self._swaps = 0  # number of pairs of replies that are still to be exchanged
         self._held: tuple[_End, bytes] | None = None  # the `_End` that read the first reply of a pair, and this reply
         self._frozen = False
         self._drops = False
@@ -193,7 +193,7 @@ class FaultProxy:
             size: Number of bytes, counted from now, or from the beginning of a new connection. With 0 the connection is
                 reset when the next chunk arrives.
             direction: The direction in which bytes are counted.
-            times: Number of connections that are reset; all when None.
+            times: Number of connections that are reset; None: all.
         """
         self._call(lambda: self._cut_after(_Cut(size, direction, reset=True, times=times)))
 
@@ -259,7 +259,7 @@ class FaultProxy:
 
     def route(self, *servers: tuple[str, int]) -> None:
         """
-        Pass new connections on to *servers* in turn, and reset connections to all other servers, as load balancers do.
+        Pass new connections on to *servers* in turn, and reset open connections to other servers, as load balancers do.
 
         Args:
             servers: Host and port of each server, at least one. `heal` does not change the servers.
@@ -276,7 +276,7 @@ class FaultProxy:
         self._call(change)
 
     def heal(self) -> None:
-        """End all faults."""
+        """End all faults, pass on what was held back, and accept new connections."""
         self._call(self._forget)
         self.thaw()
         self.accept()
@@ -326,7 +326,7 @@ class FaultProxy:
         def run() -> None:
             try:
                 function()
-            except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
+            except Exception as error:  # noqa: BLE001  # the caller's thread raises it again
                 done.set_exception(error)
             else:
                 done.set_result(None)
@@ -370,7 +370,8 @@ class FaultProxy:
 
     async def _shut(self) -> None:
         self._stop_listening()
-        for _ in range(3):  # a connection that is just being accepted appears in a later iteration
+        # Repeated, because a connection that is being accepted now appears only in a later iteration of this loop.
+        for _ in range(3):
             self._end_all()
             for transport in self._transports:
                 transport.abort()
@@ -467,7 +468,7 @@ class _End(asyncio.Protocol):
         self._buffer: deque[tuple[float, bytes]] = deque()  # (loop time at which the bytes are due, bytes)
         self._size = 0  # number of bytes in the buffer
         self.ended = False  # whether this socket has received EOF, or is closed
-        self._end_passed = False  # whether the peer has passed that EOF on
+        self._end_passed = False  # whether the peer has passed on the EOF that this socket received
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -515,7 +516,7 @@ class _End(asyncio.Protocol):
         if self.link.has_lost_bytes:
             self.link.end(reset=True)
         self.pump()
-        return True  # keeps the other direction open; `end` closes both directions
+        return True  # asyncio then keeps the other direction open; `end` closes both directions
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.link.proxy._transports.discard(self._opened)
@@ -559,7 +560,8 @@ class _End(asyncio.Protocol):
         else:
             data = data[: cut.after - self.passed]
         self.passed += len(data)
-        proxy._passed(self.direction, len(data))  # before the write, because a test may read the count right after it
+        # The bytes are counted before the write, because a test may read the count as soon as they have arrived.
+        proxy._passed(self.direction, len(data))
         peer.write(data)
         if cut is None:
             return False

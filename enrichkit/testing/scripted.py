@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Script", "ScriptedConfig", "ScriptedConnector", "SeenCall", "Step"]
 
 _OWN: Final = object()
-"""A marker of a setting that is not set: a key then has the value `v<key>`, and a call returns a mapping."""
+"""The default of `Step.value` (the value is then `v<key>`) and of `Step.returns` (the call then returns a mapping)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class Step:
     Attributes:
         after: Seconds until the answer; a call takes as long as its slowest key. With 0 the call answers without
             suspending.
-        value: The answer; `v<key>` by default.
+        value: The answer for the key; `v<key>` by default.
         missing: Whether the source lacks the key.
         failure: Error with which this key alone fails.
         rejected: Whether the `failure` says that the key was never sent to the source, see `Failure.rejected`.
@@ -65,7 +65,8 @@ Script: TypeAlias = Mapping[Key, Step | Sequence[Step]] | Callable[[Key, int], S
 A mapping from keys to their steps, or a function that takes a key and the number of its lookups, including the present
 one, and returns a step.
 
-A key can have one step, or a sequence of steps for its first, second ... lookup; the last step repeats.
+In a mapping, a key has one step for all its lookups, or a sequence of steps, one for each of its lookups. The last step
+of a sequence repeats.
 """
 
 
@@ -80,7 +81,7 @@ class SeenCall:
         started: Loop time at which the call started.
         ended: Loop time at which the call ended; None while it runs.
         cancelled: Number of cancellations that reached the call.
-        gate: The event for which a held call waits.
+        gate: The event for which a held call waits; `release` sets it.
     """
 
     keys: tuple[Key, ...]
@@ -146,7 +147,7 @@ class ScriptedConnector(Connector[ScriptedConfig]):
                 seen.gate.set()
 
     async def open(self) -> None:
-        """Follow the next step of *opening*; only its `after`, `error`, `held`, `never` and `stubborn` count."""
+        """Follow the next step of *opening*; only its `after`, `error`, `held`, `never` and `stubborn` are used."""
         step = self.opening[min(self.opened, len(self.opening) - 1)] if self.opening else Step()
         self.opened += 1
         await _wait(SeenCall((), Call(timeout=0.0), asyncio.get_running_loop().time(), asyncio.Event()), [step])
@@ -154,7 +155,7 @@ class ScriptedConnector(Connector[ScriptedConfig]):
             raise step.error
 
     async def fetch_many(self, keys: Sequence[Key], call: Call) -> Mapping[Key, Value | Failure]:
-        """Follow the steps of *keys*."""
+        """Record the call, and answer as the steps of *keys* prescribe."""
         loop = asyncio.get_running_loop()
         seen = SeenCall(tuple(keys), call, loop.time(), asyncio.Event())
         self.calls.append(seen)

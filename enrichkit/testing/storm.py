@@ -55,7 +55,7 @@ def storm(
         longest: The most seconds that one fault lasts.
 
     Yields:
-        How often each fault was played so far.
+        A counter of how often each fault was played so far; it changes while the storm lasts.
 
     Raises:
         ValueError: A name in *faults* is not in `FAULTS`.
@@ -75,7 +75,7 @@ def storm(
         weather.over.set()
         thread.join()
         proxy.heal()
-    if weather.error is not None:  # otherwise nobody would notice that the rest of the block had no faults
+    if weather.error is not None:  # otherwise nobody would notice that the faults ended too early
         raise weather.error
 
 
@@ -113,7 +113,7 @@ class _Weather:
         return 0.0
 
     def _last(self) -> None:
-        """Let the present fault last for a while."""
+        """Let the present fault last for a random time of at most `longest` seconds, or until the storm is over."""
         self.over.wait(self._dice.uniform(0.02, self._longest))
 
     def _direction(self) -> Direction:
@@ -144,7 +144,7 @@ class _Weather:
     def _lost(self) -> None:
         self._proxy.blackhole()
         self._last()
-        if self._dice.random() < 0.5:  # otherwise the dead connections stay open
+        if self._dice.random() < 0.5:  # in the other cases the dead connections stay open
             self._proxy.cut()
 
     def _sliced(self) -> None:

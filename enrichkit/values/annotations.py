@@ -1,5 +1,6 @@
 """
-The Spark types that Python annotations stand for: those of a class with fields, or a single one such as `int`.
+The Spark types that Python annotations stand for: the annotations of a class with fields, or one annotation such as
+`int`.
 
 | annotation | Spark | | annotation | Spark |
 |---|---|---|---|---|
@@ -169,7 +170,7 @@ def _unwrap(hint: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
     if getattr(origin, "_name", None) in _WRAPPERS:
         return arguments[0]
     if origin is typing.Literal and len({*map(type, arguments)}) == 1:
-        return type(arguments[0])  # the type of the literal's values; a connector may look at the values themselves
+        return type(arguments[0])  # only the type matters here; a connector may use the values themselves
     if hasattr(hint, "__supertype__"):  # a NewType
         return hint.__supertype__
     if origin in (typing.Union, types.UnionType):
@@ -192,7 +193,8 @@ def _plain_type(hint: Any) -> DataType | None:
 def _is_struct(hint: Any) -> bool:
     if not isinstance(hint, type):
         return False
-    # typing.is_typeddict does not know the TypedDict of typing_extensions.
+    # A TypedDict is recognized by an attribute, because typing.is_typeddict does not know the TypedDict of
+    # typing_extensions.
     is_typed_dict = issubclass(hint, dict) and hasattr(hint, "__required_keys__")
     is_named_tuple = issubclass(hint, tuple) and hasattr(hint, "_fields")
     return dataclasses.is_dataclass(hint) or is_typed_dict or is_named_tuple

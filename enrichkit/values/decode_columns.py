@@ -37,7 +37,7 @@ _Read = Callable[[Sequence[Any]], Any]
 """Takes n raw values and returns them as an array; raises an exception of any type if a value is not clearly right."""
 
 _INVALID_NAME = re.compile(r'[\x00-\x1f"\\]')  # msgspec cannot rename an attribute to a name with these characters
-SMALL = 4096  # bytes that Arrow may allocate beyond the size of an array
+SMALL = 4096  # bytes that the buffers of an array may have beyond twice its size before the array is copied
 
 
 class Column:
@@ -132,7 +132,7 @@ def _reader(data_type: Any, encoding: Encoding) -> _Read:
         if not keeps_arrow or values.type != data_type:
             return read_objects(values.to_pylist())
         array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-        if isinstance(array, pa.ChunkedArray):  # more than 2 GiB of text
+        if isinstance(array, pa.ChunkedArray):  # Arrow keeps more than 2 GiB of text in several chunks
             raise OverflowError
         array.validate(full=True)  # text in an Arrow array is not always UTF-8, and Spark does not check it
         # A small slice of an array would keep the whole array in memory, so it is copied.
@@ -171,7 +171,7 @@ def _read_texts(values: Sequence[Any], data_type: Any) -> Any:
 
 def _array(values: Sequence[Any], data_type: Any) -> Any:
     array = pa.array(values, data_type)
-    if isinstance(array, pa.ChunkedArray):  # more than 2 GiB of text
+    if isinstance(array, pa.ChunkedArray):  # Arrow splits more than 2 GiB of text into several chunks
         raise OverflowError
     return array
 

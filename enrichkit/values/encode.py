@@ -47,7 +47,7 @@ def encoder(data_type: pa.DataType, encoding: Encoding) -> Encode:
             try:
                 raws[index] = one(value)
             except (TypeError, ValueError):
-                continue  # values of this type cannot be encoded for a store
+                continue  # leave the value out, because values of its type cannot be encoded
         decoded, bad = decode(list(raws.values()))
         same = zip(raws, decoded, strict=True)
         return {index: raws[index] for n, (index, value) in enumerate(same) if n not in bad and value == values[index]}

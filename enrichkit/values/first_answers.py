@@ -16,7 +16,10 @@ from .types import is_variant
 __all__ = ["FirstAnswers"]
 
 ENOUGH = 20
-"""If this many answers all lack a declared field, the field is taken for a mistake, even before the task has ended."""
+"""
+If this many answers all lack a declared field, the check reports the field as a mistake, even before the task has
+ended.
+"""
 MOST_LOOKS = 200
 """Number of answers after which the check ends, even if few of them were objects."""
 MOST_NAMES = 20
@@ -36,7 +39,7 @@ class FirstAnswers:
     """
     A check of the fields in a task's first answers against the declared fields; used only on the event-loop thread.
 
-    Without this check, a declared field that no answer has would be null in all rows without an error, so a misspelt
+    Without this check, a declared field that no answer has would be null in all rows without an error, so a misspelled
     name would look like an empty source.
 
     Attributes:
@@ -46,7 +49,8 @@ class FirstAnswers:
         source: Name of the source, for messages.
         data_type: The declared type of a value.
         encoding: The connector's encoding of an answer, see `Connector.encoding`.
-        enrichment: Fingerprint of the source and the declared type.
+        enrichment: Fingerprint of the source and the declared type; tasks with the same fingerprint share what they
+            have found.
     """
 
     def __init__(self, source: str, data_type: pa.DataType, encoding: str, enrichment: str) -> None:
@@ -70,7 +74,7 @@ class FirstAnswers:
         wrong.
         """
         if isinstance(answers, Answers) and isinstance(answers.columns, Mapping):
-            self.done = True  # the connector asked the source for each field by its name
+            self.done = True  # the connector asks for each field by its name, so such answers are not checked
             return None
         for answer in islice(answers.values(), ENOUGH):
             for match in answer if isinstance(answer, list | tuple) else (answer,):
@@ -114,7 +118,7 @@ class FirstAnswers:
             self._found.add(VALUE)
             if self._read is not None:
                 self._walk(self._read(answer), self._tree, ())
-        except Exception:  # noqa: BLE001  # the decoder says what is wrong with the answer, which may be any object
+        except Exception:  # noqa: BLE001  # the decoder will report what is wrong with this answer
             return
 
     def _walk(self, value: Any, tree: Tree, place: Place) -> None:

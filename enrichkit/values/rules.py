@@ -22,10 +22,10 @@ returns values). A rule converts a value exactly or raises an error; it never gu
 | void | None | null | nothing |
 
 None and JSON null are null. An absent field is null, and a field that is not declared is ignored. If a JSON object has
-two fields of the same name, the last one counts. NaN is a value, never a null; JSON has no NaN. A value of Spark's type
-float is rounded to 32 bits; a number that would overflow is refused. In times and durations, digits beyond microseconds
-must be zeros. Scalars and arrays of NumPy are treated as the Python objects that their `tolist` returns. In a variant,
-a number without an exponent keeps all its digits; more than 38 digits are refused.
+two fields of the same name, the last one is used. NaN is a value, never a null; JSON has no NaN. A value of Spark's
+type float is rounded to 32 bits; a number that would overflow is refused. In times and durations, digits beyond
+microseconds must be zeros. Scalars and arrays of NumPy are treated as the Python objects that their `tolist` returns.
+In a variant, a number without an exponent keeps all its digits; more than 38 digits are refused.
 
 A rule converts one value at a time, so it is slow, but easy to read. `enrichkit.values.decode` is fast and gives the
 same results.
@@ -187,7 +187,7 @@ def _fields_of(value: Any) -> Any:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if hasattr(value, "_asdict"):
         return value._asdict()
-    # The records of asyncpg and sqlite3 have keys, but they are not a Mapping.
+    # The records of asyncpg and sqlite3 have a method `keys`, but are no Mapping, so `dict` converts them.
     return dict(value) if not isinstance(value, Mapping) and hasattr(value, "keys") else value
 
 

@@ -69,7 +69,7 @@ class MismatchError(Exception):
     Attributes:
         problem: The problem, for example "it is of type str".
         type_name: Name of the declared Spark type of the part that does not fit.
-        takes: The values that this type takes in the encoding of the connector.
+        takes: Description of the values that this type takes in the encoding of the connector.
         path: Path of the part in the value; `""` for the value itself.
     """
 
@@ -365,7 +365,7 @@ def _decimal(exponent: decimal.Decimal, context: decimal.Context, value: Any) ->
         raise MismatchError("it is of type bool")
     number = value
     if not isinstance(value, decimal.Decimal):
-        if _require(int, value).bit_length() > 256:  # a decimal of 38 digits needs 127 bits
+        if _require(int, value).bit_length() > 256:  # certainly too large: a decimal of 38 digits needs 127 bits
             raise MismatchError(_RANGE)
         number = decimal.Decimal(value)
     if not number.is_finite():

@@ -52,7 +52,8 @@ _INSTEAD = {
     "udt": "declare its SQL type",
 }
 
-# The keys are names of Spark types, because not every version of PySpark has the types `time` and `variant`.
+# The keys are names of Spark types and not classes, because not every version of PySpark has the types `time` and
+# `variant`.
 _ARROW: dict[str, pa.DataType] = {
     "string": pa.string(),
     "binary": pa.binary(),
@@ -142,8 +143,7 @@ def ddl_of(data_type: DataType) -> str:
 
 def details_of(value: DataType, units: Sequence[str] = ()) -> StructType:
     """
-    Return the Spark type of the column that holds values of the type *value* with their details; see
-    `assemble_details`.
+    Return the Spark type of the column that holds, with ``details=True``, values of the type *value* and their details.
 
     Args:
         value: Spark type of one value.
@@ -213,8 +213,8 @@ def _parse(ddl: str) -> DataType:
     try:
         return _parse_datatype_string(ddl)
     except (PySparkException, AssertionError, RuntimeError) as error:
-        # Classic Spark and Connect word the error of an absent session differently; neither message says why a session
-        # is needed.
+        # Without a session, classic Spark and Spark Connect raise different errors, and neither message says why a
+        # session is needed. So both errors get another message here.
         if not isinstance(error, PySparkException) or "SESSION" in str(error).partition("]")[0]:
             raise ConfigError(
                 f"returns is {ddl!r}, and DDL is parsed by Spark, but no Spark session is active. Start one first with "
@@ -291,8 +291,8 @@ def _plain_arrow_type(data_type: DataType, path: str) -> pa.DataType:
         return pa.decimal128(data_type.precision, data_type.scale)
     if isinstance(data_type, t.UserDefinedType):
         name = "udt"
-    # A worker cannot cut a value to an interval with fewer fields than day to second, or to a time with fewer than six
-    # digits of a second.
+    # Two kinds of types are refused, because a worker cannot cut a value to fit them: intervals with fewer fields than
+    # day to second, and times with fewer than six digits of a second.
     is_partial = isinstance(data_type, t.DayTimeIntervalType) and data_type != t.DayTimeIntervalType()
     if name not in _ARROW or is_partial or getattr(data_type, "precision", 6) != 6:
         instead = _INSTEAD.get(name, "declare another type")

@@ -86,7 +86,7 @@ def _object(mapping: Mapping[Any, Any], names: dict[str, int], depth: int) -> by
         if not isinstance(name, str):
             raise MismatchError(f"one of its keys is of type {type(name).__name__}")
     # Spark looks up a field by bisection in the order of Java strings, which is the order of UTF-16. Python's order of
-    # strings is the same up to U+D7FF.
+    # strings is the same up to U+D7FF, so ASCII names need no encoding for the comparison.
     fields = sorted(mapping, key=None if all(map(str.isascii, mapping)) else lambda name: name.encode("utf-16-be"))
     ids = [names.setdefault(str.__str__(name), len(names)) for name in fields]
     id_size = _width(max(ids, default=0))
@@ -199,7 +199,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def _datetime(moment: dt.datetime) -> bytes:
-    if moment != moment:  # NaT of pandas
+    if moment != moment:  # only pandas' NaT is not equal to itself
         raise MismatchError("it holds a datetime that is no point in time")
     if getattr(moment, "nanosecond", 0):
         raise MismatchError("it holds a time with digits beyond microseconds")
@@ -214,7 +214,8 @@ def _date(day: dt.date) -> bytes:
     return _primitive(_DATE, (day - _EPOCH.date()).days.to_bytes(4, "little", signed=True))
 
 
-# The first kind that fits is used, so the order matters: a bool is also an int, a Number a str, a datetime a date.
+# The first kind that fits is used, so the order matters: a bool is also an int, a Number is also a str, and a datetime
+# is also a date.
 _ENCODERS: dict[Any, Callable[[Any], bytes]] = {
     bool: lambda value: _primitive(_TRUE if value else _FALSE),
     int: _int,

@@ -1,5 +1,5 @@
 """
-The column that Spark gets, made from the outcomes of the distinct keys and one code per row.
+The column that Spark gets, made from the outcomes of the distinct keys and from one code per row, the index of its key.
 
 A value gets to its rows by the code of its key, never by the position in which its answer arrived. Arrow accepts each
 value here, because `enrichkit.values.decode` returns only values that Arrow accepts.
@@ -150,7 +150,8 @@ def _piece_ends(values: Any, codes: Any) -> Sequence[int]:
     Return the row at which each piece of a column ends; the rows of the column hold the *values* at the indices
     *codes*.
     """
-    # Each value is on at least one row, and each further row holds at most the widest value.
+    # Each value is on at least one row, and each further row holds at most the widest value. So the sum of both is an
+    # upper bound of the bytes of the column.
     further = max(0, len(codes) - len(values))
     if values.nbytes + (further and further * _widest(values)) <= BYTES:
         return [len(codes)]
@@ -230,8 +231,8 @@ def _take_rows(array: Any, codes: Any) -> Any:
     try:
         return array.take(codes)
     except pa.ArrowInvalid as error:
-        # The codes are right, because they come from the same slice. So there is too much text: text and binary columns
-        # count their bytes in 32 bits.
+        # The codes come from the same slice and so are valid indices. The only other reason for the error is too much
+        # text: Arrow counts the bytes of a text or binary column in 32 bits.
         raise _size_error() from error
 
 

@@ -37,7 +37,7 @@ def arrow_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[pa.Array[A
 
 
 def sql_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[pa.Array[Any]]:
-    """Yield the values like `arrow_batches`; first check the number of keys, which Spark does not check."""
+    """Yield the values like `arrow_batches`; first check the number of key columns, which Spark does not check."""
     plan = _plan(payload)
 
     def checked_batches() -> Iterator[Any]:
@@ -73,11 +73,11 @@ def frame_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[pa.RecordB
     """Yield the enriched record batches of a frame."""
     from .frame import enrich_batches
 
-    yield from enrich_batches(pickle.loads(payload), batches)  # noqa: S301  # made by our own driver, see `_plan`
+    yield from enrich_batches(pickle.loads(payload), batches)  # noqa: S301  # made by the job's own driver, see `_plan`
 
 
 def _plan(payload: bytes) -> Plan:
-    plan: Plan = pickle.loads(payload)  # noqa: S301  # made by our own driver, inside Spark's own pickled closure
+    plan: Plan = pickle.loads(payload)  # noqa: S301  # made by the job's own driver, inside Spark's pickled closure
     return plan
 
 
@@ -105,4 +105,4 @@ def _enrich(plan: Plan, batches: Iterable[Sequence[pa.Array[Any]]]) -> Iterator[
     for part in bridge.process(slices()):
         outcomes = no_rows if part is NOTHING else part.outcomes
         yield from columns_of(outcomes, outcomes.tag, plan.value_type, plan.units)
-        del part, outcomes  # the part may hold many values, and the next part may take long to come
+        del part, outcomes  # free the values: the next part may take long to come

@@ -3,8 +3,8 @@ The worker's half of `enrich_frame`: record batches in, record batches out.
 
 An ordered run yields whole slices, whose rows go to Spark at once. An unordered run yields the rows of each call
 separately. These rows are gathered until they fill a batch, until the oldest of them has waited for `LINGER`, or until
-the next input batch is pulled: no row waits for it, because it may take long to come. The columns of the input pass
-through unchanged, whatever their types.
+the next input batch is pulled: no row waits for that batch, because it may take long to come. The columns of the input
+pass through unchanged, whatever their types.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["enrich_batches"]
 ROWS = 10_000
 """Number of rows at which an output batch is full; Spark's own default."""
 BYTES = 8 * 2**20
-"""Bytes at which an output batch is full. While the rows of an unordered run are gathered, they are in memory twice."""
+"""Bytes at which an output batch is full. While an unordered run makes a batch, its rows are in memory twice."""
 LINGER = 0.02
 """Most seconds that a row with an outcome waits for other rows of its batch."""
 
 
 def enrich_batches(task: FrameTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Look up the keys of *batches* and yield the rows that *task* describes, in batches of any size, even empty."""
-    plan: Plan = pickle.loads(task.plan)  # noqa: S301  # made by our own driver, inside Spark's own pickled closure
+    plan: Plan = pickle.loads(task.plan)  # noqa: S301  # made by the job's own driver, inside Spark's pickled closure
     filled = filter(len, batches)
     first = next(filled, None)
     if first is None:
@@ -56,7 +56,7 @@ def enrich_batches(task: FrameTask, batches: Iterable[pa.RecordBatch]) -> Iterat
             yield batch
         elif schema is not None:
             yield pa.RecordBatch.from_pylist([], schema)
-        del batch  # the batch may be large, and the next one may take long to come
+        del batch  # free it: the batch may be large, and the next batch may take long to come
 
 
 def _ordered(
@@ -71,7 +71,7 @@ def _ordered(
         # that these outcomes do not keep the input batch in memory, too.
         tag, part.outcomes.tag = part.outcomes.tag, None
         yield from _output(task, plan, tag.batch, part.outcomes, tag.codes)
-        del part, tag  # the part may hold many values, and the next part may take long to come
+        del part, tag  # free their rows and values: the next part may take long to come
 
 
 def _unordered(
@@ -103,8 +103,8 @@ class _ReadyRows:
     def __init__(self, task: FrameTask, plan: Plan) -> None:
         self._task = task
         self._plan = plan
-        # Indices of keys by slice, in the order in which the first rows of the slices came. Slices on the two sides of
-        # a barrier never alternate.
+        # By slice, the indices of the keys whose rows are gathered. The slices are in the order in which their first
+        # rows came, so all slices before a barrier are ahead of the slices after it.
         self._indices: dict[Outcomes, list[int]] = {}
         self._rows = 0
         self._bytes = 0
@@ -113,7 +113,8 @@ class _ReadyRows:
     def add(self, part: Part) -> None:
         """Add the rows of *part*; a part that stands for a barrier has no rows."""
         if part.rows:
-            # The rows with a null key come as a part without keys. Their index is the number of keys, which no key has.
+            # The rows with a null key come as a part without keys. The number of keys, which is the index of no key,
+            # stands for them.
             self._indices.setdefault(part.outcomes, []).extend(part.indices or (len(part.outcomes.keys),))
             self._rows += part.rows
             self._bytes += part.bytes + part.rows * part.outcomes.tag.row_bytes
@@ -142,12 +143,12 @@ class _ReadyRows:
                 codes = pa.array([None if place == len(indices) else place for place in places], pa.int32())
             selected = select_outcomes(outcomes, indices, len(places))
             for index in indices:
-                outcomes.values[index] = None  # a slow row may keep the slice, and so the value, in memory
+                outcomes.values[index] = None  # otherwise a slow row of the slice would keep this value in memory
             for output in _output(self._task, self._plan, batch, selected, codes):
                 batches.append(output)
                 rows += output.num_rows
                 size += output.nbytes
-                if rows >= ROWS or size >= BYTES:  # inside the loop, because a row may have very many matches
+                if rows >= ROWS or size >= BYTES:  # checked for each output, because a row may have very many matches
                     yield from _merge_batches(batches)
                     batches, rows, size = [], 0, 0
         yield from _merge_batches(batches)

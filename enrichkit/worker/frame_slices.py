@@ -25,8 +25,8 @@ class Slice:
     A slice of the rows of one input batch. The `tag` of the slice's `Outcomes` is this object.
 
     Attributes:
-        batch: All rows that `take` has not returned yet, and perhaps rows that it has returned, which are at most half
-            of the batch.
+        batch: The rows that `take` has not returned yet, and perhaps rows that it has returned; the returned rows are
+            at most half of the batch.
         codes: For each row the index of its key; null where the key is null.
         counts: Number of rows of each key; for unordered runs only, None before `sort`.
         row_bytes: Estimated bytes of one row; for unordered runs only.
@@ -95,7 +95,7 @@ def unordered_slices(
     task: FrameTask, plan: Plan, bridge: Bridge, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Outcomes | Mark]:
     """Yield the rows of *batches* in slices as large as the window allows, with barriers and pauses between slices."""
-    last: Any = None  # barrier value of the previous row
+    last: Any = None  # value of the barrier column in the last row of the previous batch
     for batch in batches:
         ends = [batch.num_rows]
         if task.barrier is not None:

@@ -29,7 +29,7 @@ __all__ = ["JournalStage", "journal_stage"]
 
 _log = logging.getLogger("enrichkit")
 _told: set[str] = set()
-"""The paths of the failed journals about which this process has already logged a warning."""
+"""The paths of the journals about whose failure this process has already logged a warning."""
 
 
 def journal_stage(plan: Plan, key_columns: Sequence[pa.Array[Any]], info: TaskInfo) -> JournalStage | None:
@@ -77,8 +77,8 @@ class JournalStage(Stage):
 
     Attributes:
         active: Whether the journal is in use; False when it cannot be used any more.
-        scope: The part of the journal that the run writes.
-        fail: Function that fails the task with an error; the run sets it.
+        scope: The part of the journal that the run writes, and whose answers take precedence when the run reads.
+        fail: Function that fails the task with an error: `Run.fail`, as soon as the run is made.
     """
 
     origin = "journal"
@@ -114,8 +114,10 @@ class JournalStage(Stage):
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
         """
-        Hand answers to the journal's writer. *late* makes no difference, because in a journal the first answer of a key
-        counts.
+        Hand answers to the journal's writer.
+
+        *late* makes no difference, because a journal returns the first answer that was written for a key, even if
+        another answer is written later.
         """
         answers = list(values)
         flags = [value is not MISS for value in answers]
@@ -124,7 +126,11 @@ class JournalStage(Stage):
         self._try(lambda: self._writer.append(list(keys), answers, flags))
 
     def flush(self) -> None:
-        """Write the waiting answers to the folder, where they survive this process; do nothing for an object store."""
+        """
+        Write the waiting answers to the folder of the journal, where they survive the end of this process.
+
+        If the journal is in an object store, do nothing: uploads run on another thread, and rows do not wait for them.
+        """
         if self.active and self._writer.waiting and self._uploads is None:
             self._try(self._writer.flush)
 

@@ -98,14 +98,15 @@ def explode_matches(
         outcomes: Final outcomes; a value is a list of matches, or None.
         codes: For each row the index of its key; null where the key is null.
         size: Most output rows of a piece.
-        most_bytes: Most bytes that the output rows of input rows with several matches have together in one piece.
+        most_bytes: Most bytes of a piece. Output rows of an input row with only one match are not counted; a single
+            output row may be larger.
         row_bytes: Function that takes the number of an input row and returns the row's size in bytes; None: *size*
             alone limits a piece.
 
     Returns:
         The outcomes: one for each match, and one without a value for each key without a match. And an iterator over the
-        pieces. A piece is two lists: for each output row the number of its input row, and the index of its outcome, or
-        None where the key is null.
+        pieces. A piece is two lists with an element for each output row: the number of its input row, and the index of
+        its outcome, or None where the key is null.
 
     >>> import pyarrow as pa
     >>> outcomes = Outcomes(["a", "b"], 3)
@@ -154,6 +155,6 @@ def _pieces(
         while len(rows) >= limit:
             yield rows[:limit], numbers[:limit]
             del rows[:limit], numbers[:limit]
-            size_in_bytes = each * len(rows)  # the remaining output rows all come from this row
+            size_in_bytes = each * len(rows)  # the remaining output rows all come from the input row `row`
     if rows:
         yield rows, numbers

@@ -1,4 +1,9 @@
-"""Conversion between pandas and Arrow, for the pandas carrier only; workers of the Arrow carrier need no pandas."""
+"""
+Conversion between pandas and Arrow.
+
+Only jobs with `carrier="pandas"`, whose columns travel between Spark and the workers as pandas Series, use this module;
+with the carrier `"arrow"`, the workers need no pandas.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +72,7 @@ def _parse_timestamps(instants: pd.Series) -> pa.Array[Any]:
         # A text with the era BC instead of AD, or with a year of five digits, is not in ISO format: the cast raises.
         return pc.replace_substring_regex(texts, "AD$", "").cast(pa.timestamp("us", "UTC"))
     except pa.ArrowInvalid:
-        raise key_year_error("timestamp") from None  # Arrow's error shows the key
+        raise key_year_error("timestamp") from None  # Arrow's error would show the key, which may be confidential
 
 
 def frame_of(array: pa.Array[Any]) -> pd.DataFrame:

@@ -29,8 +29,8 @@ GRACE = 0.2
 """Seconds within which the JVM closes the socket of a task if it wants only the first rows of the task."""
 GRACE_4_0, GRACE_MAX = 1.0, 10.0
 """
-The seconds that PySpark 4.0 needs in place of `GRACE`. `GRACE_4_0` counts from the first rows, and again from each
-further input; `GRACE_MAX` is the longest wait from the first rows.
+The seconds that PySpark 4.0 needs in place of `GRACE`. `GRACE_4_0` is counted from the time when the first rows were
+sent, and anew whenever further input has come; `GRACE_MAX` is the longest time in all since the first rows were sent.
 
 In 4.0, one thread of the JVM writes the input and reads the rows. This thread reads no row before it has filled the
 socket with input, and it measures the size of a batch after each row, so that a batch takes 0.1 to 0.6 s, depending on
@@ -38,7 +38,10 @@ the machine. Newer versions do not measure the size, and older versions read the
 """
 
 _took_all: set[str] = set()
-"""The enrichments for which a task in this process delivered all rows. If a task ends early, the process ends, too."""
+"""
+The enrichments for which a task in this process delivered all rows. None is ever removed: if Spark ends a task early,
+this process ends, too.
+"""
 
 
 class SparkSocket:
@@ -83,7 +86,11 @@ class SparkSocket:
         _took_all.add(self._enrichment)
 
     def goes_by(self, first_left: float) -> float:
-        """Return the time by which a JVM that wants only the rows sent at *first_left* has closed the socket."""
+        """
+        Return the `time.monotonic()` by which a JVM that wants only the first rows has closed the socket.
+
+        The first rows were sent at *first_left*.
+        """
         if not self._writes_first:
             return first_left + GRACE
         [unread] = struct.unpack("i", fcntl.ioctl(self._stream.fileno(), termios.FIONREAD, bytes(4)))

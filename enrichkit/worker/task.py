@@ -71,7 +71,8 @@ class KeySlice(NamedTuple):
         start: Index of the first row in the batch.
         rows: Number of rows.
         keys: The distinct keys of the rows.
-        key_array: The keys as one Arrow column, for the check whether two slices have keys in common; None: no check.
+        key_array: The keys as one Arrow column, for the check whether two slices have keys in common; None: slices are
+            not compared.
         codes: For each row the index of its key in *keys*; null where the key is null.
     """
 
@@ -101,9 +102,9 @@ def keys_of(
     """Return the `keys`, `key_array` and `codes` of one slice, see `KeySlice`, in the form that the run needs."""
     connector = plan.connector
     keys, codes = encode(key_columns, in_order=connector.neighbours)
-    # A cache and an unordered run handle each key as a Python object.
+    # A cache and an unordered run handle each key as a Python object; without them, keys stay together in bundles.
     in_bundles = ordered and plan.options.cache is None
-    # With `neighbours`, the window has the keys of ten calls per slot, which are too many to compare.
+    # With `neighbours`, the window has the keys of ten calls per slot; comparing so many keys would take too long.
     is_compared = in_bundles and len(key_columns) == 1 and plan.batch_size > 1 and not connector.neighbours
     key_array = keys.columns[0] if is_compared else None
     # With `neighbours`, the engine cuts a slice again and again, which is quicker for keys in Arrow columns.
@@ -288,7 +289,7 @@ def _table_maker(
 ) -> Callable[[], Table] | None:
     """Return the function that finds or makes the preloaded table on the loop thread; None if the run has no table."""
     preload, kinds = plan.options.loads, kinds_of(key_columns)
-    if preload is None or kinds is None:  # a column of nulls from pandas: the type of the keys is not known yet
+    if preload is None or kinds is None:  # for a column of nulls from pandas, the type of the keys is not known yet
         return None
     # Keys of different types can be equal in Python, but are different keys to the source, so each type has its own
     # table.
@@ -380,7 +381,7 @@ def _engine(plan: Plan | SidePlan) -> Engine:
 def _call_run(content_key: str, run: str, task: TaskInfo) -> str:
     """
     Return a text that identifies a source and the run. The text is the same in each replay of the run, so that calls
-    have the same idempotency keys again; it is empty if no connector needs such keys.
+    have the same idempotency keys again. The text is empty if no connector needs such keys.
     """
     if not (content_key and run):
         return ""
@@ -392,8 +393,8 @@ def _secrets_digest(plan: Plan | SidePlan) -> str:
     """
     Return a digest of the resolved secrets, so that users whose secrets differ share no engine and no cache.
 
-    For a secret that expires, only its reference counts, because a new token does not mean another user, and all tasks
-    of the process use the same token.
+    A secret that expires is in the digest only by its reference, not by its value, because a new token does not mean
+    another user, and all tasks of the process use the same token.
     """
     digest = hashlib.sha256()
     for secret in secrets_of(plan.config):

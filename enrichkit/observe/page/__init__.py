@@ -1,8 +1,9 @@
 """
-The page of a monitor: hand-written HTML, CSS and JavaScript without a build step, and the same page as one file.
+The page of a monitor: hand-written HTML, CSS and JavaScript without a build step. A report is this page as one file.
 
-The page shows a `View` (`../view.py`), which comes from the server or from an element of the file. Names, error
-messages and everything else that the page shows may be untrusted data, so the page inserts them as text, never as HTML.
+The page shows a `View` (`../view.py`). The page gets the view from the server; in a report, the file itself contains
+the view. Names, error messages and everything else that the page shows may be untrusted data, so the page inserts them
+as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ POLICY = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'\">"
 )
-"""The content security policy of the page as one file: it permits inline scripts and styles, but no requests."""
+"""The content security policy of a report, i.e. the page as one file: it permits inline code, but no requests."""
 
 
 def page_files() -> dict[str, tuple[str, bytes]]:
@@ -46,7 +47,7 @@ def self_contained(view: View, title: str) -> str:
         title: Title of the page, as text.
     """
     page, style, script = (content.decode() for _, content in page_files().values())
-    # In a script element, "<" could begin an end tag or a comment, whatever the type of the element.
+    # In a script element of any type, "<" could begin an end tag or a comment, so each "<" is written as an escape.
     data = msgspec.json.encode(view).decode().replace("<", "\\u003c")
     parts = {
         TITLE: f"{POLICY}\n<title>{html.escape(title)}</title>",
@@ -54,7 +55,9 @@ def self_contained(view: View, title: str) -> str:
         SCRIPT: f'<script type="application/json" id="view">{data}</script>\n<script type="module">\n{script}</script>',
     }
     done = ""
-    for mark, text in parts.items():  # in the order of the marks in the page; inserted text is not searched for marks
+    # The marks are in the order in which they stand in the page. Inserted text, which may by chance contain a mark, is
+    # not searched for the later marks.
+    for mark, text in parts.items():
         before, found, page = page.partition(mark)
         assert found, mark
         done += before + text

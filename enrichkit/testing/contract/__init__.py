@@ -1,7 +1,8 @@
 """
 The contract between the engine and a connector, as a class of tests that a plugin's test class inherits.
 
-Each module has the checks of one subject. The module `base` has the fixtures of all checks.
+Each base class of `ConnectorContract` has the checks of one subject, in a module of its own. The module `base` has the
+fixtures that all checks use.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class ConnectorContract(
     the row's own key.
 
     A plugin's test class inherits this class and defines the fixtures `connector`, `known` and `missing_key`. If the
-    source is a server, the test class also defines `address`. If the source can hold a value that cannot be read, the
-    test class also defines `unreadable`. The docstring of each fixture says what the fixture must return:
+    source is a server, the test class also defines `address`. If the source can hold a value that cannot be read, such
+    as bytes that are not valid UTF-8, the test class also defines `unreadable`. The docstring of each fixture says what
+    the fixture must return:
 
     ```python
     class TestAcmeContract(ConnectorContract):
@@ -73,8 +75,8 @@ class ConnectorContract(
 
     `pyproject.toml` needs `addopts = "-p enrichkit.testing.fixtures"` under `[tool.pytest.ini_options]`; these fixtures
     include a Spark session. No pytest plugin for asyncio is needed. The docstring of each check says what to look at in
-    the connector when the check fails. The checks of an optional method, such as `store_many`, detect whether the
-    connector has the method.
+    the connector when the check fails. If the connector's class lacks an optional method, such as `store_many`, the
+    checks of this method only assert that a call of the method raises `NotImplementedError`.
 
     The only way to leave a check out is to override it and to mark the override as `xfail` with a reason. `pytest`
     reports the reason:

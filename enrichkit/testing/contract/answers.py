@@ -23,7 +23,7 @@ __all__ = ["AnswerChecks"]
 
 
 class AnswerChecks(Fixtures):
-    """The engine assigns values to rows by key, so a wrong key, or a value under another key, makes a wrong row."""
+    """The engine assigns values to rows by key, so a value that is returned under a wrong key gets into a wrong row."""
 
     def test_a_known_key_has_its_value(self, source: Source) -> None:
         """Look at `fetch_many` with one key: it must return the value that the source holds, under this key."""
@@ -35,7 +35,7 @@ class AnswerChecks(Fixtures):
             )
 
     def test_known_keys_have_their_values_in_one_call(self, source: Source) -> None:
-        """Look at how `fetch_many` assigns answers to keys: the source may answer in any order, or only some keys."""
+        """Look at how `fetch_many` assigns answers to keys: the source may answer in any order and leave out keys."""
         right, got = source.expected(source.group), source.values(source.fetch(source.group))
         assert right == got, (
             f"`fetch_many` of several known keys must return each key with its own value; it returned "
@@ -44,7 +44,7 @@ class AnswerChecks(Fixtures):
 
     def test_the_order_of_the_keys_means_nothing(self, source: Source) -> None:
         """Look for `zip(keys, rows)`: it is right only if the source answers in the order of the keys."""
-        shuffled = random.Random(1)  # noqa: S311  # the same order in each run
+        shuffled = random.Random(1)  # noqa: S311  # the fixed seed gives the same order in each run
         for _ in range(5):
             keys = shuffled.sample(source.keys, len(source.keys))
             right, got = source.expected(keys), source.look_up_values(keys)
@@ -55,7 +55,7 @@ class AnswerChecks(Fixtures):
             )
 
     def test_a_missing_key_is_absent(self, source: Source) -> None:
-        """Look at the result for a key that the source does not hold: None would mean that the source holds a null."""
+        """Look for None as the answer to a missing key: leave the key out. None means that the source has a null."""
         answers = source.fetch([source.missing])
         assert answers == {}, (
             f"`fetch_many` of the missing key {short(source.missing)} must return an empty mapping; it returned "
@@ -74,7 +74,7 @@ class AnswerChecks(Fixtures):
             )
 
     def test_the_answers_are_a_mapping_of_the_keys_that_were_asked(self, source: Source) -> None:
-        """Look at the result of `fetch_many`: a mapping whose keys equal the given keys and have the same types."""
+        """Look at what `fetch_many` returns: it must be a mapping from given keys, whose types are unchanged."""
         keys = [*source.group, source.missing][: source.connector.max_batch_size]
         answers = source.fetch(keys)
         assert isinstance(answers, Mapping), (
@@ -91,7 +91,7 @@ class AnswerChecks(Fixtures):
         )
 
     def test_the_keys_are_left_as_they_were(self, source: Source) -> None:
-        """Look for `keys.sort()` and `keys.pop()`: the engine still uses the keys after the call."""
+        """Look for `keys.sort()` and `keys.pop()`: the engine still uses the sequence of keys after the call."""
         keys = list(source.group)
         source.fetch(keys)
         assert keys == source.group, (
@@ -100,7 +100,7 @@ class AnswerChecks(Fixtures):
         )
 
     def test_the_keys_may_be_any_sequence(self, source: Source) -> None:
-        """The engine passes a tuple, or `Keys`: look for `keys + [...]`, `keys.copy()` and clients that need a list."""
+        """Look for `keys + [...]`, `keys.copy()` and clients that need a list: the engine passes a tuple, or `Keys`."""
         right, got = source.expected(source.group), source.values(source.fetch(tuple(source.group)))
         assert right == got, (
             "`fetch_many` must return the same values for a tuple of keys as for a list; for the tuple it returned "
@@ -109,7 +109,7 @@ class AnswerChecks(Fixtures):
 
     def test_keys_in_columns_get_the_same_answers(self, source: Source) -> None:
         """
-        Look at how `Keys.columns` are read: the columns may be slices of longer arrays.
+        Look at how the connector reads `Keys.columns`: a column may be a slice of a longer array, with an offset.
 
         A connector that does not set `key_columns` gets a tuple of keys instead of `Keys`.
         """
@@ -124,7 +124,7 @@ class AnswerChecks(Fixtures):
             )
 
     def test_asking_again_gives_the_same(self, source: Source) -> None:
-        """Look for state that a call leaves in the connector: cursors, exhausted iterators, remembered misses."""
+        """Look for state of a call that changes the next call: open cursors, exhausted iterators, remembered misses."""
         keys = [*source.keys, source.missing]
         right = source.expected(keys)
         for time in ("first", "second"):
@@ -136,7 +136,7 @@ class AnswerChecks(Fixtures):
             )
 
     def test_the_answers_belong_to_the_caller(self, source: Source) -> None:
-        """Look for a mapping that the connector keeps: changes to one result must not change the next result."""
+        """Look for a mapping that the connector keeps and returns again: a caller may change a result that it got."""
         answers = source.fetch(source.group)
         containers = [answers]
         if isinstance(answers, Answers):
@@ -151,7 +151,7 @@ class AnswerChecks(Fixtures):
         )
 
     def test_a_group_may_be_as_large_as_it_says(self, source: Source) -> None:
-        """Compare `max_batch_size` with limits of client and server: parameters of a statement, length of a URL."""
+        """Compare `max_batch_size` with the limits of client and server, such as the most parameters of a statement."""
         size = source.connector.max_batch_size
         keys = [*source.unknown_keys(size - len(source.group)), *source.group]
         answers = source.fetch(keys)
@@ -168,18 +168,18 @@ class AnswerChecks(Fixtures):
         )
 
     def test_a_group_that_is_too_large_is_answered_or_refused(self, source: Source) -> None:
-        """Look for a truncated answer: a key that was not sent to the source must not look like a missing key."""
+        """Look for code that sends only the first keys of a group that is too large: the rest would look missing."""
         size = source.connector.max_batch_size + 1
         keys = [*source.unknown_keys(max(0, size - len(source.keys))), *source.keys][-size:]
         self._assert_right_or_refused(source, keys)
 
     def test_a_key_that_comes_twice_is_answered_or_refused(self, source: Source) -> None:
-        """Look for answers assigned to keys by position, which goes wrong if a caller repeats a key."""
+        """Look for answers that are assigned to keys by position, which goes wrong if a key comes twice in a call."""
         for key in source.keys:
             self._assert_right_or_refused(source, [key, source.keys[0], key])
 
     def test_an_empty_group_is_empty_or_refused(self, source: Source) -> None:
-        """Look for statements that have no empty form, such as `IN ()`: return {} or raise a `ConnectorError`."""
+        """Look for statements that are invalid without keys, such as `IN ()`: return {} or raise a `ConnectorError`."""
         self._assert_right_or_refused(source, [])
 
     def test_several_matches_come_as_a_list(self, source: Source) -> None:
@@ -203,7 +203,11 @@ class AnswerChecks(Fixtures):
         )
 
     def _assert_right_or_refused(self, source: Source, keys: list[Key]) -> None:
-        """Assert that `fetch_many` answers *keys* or raises a `ConnectorError`; the engine never makes such a group."""
+        """
+        Assert that `fetch_many` answers *keys* or raises a `ConnectorError`.
+
+        *keys* is empty, is too long, or holds a key twice. The engine never makes such a call, so an error is allowed.
+        """
         try:
             answers = source.fetch(keys)
         except ConnectorError:
@@ -226,7 +230,7 @@ class AnswerChecks(Fixtures):
         """Return the result of a call in a comparable form: each answer with its key's types, or the error's class."""
         try:
             answers = source.fetch(keys)
-        except Exception as error:  # noqa: BLE001  # any exception: other checks assert which exceptions are allowed
+        except Exception as error:  # noqa: BLE001  # other checks assert which exceptions are allowed
             return type(error)
         if isinstance(answers, Answers) and isinstance(answers.found, Keys):
             in_columns, _ = encode(answers.found.columns)

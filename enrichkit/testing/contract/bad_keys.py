@@ -1,4 +1,4 @@
-"""Checks of bad keys, whose lookup always fails: each of them fails only its own row, and none gets a value."""
+"""Checks of bad keys: the lookup of a bad key always fails, but it must fail only the rows with this key."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["BadKeyChecks"]
 
 class BadKeyChecks(Fixtures):
     """
-    When a call fails with a `PermanentError`, the engine splits it into smaller calls until it finds the bad keys.
+    When a call fails with a `PermanentError`, the engine repeats it in smaller calls until it has found the bad keys.
 
-    A key must get its own value, or an error that says why it gets none. A replaced character, a cut number, or a
-    failure that looks like a missing key would be a wrong row that nobody notices.
+    A key must get its own value, or an error that says why it gets none. If a character is replaced, a number is cut,
+    or a failed key looks like a missing key, the row is wrong and nobody notices.
     """
 
     def test_a_value_that_cannot_be_read_is_an_error(self, source: Source, unreadable: Sequence[Key]) -> None:
-        """Look for how the client package hides what it cannot read: `errors="replace"`, rounding, a default, None."""
+        """Look for ways in which an unreadable value is hidden: `errors="replace"`, rounding, a default value, None."""
         for key in unreadable:
             answers = _searched(source, [key])
             assert key in answers, (
@@ -83,6 +83,6 @@ def _is_error(source: Source, answer: Any) -> bool:
         return isinstance(answer.error, PermanentError)
     try:
         source.values({source.missing: answer})
-    except ValueError:  # the exceptions of the JSON and UTF-8 decoders are of this class
+    except ValueError:  # the JSON and UTF-8 decoders raise subclasses of ValueError
         return True
     return False

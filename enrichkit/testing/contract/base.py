@@ -48,7 +48,8 @@ class Fixtures:
         The contents of the source as `{key: value}`. The fixture stores them in the source.
 
         There are three keys or more, with different values. A value has the form in which a user gets it; for example,
-        a struct is a mapping. If keys are text, one key has a quote and one has a character outside ASCII.
+        a struct is a mapping. If keys are text, at least one contains a quote character, and at least one a character
+        outside ASCII.
         """
         raise NotImplementedError(f"{type(self).__name__} must have a fixture `known`: what it put into the source.")
 
@@ -67,11 +68,11 @@ class Fixtures:
     @pytest.fixture
     def unreadable(self, known: dict[Key, Any]) -> Sequence[Key]:
         """
-        Keys that the source holds, but whose values a user cannot get unchanged. The fixture stores them.
+        Keys that the source holds, but whose values a user cannot get unchanged. The fixture stores them in the source.
 
-        For example: bytes that are no text in the encoding of the column, an infinite date, a number with more digits
-        than the Spark type has, a row of a view that divides by zero, a document that holds an error instead of a
-        value. Empty if the source cannot hold such a value.
+        Examples of such values: bytes that are no text in the encoding of the column, an infinite date, a number with
+        more digits than the Spark type has, a row of a view that divides by zero, a document that holds an error
+        instead of a value. If the source cannot hold such a value, the fixture returns an empty sequence.
         """
         return ()
 
@@ -79,7 +80,8 @@ class Fixtures:
         """
         Return an unopened connector like *connector* that connects to *host* and *port* instead of to *address*.
 
-        Override this method if the config holds the address neither as `host:port` nor in separate fields.
+        Override this method if the config holds the address neither as the text `host:port` nor as host and port in
+        separate fields.
         """
         return with_address(connector, address, (host, port))
 
@@ -116,10 +118,11 @@ class Fixtures:
         If `address` is None, the fixture asserts that the connector opens no connections.
         """
         if address is None or proxy is None:
-            # Other threads, for example py4j's, may open sockets at the same time, but hardly in all three attempts.
+            # Other threads, for example py4j's, may open sockets during an attempt, but hardly during all three. The
+            # check therefore fails only if sockets were opened in each attempt.
             for _ in range(3):
                 with Source(connector, known, missing_key, patience=self.patience) as source:
-                    source.run(asyncio.sleep(0))  # a running event loop has sockets of its own
+                    source.run(asyncio.sleep(0))  # so that `before` includes the sockets of the event loop itself
                     before = sockets()
                     source.open()
                     source.look_up(source.keys)
@@ -148,7 +151,7 @@ def sockets() -> set[int]:
     """Return the inodes of the open sockets of this process."""
     inodes = set()
     for fd in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError):  # the file descriptor with which listdir read the folder is closed again
+        with contextlib.suppress(OSError):  # listdir also lists the descriptor that it opened and has closed again
             status = os.fstat(int(fd))
             if stat.S_ISSOCK(status.st_mode):
                 inodes.add(status.st_ino)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["CallChecks"]
 
 BRIEF = 0.3  # time limit in seconds of a call that is meant to run out of time
-GRACE = 1.0  # seconds after the time limit in which a call may still end by itself
+GRACE = 1.0  # seconds after the time limit of a call in which it may still end before the check cancels it
 
 
 class CallChecks(Fixtures):
@@ -63,7 +63,7 @@ class CallChecks(Fixtures):
 
     @cancels
     def test_after_a_cancelled_call_the_next_one_gets_its_own_answers(self, source: Source) -> None:
-        """Look at what a call leaves behind when it is cancelled at one of its awaits: an unread answer, a lock."""
+        """Look at what a call that is cancelled at an await leaves behind, such as an unread answer or a lock."""
 
         async def cancel_after(turns: int) -> None:
             key, other = source.keys[turns % len(source.keys)], source.keys[(turns + 1) % len(source.keys)]
@@ -106,14 +106,14 @@ class CallChecks(Fixtures):
 
     @needs_network
     def test_the_loop_goes_on_while_a_call_waits(self, network: Network) -> None:
-        """Look for a blocking client or `time.sleep`, which stop all lookups of the process: use `to_thread`."""
+        """Look for a blocking client or `time.sleep`: outside `to_thread` it stops all lookups of the process."""
         network.open()
         with network.frozen():
             try:
                 [task] = network.start_all(network.group, timeout=2 * network.patience)
                 network.run(asyncio.sleep(0))
             except AssertionError:
-                network.proxy.cut()  # so that the blocked thread can go on
+                network.proxy.cut()  # ends the connections, so that the blocked thread of the loop can go on
                 raise
         assert network.ended(task), (
             f"When the network works again, the call must end; it still runs after {network.patience:g} s. Look at "
@@ -167,7 +167,8 @@ class CallChecks(Fixtures):
                 [task] = network.start_all([network.keys[n % 2]], timeout=GRACE)
                 network.cancel(task)
             right = network.expected([network.keys[2]])
-            for _ in range(2 * network.capacity):  # a pool may lend all its other connections first
+            # Several calls are made, because a pool may lend all other connections before that of the cancelled call.
+            for _ in range(2 * network.capacity):
                 got = network.values(network.fetch_until_recovered([network.keys[2]]))
                 assert right == got, (
                     f"Each call after a cancelled call for the key {short(network.keys[n % 2])} must return the value "
@@ -177,7 +178,7 @@ class CallChecks(Fixtures):
 
     @needs_network
     def test_cancelled_calls_give_their_places_back(self, network: Network) -> None:
-        """Look for a semaphore or connection that a cancelled call does not return: use `finally` or `async with`."""
+        """Look for a semaphore or connection that a cancelled call does not release: use `finally` or `async with`."""
         network.open()
         for _ in range(3):
             with network.frozen():
@@ -186,7 +187,7 @@ class CallChecks(Fixtures):
             network.fetch_until_recovered(network.keys[:1])
         tasks = [network.start([key]) for key in network.keys[: network.capacity]]
         for task in tasks:
-            assert network.ended(task) and not task.cancelled() and task.exception() is None, (  # noqa: PT018  # one rule
+            assert network.ended(task) and not task.cancelled() and task.exception() is None, (  # noqa: PT018
                 f"After cancelled calls, as many concurrent calls as before, {len(tasks)}, must succeed; one of them "
                 f"{_end_of(task)}. Give the place of a cancelled call in a pool or a semaphore back: use "
                 "`async with`, or `finally`."
@@ -194,7 +195,11 @@ class CallChecks(Fixtures):
 
     @needs_network
     def test_a_call_out_of_time_is_transient(self, network: Network) -> None:
-        """Look at what the client package raises at its time limit; without one, a call may wait to be cancelled."""
+        """
+        Look at what the client package raises when a call exceeds its time limit: make it a `TransientError`.
+
+        A call without a time limit passes, too, if it ends when it is cancelled.
+        """
         network.open()
         network.look_up(network.keys)
         with network.frozen():
@@ -246,5 +251,9 @@ def _end_of(task: asyncio.Task[Any]) -> str:
 
 
 def later_chunks_sooner(chunk: Chunk) -> float:
-    """Return the seconds by which *chunk* is delayed: of four chunks the last one is delayed least."""
+    """
+    Return the seconds by which the proxy delays *chunk*.
+
+    Of four successive chunks the first is delayed by 0.06 s and the last not at all, so later chunks arrive sooner.
+    """
     return 0.02 * (3 - chunk.number % 4)

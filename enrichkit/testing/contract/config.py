@@ -79,7 +79,7 @@ class ConfigChecks(Fixtures):
         assert connector.name, f"The connector's `name` must not be empty; it is ''. Set `name = 'acme'` in {kind}."
 
     def test_equal_configs_are_one_key(self, connector: Connector[Any]) -> None:
-        """Look for lists and dicts in fields: use tuples. A config must have a hash, as equal ones share an engine."""
+        """Look for lists and dicts in fields: use tuples. A config needs a hash: equal configs share an engine."""
         twin = dataclasses.replace(connector.config)
         name = type(twin).__name__
         assert twin == connector.config, (
@@ -99,7 +99,7 @@ class ConfigChecks(Fixtures):
         )
 
     def test_another_field_makes_another_config(self, connector: Connector[Any]) -> None:
-        """Look at `__eq__` and `compare=False`: configs that differ must not share connections."""
+        """Look at `__eq__` and `compare=False`: configs that differ must be unequal, or they share connections."""
         other = dataclasses.replace(connector.config, returns="struct<of: string, the: string, kit: string>")
         assert other != connector.config, (
             f"Two configs that differ in one field must not be equal; two of {type(other).__name__} that differ in "
@@ -110,7 +110,7 @@ class ConfigChecks(Fixtures):
         """Look for locks, clients and open files among the fields, which prevent Spark from pickling the config."""
         name = type(connector.config).__name__
         try:
-            copy = pickle.loads(pickle.dumps(connector.config))  # noqa: S301  # the data is our own
+            copy = pickle.loads(pickle.dumps(connector.config))  # noqa: S301  # pickled on this line
         except Exception as error:
             raise AssertionError(
                 f"A config must survive pickling; that of {name} failed with {raised(error)}. Keep locks, clients and "
@@ -151,7 +151,7 @@ class ConfigChecks(Fixtures):
             except ConfigError as error:
                 if type(connector.config).__name__ not in str(error) or not re.search(rf"\b{field.name}\b", str(error)):
                     silent.append(f"{field.name}: {error}")
-            except Exception:  # noqa: BLE001, S112  # the check above reports other exceptions
+            except Exception:  # noqa: BLE001, S112  # such an exception fails the check before this one
                 continue
         name = type(connector.config).__name__
         assert not silent, (
@@ -160,7 +160,7 @@ class ConfigChecks(Fixtures):
         )
 
     def test_the_limits_make_sense(self, connector: Connector[Any]) -> None:
-        """Look at `capacity`, `batch_size`, `max_batch_size`: each is 1 or more, the second is at most the third."""
+        """Look at `capacity` and the batch sizes: each must be 1 or more, and `batch_size` at most `max_batch_size`."""
         limits = connector.capacity, connector.batch_size, connector.max_batch_size
         assert all(type(limit) is int and limit >= 1 for limit in limits), (
             f"`capacity`, `batch_size` and `max_batch_size` must be whole numbers from 1 on; they are {short(limits)}. "
@@ -192,7 +192,7 @@ class ConfigChecks(Fixtures):
         )
 
     def test_the_keys_are_of_the_declared_shape(self, connector: Connector[Any], known: dict[Key, Any]) -> None:
-        """Look at `key_parts` of the config, `key_types` of the connector: the driver checks columns against them."""
+        """Look at the config's `key_parts` and the connector's `key_types`: the driver checks key columns by them."""
         parts = connector.config.key_parts or len(parts_of(next(iter(known))))
         other = [key for key in known if len(parts_of(key)) != parts]
         assert not other, (
@@ -223,7 +223,7 @@ class ConfigChecks(Fixtures):
 
 
 class NotAValue:
-    """A type that no field accepts."""
+    """The type of a value that each field of a config must refuse."""
 
     def __repr__(self) -> str:
         return "<not a value>"

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["FaultChecks"]
 
 CLOSING = 0.5  # seconds within which the proxy notices that a connection has ended
-CUTS = (0, 1, 2, 5, 9, 17, 33, 65)  # bytes that pass before a connection ends; the largest may be the whole answer
+# Numbers of bytes of the answer after which the proxy ends a connection. The largest may be the whole answer.
+CUTS = (0, 1, 2, 5, 9, 17, 33, 65)
 
 
 class FaultChecks(Fixtures):
@@ -47,11 +48,11 @@ class FaultChecks(Fixtures):
 
     @needs_network
     def test_it_opens_no_more_connections_than_calls(self, network: Network) -> None:
-        """Look at the size of the pool: at most `capacity` connections, because servers are sized for that number."""
+        """Look at the size of the pool: it may be at most `capacity`, because servers are sized for that number."""
         network.open()
         groups = [[key] for key in network.keys for _ in range(network.capacity)]
         for _ in range(3):
-            with network.frozen():  # so that no call ends before all calls have started
+            with network.frozen():  # so that no call gets an answer before all calls have started
                 tasks = network.start_all(*groups, timeout=network.patience)
                 self._assert_few_connections(network)
             late = [keys for keys, task in zip(groups, tasks, strict=True) if not network.ended(task)]
@@ -62,7 +63,8 @@ class FaultChecks(Fixtures):
         self._assert_few_connections(network)
 
     def _assert_few_connections(self, network: Network) -> None:
-        # The proxy notices a closed connection a moment later than the new connection that replaces it.
+        # The proxy notices a closed connection a moment later than the new connection that replaces it, so for that
+        # moment its count may be too high.
         assert wait_until(lambda: network.proxy.open <= network.capacity, CLOSING), (
             f"The connector must have at most {network.capacity} connections open, its `capacity`, although more calls "
             f"are made at once here; {network.proxy} counts {network.proxy.open}. Give `capacity` to the pool of the "
@@ -85,7 +87,7 @@ class FaultChecks(Fixtures):
 
     @needs_network
     def test_a_server_that_is_away_is_transient(self, network: Network) -> None:
-        """Look at the client package's exceptions for a lost connection and for a refused connection."""
+        """Look at the client package's exceptions for lost and refused connections: make both a `TransientError`."""
         network.open()
         network.look_up(network.group)
         network.proxy.refuse()
@@ -117,7 +119,7 @@ class FaultChecks(Fixtures):
 
     @needs_network
     def test_an_idle_connection_that_was_lost_is_replaced(self, network: Network) -> None:
-        """Look at how the pool treats an idle connection that the server has closed."""
+        """Look at how the pool treats an idle connection that the server has closed: it must open a new one instead."""
         network.open()
         for _ in range(3):
             network.look_up(network.group)

@@ -2,10 +2,10 @@
 A separate process for each check that injects faults, so that a crash of the client package fails only one check.
 
 The processes are forks of a fork server. The fork server is itself a fork of pytest, made before the first test, so it
-has no threads, no connections and no Spark session. A later fork of pytest itself would inherit locks that threads of
-pytest hold, but not the threads that release these locks. Everything that a fixture creates stays in the process of
-pytest: the servers, and the fault proxy, which a check uses through a stand-in. The code that runs in the forks is in
-`check_process`.
+has no threads, no connections and no Spark session. A later fork of pytest itself could wait for ever: it would inherit
+locks that threads of pytest hold, but not the threads that release these locks. Everything that a fixture creates stays
+in the process of pytest: the servers, and the fault proxy, which a check uses through a stand-in. The code that runs in
+the forks is in `check_process`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ForkServer:
                 self._socket.close()
                 serve(theirs, parent)
             finally:
-                os._exit(0)  # without the exit handlers, which belong to pytest
+                os._exit(0)  # `_exit` does not run the exit handlers, which belong to pytest
         self._pid = pid
         theirs.close()
 
@@ -93,14 +93,15 @@ class ForkServer:
         data = pickle.dumps((job, dict(os.environ), os.getcwd()))
         ours, theirs = multiprocessing.Pipe()
         with ours, tempfile.TemporaryFile() as output:
-            with theirs:  # the server imports pandas, if installed: otherwise pyarrow would import it in each process
+            with theirs:
+                # The fork server imports pandas, if installed, because pyarrow would otherwise import it in each fork.
                 socket.send_fds(
                     self._socket, ["\n".join(("pandas", *modules)).encode()], [theirs.fileno(), output.fileno()]
                 )
             pid = self._receive()
             try:
                 result = _attend(ours, data, proxy)
-            except BaseException:  # the time limit of pytest-timeout, or Ctrl-C
+            except BaseException:  # for example the time limit of pytest-timeout, or Ctrl-C
                 self._end(pid)
                 raise
             finally:
@@ -117,9 +118,13 @@ class ForkServer:
             warnings.warn_explicit(*warning)
 
     def _end(self, pid: int) -> None:
-        """End process *pid* with SIGABRT, which makes it write its threads' tracebacks, and if need be with SIGKILL."""
+        """
+        End the process *pid* with SIGABRT, which makes it write the tracebacks of its threads.
+
+        If the process does not end within `_LAST_WORDS` seconds, end it with SIGKILL.
+        """
         for sig in (signal.SIGABRT, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            with contextlib.suppress(ProcessLookupError):  # the process has ended by itself
                 os.kill(pid, sig)
             if select.select([self._socket], [], [], _LAST_WORDS)[0]:
                 return
@@ -137,7 +142,11 @@ class _ProcessTraceback(Exception):
 
 
 def _attend(channel: Connection, data: bytes, proxy: Any) -> Any:
-    """Send the job *data*, make the calls of *proxy* that it requests, and return its result, or None if it died."""
+    """
+    Send the job *data* to its process, and use *proxy* as the process requests, until the process sends its result.
+
+    Return this result, or None if the process ended without sending one.
+    """
     try:
         channel.send_bytes(data)
         while isinstance(request := channel.recv(), tuple):

@@ -67,14 +67,14 @@ class HostileKeyChecks(Fixtures):
         )
 
     def test_no_message_holds_a_key(self, source: Source) -> None:
-        """Look at the messages of the errors: keys are data about people, and messages end up in logs."""
+        """Look at the error messages: they get into logs and must not quote a key, which may be personal data."""
         for key in (*source.hostile_keys(), *keys_of_other_types(source.missing)):
             try:
                 answers = source.fetch([key])
                 texts = [str(answer.error) for answer in answers.values() if isinstance(answer, Failure)]
             except ConnectorError as error:
                 texts = [str(error)]
-            except Exception:  # noqa: BLE001, S112  # the engine shows only the class of such an exception
+            except Exception:  # noqa: BLE001, S112  # the engine shows only the exception's class
                 continue
             shown = [str(part) for part in parts_of(key) if len(str(part)) > 4]
             revealing = [text for text in texts for part in shown if part in text]
@@ -85,7 +85,7 @@ class HostileKeyChecks(Fixtures):
             )
 
     def _harmless(self, source: Source, keys: list[Key]) -> dict[Key, Any]:
-        """Return the answers for *keys*, or {} after a `PermanentError`, on which the engine would split the call."""
+        """Return the answers for *keys*, or {} after a `PermanentError`, as the engine would then split the call."""
         try:
             answers = source.fetch(keys)
         except (FatalError, TransientError) as error:

@@ -68,7 +68,7 @@ class LifecycleChecks(Fixtures):
                     )
 
     def test_two_of_them_do_not_touch_each_other(self, source: Source) -> None:
-        """Look for clients kept in the class or the module: another connector may close them while this one works."""
+        """Look for clients kept in the class or the module: a second connector may close the first one's client."""
         twin = Source(type(source.connector)(source.connector.config), source.known, None, patience=self.patience)
         with twin:
             twin.open()
@@ -86,7 +86,7 @@ class LifecycleChecks(Fixtures):
     def test_a_forked_process_makes_its_own(self, source: Source) -> None:
         """
         Look for connections, threads and caches in globals of a module: Spark forks its workers, and both parent and
-        child keep running.
+        child keep running and would use the same connections.
 
         If the client package cannot be used in both processes, the connector must raise a `FatalError` in the child.
         The child must not hang.
@@ -103,7 +103,7 @@ class LifecycleChecks(Fixtures):
                 right, got = source.expected(source.keys), twin.look_up_values(source.keys)
                 return "" if right == got else f"returned {told(right, got)}"
 
-        failure = failure_in_a_fork(child, 4 * self.patience)  # open, fetch and close each have a time limit
+        failure = failure_in_a_fork(child, 4 * self.patience)  # open, lookup and close each end within `patience`
         assert failure is None, (
             "In a forked process, a new connector must return the values of all known keys, or raise a FatalError; the "
             f"process {failure}. Look for connections, threads and caches of the module, which a fork does not bring "
@@ -116,7 +116,7 @@ class LifecycleChecks(Fixtures):
         )
 
     def test_a_closed_connector_leaves_no_task(self, source: Source) -> None:
-        """Look for `create_task` whose result is not kept: `close` must end all tasks that the connector started."""
+        """Look for calls of `create_task` whose task is not kept: `close` must end all tasks of the connector."""
         source.look_up(source.keys)
         source.close()
         assert wait_until(lambda: not source.tasks(), self.patience), (
@@ -186,7 +186,7 @@ class LifecycleChecks(Fixtures):
 
     @needs_network
     def test_close_waits_for_no_server(self, network: Network) -> None:
-        """Let `close` wait for no server: a silent one neither confirms the end of a connection nor answers a call."""
+        """Look at what `close` waits for: a silent server never confirms the end of a connection or answers a call."""
         network.open()
         network.look_up(network.keys[:1])
         with network.frozen():
@@ -196,7 +196,7 @@ class LifecycleChecks(Fixtures):
 
     @needs_network
     def test_an_open_that_finds_no_server_is_transient(self, network: Network) -> None:
-        """Look at the exception of `open` when the server is down; an `open` that does not connect need not raise."""
+        """Look at `open` when the server is down: it must raise a `TransientError`, or return without connecting."""
         network.proxy.refuse()
         with contextlib.suppress(TransientError):
             self._open_as_the_engine_does(network)
@@ -235,7 +235,7 @@ def failure_in_a_fork(function: Callable[[], str], seconds: float) -> str | None
             traceback.print_exc()
             os.write(theirs, f"raised {raised(error)}".encode("utf-8", "replace"))
         finally:
-            os._exit(code)  # without the exit handlers, which belong to the parent process
+            os._exit(code)  # `_exit` does not run the exit handlers, which belong to the parent process
     os.close(theirs)
     end = time.monotonic() + seconds
     with open(ours, "rb", buffering=0) as pipe:
@@ -245,7 +245,8 @@ def failure_in_a_fork(function: Callable[[], str], seconds: float) -> str | None
                 os.waitpid(pid, 0)
                 return f"did not end within {seconds:g} s"
             time.sleep(0.002)
-        os.set_blocking(ours, False)  # a process that the child has left behind may still hold the pipe's other end
+        # The read must not wait, because a process that the child has left behind may still hold the pipe's other end.
+        os.set_blocking(ours, False)
         text = (pipe.read() or b"").decode()
     code = os.waitstatus_to_exitcode(result[1])
     return text or (f"ended with the exit code {code}" if code else None)

@@ -1,5 +1,5 @@
 """
-The parts of a check's message that show what the connector did.
+Functions that write the parts of a check's failure message that show what the connector did.
 
 A message says what the connector must do, what it did, and where to look in its code. Long values are cut, because one
 call can have thousands of keys, and one of the test keys has 5,000 characters.
@@ -33,7 +33,7 @@ def short(value: Any, most: int = _CHARACTERS) -> str:
 
 def raised(error: BaseException) -> str:
     """
-    Return the class of *error* and the first line of its text, without a full stop at the end.
+    Return the class of *error* and the first line of its text, without a period at the end.
 
     >>> raised(KeyError("a")), raised(ValueError("No number.")), raised(TimeoutError())
     ("KeyError: 'a'", 'ValueError: No number', 'TimeoutError')

@@ -37,15 +37,15 @@ def needs_network(check: Check) -> Check:
         if network is not None and not _run_alone(run, self, network, network.proxy):
             check(self, network)
 
-    return run  # type: ignore[return-value]  # the same arguments, by name
+    return run  # type: ignore[return-value]  # `run` has the parameters of *check*, with the same names
 
 
 def cancels(check: Check) -> Check:
     """
     Decorate a check that needs the fixture `source` and cancels calls.
 
-    A source that is no server may be a part of this process, such as a test double of a client package. The check of
-    such a source therefore runs in this process.
+    If the source is a server, the check runs in a process of its own. A source that is no server may be a part of the
+    process of pytest, such as a test double of a client package, so its check runs in that process.
     """
 
     @functools.wraps(check)
@@ -54,7 +54,7 @@ def cancels(check: Check) -> Check:
         if not (source.is_server and _run_alone(run, self, source, None)):
             check(self, source)
 
-    return run  # type: ignore[return-value]  # the same arguments, by name
+    return run  # type: ignore[return-value]  # `run` has the parameters of *check*, with the same names
 
 
 def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
@@ -63,7 +63,8 @@ def _run_alone(check: Any, test: Any, source: Source, proxy: Any) -> bool:
 
     If the test class says `own_process = False`, warn and return false without running *check*. Do the same if the
     connector's class or config, the known values or the test class cannot be pickled, because what cannot be pickled
-    cannot be sent to the process. If it is the config that cannot be pickled, another check fails.
+    cannot be sent to the process. A config that cannot be pickled also fails the check
+    `test_the_config_survives_pickling`.
     """
     __tracebackhide__ = True
     if not test.own_process:
@@ -124,7 +125,7 @@ def _play(
     *,
     has_network: bool,
 ) -> None:
-    """Run *check* in this process; *proxy* is the stand-in for the fault proxy, if the check has a network."""
+    """Run *check* in this process, with *proxy*, the stand-in for the fault proxy, if *has_network* is true."""
     if has_network:
         with Network(kind(config), proxy, known, missing, patience=patience) as network:
             check.__wrapped__(tests(), network)

@@ -31,7 +31,7 @@ class SecretChecks(Fixtures):
         )
 
     def test_the_repr_of_the_connector_hides_the_secrets(self, connector: Connector[Any]) -> None:
-        """Look at `__repr__` of the connector: logs show it."""
+        """Look at `__repr__` of the connector: it must leave out the config's secrets, because logs show the repr."""
         connectors = [(name, type(connector)(twin)) for name, twin in _with_secrets(connector.config)]
         shown = [name for name, each in connectors if CANARY in repr(each) + str(each)]
         assert not shown, (
@@ -69,7 +69,8 @@ def _with_secrets(config: ConnectorConfig) -> list[tuple[str, ConnectorConfig]]:
     """
     Return pairs of a field's name and a copy of *config* with a secret in this field.
 
-    The secret is the value of a field that may hold a secret, or the password in a field that holds a URL.
+    If a field holds a URL, the secret replaces the password in the URL. If another field may hold a secret, the secret
+    replaces its value.
     """
     copies = []
     for field in own_fields(config):

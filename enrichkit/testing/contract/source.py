@@ -82,7 +82,7 @@ class Source(Bench):
         return {key: self.known[key] for key in keys if key in self.known}
 
     def values(self, answers: Mapping[Key, Any]) -> dict[Key, Any]:
-        """Return *answers* as Python objects, see `decoded`."""
+        """Return *answers* with each value decoded to Python objects, see `decoded`."""
         encoding = self.connector.encoding
         return {key: decoded(answer, self.known.get(key), encoding) for key, answer in answers.items()}
 
@@ -106,7 +106,11 @@ class Source(Bench):
         }
 
     def unknown_keys(self, count: int) -> list[Key]:
-        """Return *count* unknown keys: the missing key and variants of it; fewer if its type has too few values."""
+        """
+        Return *count* keys that the source lacks: the missing key and variants of it.
+
+        If the type of the key has too few values, return fewer keys.
+        """
         keys = dict.fromkeys(
             (self.missing, *(_next_to(self.missing, n) for n in range(1, count + len(self.known) + 1)))
         )
@@ -159,7 +163,7 @@ class Network(Source):
             self.proxy.thaw()
 
     def start_all(self, *groups: Sequence[Key], timeout: float) -> list[Any]:
-        """Begin a call for each of *groups* on a frozen proxy; return the tasks once any call has reached it."""
+        """Begin a call for each of *groups* on a frozen proxy; return the tasks once any call has reached the proxy."""
         before = self.proxy.heard
         tasks = [self.start(keys, timeout=timeout) for keys in groups]
         assert wait_until(lambda: self.proxy.heard > before, self.patience), (
@@ -167,7 +171,7 @@ class Network(Source):
             f"the server or send bytes to it; none of {len(tasks)} calls did. Look for what a call waits for before "
             "that: a lock or a connection that another call holds."
         )
-        self.run(asyncio.sleep(0))  # the loop may still be running the callback that sent the bytes
+        self.run(asyncio.sleep(0))  # waits until the loop has ended the callback that sent the bytes
         return tasks
 
 

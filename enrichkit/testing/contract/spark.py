@@ -1,4 +1,4 @@
-"""Checks that use Spark: the values fit the declared type, and each row gets its own value."""
+"""Checks that use Spark: the values fit the declared type, and each row gets the value of its own key."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SparkChecks(Fixtures):
         shape = parts_of(missing_key)
         nulls = [tuple(None if n == at else part for n, part in enumerate(shape)) for at in range(len(shape))]
         keys = [parts_of(key) for key in known for _ in range(3)] + [shape] * 2 + nulls
-        random.Random(1).shuffle(keys)  # noqa: S311  # the same order in each run
+        random.Random(1).shuffle(keys)  # noqa: S311  # the fixed seed gives the same order in each run
         names = [f"key{n}" for n in range(len(shape))]
         rows = spark.createDataFrame([(n, *key) for n, key in enumerate(keys)], ["row", *names]).repartition(2)
         enriched = rows.select("row", enrich(connector.config, *names, details=True).alias("outcome")).collect()
@@ -86,7 +86,7 @@ def plain(value: Any, like: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, datetime) and isinstance(like, datetime) and like.tzinfo and not value.tzinfo:
-        return value.astimezone(like.tzinfo)  # Spark collects a timestamp in the time zone of this machine
+        return value.astimezone(like.tzinfo)  # Spark returns the local time of this machine
     if isinstance(value, list) and isinstance(like, list):
         return [plain(part, other) for part, other in itertools.zip_longest(value, like)]
     return value

@@ -21,7 +21,7 @@ __all__ = ["ValueChecks"]
 
 
 class ValueChecks(Fixtures):
-    """An optional method is checked if the connector's class has it; otherwise it must raise `NotImplementedError`."""
+    """An optional method is checked if the connector's class has it. If not, it must raise `NotImplementedError`."""
 
     def test_the_type_of_a_value_is_known(self, source: Source) -> None:
         """Look at `describe`, or set `returns` in the config of the fixture `connector` to the DDL of one value."""
@@ -109,7 +109,7 @@ class ValueChecks(Fixtures):
         )
 
     def test_nothing_is_listed_twice(self, source: Source) -> None:
-        """Look at `scan`: it must yield each key once, even if two pages have it."""
+        """Look at `scan`: it must yield each key only once, even if the source lists the key in two pages."""
         keys = self._listed(source) or []
         twins = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]
         assert not twins, (
@@ -126,7 +126,7 @@ class ValueChecks(Fixtures):
         )
 
     def _listed(self, source: Source) -> list[Any] | None:
-        """Return the keys that `scan` yields, in pages of two; None when the source cannot be listed."""
+        """Return the keys that `scan` yields in pages of two keys; None if the connector cannot list the keys."""
         if type(source.connector).scan is Connector.scan:
             self._assert_not_implemented("scan", lambda: source.connector.scan((str,), 1))
             return None

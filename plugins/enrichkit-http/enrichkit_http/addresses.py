@@ -1,4 +1,6 @@
-"""The check of the address that a response names for a redirect or the next page: it must have the same origin."""
+"""
+The check of the address that a response names for a redirect or the next page: it must have the origin of the request.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from .checks import names_in
 __all__ = ["AddressError", "named_address"]
 
 MAX_ADDRESS = 8192
-# Printable ASCII without the backslash, which browsers and clients take for a slash.
+# Matches a text of printable ASCII characters. The backslash is excluded, because browsers and clients take it for a
+# slash.
 _REFERENCE = re.compile(rf"[!-\[\]-~]{{1,{MAX_ADDRESS}}}").fullmatch
 
 

@@ -27,7 +27,7 @@ class Asking(NamedTuple):
         body: Body without the fields that are secrets; None: no body.
         timeout: Seconds after which the request is aborted.
         headers: Headers of this request.
-        limit: Most bytes of the response; None: `max_bytes`.
+        limit: Most bytes of the response; None: `max_bytes` of the config.
         token: Token to send with the request; None: no token.
         method: HTTP method; None: the method of the config.
     """

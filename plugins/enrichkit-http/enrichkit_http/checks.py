@@ -39,9 +39,11 @@ _HOST_NAME = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?)*"
 ).fullmatch
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)").fullmatch
-# msgspec, which finds the fields, accepts no quote, backslash or control character in the name of a field.
+# Matches names of fields joined by dots. A name with a quote, backslash or control character is no match, because
+# msgspec, which finds the fields in a response, does not accept such a name.
 _PATH = re.compile(r"[^.\[\]\"\\\x00-\x1f]+(?:\.[^.\[\]\"\\\x00-\x1f]+)*").fullmatch
-# Matches names of query parameters and form fields that look like credentials; `sort_key` is no match.
+# Matches names of query parameters and form fields that look like credentials. The name `sort_key`, for example, is no
+# match.
 _IN_QUERY = re.compile(
     r"(?:^key|api_?key|access_?key|auth|token|secret|password|signature|session)$", re.IGNORECASE
 ).search
@@ -77,7 +79,7 @@ def split_url(url: Any) -> SplitResult:
             "query parameter, never where the request goes. Register one source for each host."
         )
     parts = _parts(url, authority)
-    check_separated(url)  # raises an error for wrong braces, too
+    check_separated(url)  # raises `ConfigError`, also for a brace that belongs to no placeholder
     if any(segment.lower().replace("%2e", ".") in (".", "..") for segment in parts.path.split("/")):
         raise ConfigError(
             "HttpConfig.url has a path segment '.' or '..', which clients resolve differently. Write the path it "
@@ -93,7 +95,7 @@ def split_url(url: Any) -> SplitResult:
 
 
 def _parameters(query: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, the equals sign and the value of each parameter."""
+    """Yield the name, the equals sign and the value of each parameter; sign and value may be empty."""
     return (pair.partition("=") for pair in query.split("&"))
 
 
@@ -102,7 +104,8 @@ def _parts(url: str, authority: str) -> SplitResult:
         parts = urlsplit(url)
         host = parts.hostname or ""
         parts.port  # noqa: B018  # a property that raises `ValueError` for a wrong port
-        # '127.1' and '0x7f000001' are rejected: some parsers take them for IP addresses, others for host names.
+        # '127.1' and '0x7f000001' are rejected, because some parsers take them for IP addresses and others for host
+        # names.
         if authority.startswith("["):
             ipaddress.IPv6Address(host)
         elif _ENDS_IN_NUMBER(host):
@@ -130,7 +133,7 @@ def is_local(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host.lower() == "localhost"
-    # `is_loopback` itself inspects the IPv4 address inside an IPv6 address only from Python 3.13 on.
+    # Before Python 3.13, `is_loopback` ignores the IPv4 address inside an IPv6 address, so `ipv4_mapped` is checked.
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
@@ -174,7 +177,8 @@ def body_text(body: Any) -> str:
         return msgspec.json.encode(data).decode()
     except ConfigError:
         raise
-    except (ValueError, TypeError, RecursionError) as error:  # also for half of a surrogate pair, or too deep nesting
+    except (ValueError, TypeError, RecursionError) as error:
+        # Half of a surrogate pair raises a `ValueError`, and too deep nesting raises a `RecursionError`.
         raise ConfigError(
             f"HttpConfig.body is not JSON ({error}); it must be data made of dict, list, str, int, float, bool and "
             'None, or JSON text. Write {"id": "{0}"}.'
@@ -231,7 +235,9 @@ def masked(url: str) -> str:
 
 
 def statuses(values: Iterable[Any] | Any) -> tuple[int, ...]:
-    """Return *values*, the statuses that mean a miss, as a tuple."""
+    """
+    Return *values*, the statuses that mean a miss, as a tuple; raises `ConfigError` for values that are not allowed.
+    """
     if isinstance(values, Iterable):
         checked = tuple(values)
         if all(type(status) is int and (status == 204 or 400 <= status < 500) for status in checked):

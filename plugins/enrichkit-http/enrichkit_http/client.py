@@ -1,5 +1,5 @@
 """
-The HTTP client, and the reading of its responses.
+The making of the HTTP client, and the reading of its responses.
 
 pyreqwest (written in Rust, with reqwest, hyper and rustls) speaks HTTP, and reads responses on a thread of its own.
 These defaults of pyreqwest are switched off: proxies from environment variables, redirects, cookies, the Referer
@@ -51,12 +51,15 @@ LAST_WORDS = 0.1
 Seconds that a program waits when it exits, so that the client's thread can free the Python objects of past requests.
 
 Python aborts the process if the client's thread frees Python objects while the interpreter shuts down. Without the
-wait, this happened to 7 of 40 programs that looked up one key.
+wait, Python aborted 7 of 40 programs, each of which had looked up one key.
 """
 USER_AGENT = f"enrichkit/{enrichkit.__version__}"
 
 _process_id: int | None = None
-"""Id of the process that made the first client, or None. All clients share a thread, which does not survive a fork."""
+"""
+Id of the process that made the first client; None: no client was made yet. All clients of a process share a thread that
+does not live on in a fork, so a process that finds the id of another process here makes no client.
+"""
 
 _CHARSET = re.compile(r";\s*charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 
@@ -67,8 +70,8 @@ class AmbiguousLengthError(PermanentError):
 
 Reply: TypeAlias = tuple[bytes, str | None, bool]
 """
-A successful response: the decompressed body, the charset, and whether the protocol marks the end of the body (by a
-length, chunks or HTTP/2), so that the body is known to be whole.
+A successful response: the decompressed body, the charset or None, and whether the protocol marks the end of the body
+(by a length, chunks or HTTP/2). Without such a mark, a body that was cut off may look like a whole one.
 """
 
 
@@ -77,7 +80,8 @@ def make_client(config: HttpConfig, capacity: int) -> Client:
     Return a client that has opened no connection yet.
 
     Raises:
-        FatalError: A secret or a file is absent or wrong, or this process is a fork of one that has made a client.
+        FatalError: A secret or a file is absent or wrong, or this process was forked from a process that had made a
+            client.
         UnavailableError: This process can open no more files.
     """
     builder = _builder(capacity).default_headers(_headers(config))
@@ -131,7 +135,7 @@ def _built(builder: ClientBuilder, config: HttpConfig, secure: bool) -> Client:
         builder = with_proxy(builder, config.proxy, config.proxy_auth)
     try:
         return (_with_tls(builder, config) if secure else builder).build()
-    except ValueError:  # the text of this error is not shown, because it may quote the file
+    except ValueError:  # the error's text is not shown, because it may quote the certificate or key
         _check_files()
         if not secure:
             raise
@@ -202,7 +206,7 @@ def _pem(field: str, path: str, mark: bytes) -> bytes:
         raise FatalError(
             f"HttpConfig.{field} {path!r} cannot be read on this worker: {error.strerror}. Ship the file there."
         ) from None
-    if mark not in content:  # the client would take a file without a certificate, and raise no error
+    if mark not in content:  # the client itself raises no error for a file without a certificate
         raise FatalError(
             f"HttpConfig.{field} {path!r} holds no {mark.decode()!r}; it must be a PEM file. Convert it with openssl."
         )
@@ -251,12 +255,12 @@ async def receive(response: Response, limit: int, *, text: bool) -> Reply:
     framed = length is not None or transfer is not None or not response.version.startswith("HTTP/1")
     if text:
         return body, _charset_in(header(response, "content-type") or ""), framed
-    if not body.isascii() or b"\0" in body[:4]:  # zero bytes occur in UTF-16 and UTF-32 only
+    if not body.isascii() or b"\0" in body[:4]:  # in JSON, zero bytes occur only in UTF-16 and UTF-32
         body = as_utf8(body, _charset_in(header(response, "content-type") or ""))
     return body, None, framed
 
 
-@lru_cache(maxsize=64)  # a service sends the same Content-Type with all its responses
+@lru_cache(maxsize=64)  # a service sends the same Content-Type with all its responses, so the search is rarely repeated
 def _charset_in(content_type: str) -> str | None:
     match = _CHARSET.search(content_type)
     return None if match is None else match[1]

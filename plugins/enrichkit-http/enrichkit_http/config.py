@@ -50,7 +50,7 @@ class HttpConfig(ConnectorConfig):
     Attributes:
         url: Template of the address. `{0}`, `{1}` (or `{}`) stand for the key columns, whose values are
             percent-encoded. These placeholders may stand only in path segments and in values of the query.
-        method: `"GET"`, `"POST"` or `"PUT"`; always POST with `bulk`.
+        method: `"GET"`, `"POST"` or `"PUT"`; with `bulk` it is always `"POST"`.
         params: Parameters of the query besides those of `url`, as a mapping of each name to a text or a `Secret`, or as
             pairs of name and value. `{0}`, `{1}` in a text stand for the key columns; no text may use more than one
             column. Names and values are percent-encoded.
@@ -59,35 +59,35 @@ class HttpConfig(ConnectorConfig):
             rejected if the header's value would hold a line break, a control or non-ASCII character, or begin or end
             with a blank. In a header whose name looks like that of a credential, a placeholder must be the whole
             value.
-        bearer: `Secret` that holds the token of the header `Authorization: Bearer`, without the word Bearer. Not with
-            `oauth`.
+        bearer: `Secret` that holds the token of the header `Authorization: Bearer`, without the word Bearer. Not
+            allowed with `oauth`.
         sign: `"package.module:function"`, a function that the workers import. They call it with an `UnsignedRequest`
             for each single request, i.e. again for each attempt, redirect and page. The function returns a mapping of
             the headers to add, such as a signature, and may be asynchronous. A synchronous function must not block,
             because it would delay all requests of the process. If the function raises a `TransientError`, the request
-            is tried again. Not with a `Secret` in `params` or `form`, which the function would not see.
+            is tried again. Not allowed with a `Secret` in `params` or `form`, because the function would not see the
+            secret.
         oauth: Credentials with which the workers fetch the tokens for the header `Authorization: Bearer`: an `OAuth`,
             or a mapping of its fields. All calls of a worker process share one token. A new token is fetched before the
-            old one expires, and once after a 401. Even a POST is repeated after a 401, because the service refused it
-            before doing anything.
+            old one expires, and once after a response with the status 401. Then the request is repeated with the new
+            token. Even a POST is repeated, because a service that answers 401 has not carried out the request.
         body: Template of the JSON body of a POST or PUT, as data or as JSON text. Each string that is exactly a
             placeholder, such as `"{0}"`, is replaced by that part of the key, encoded as JSON. With `bulk`, `"{0}"`
             stands for the list of keys; the default body is this list alone.
         form: Fields of a POST or PUT that is sent as `application/x-www-form-urlencoded`, as a mapping of each name to
             a text or a `Secret`, or as pairs of name and value. `{0}`, `{1}` in a text stand for the key columns; no
-            text may use more than one column. Not with `body` or `bulk`.
+            text may use more than one column. Not allowed with `body` or `bulk`.
         idempotent: True when a POST or PUT may be repeated after a failure. A GET and a bulk POST may always be
-            repeated. A PUT needs this setting, too, although HTTP calls PUT idempotent, because a repeated PUT can
-            overwrite what somebody else has written since the first one, and because PUT is not idempotent in every
-            service.
+            repeated. A PUT needs this setting, too, although HTTP defines PUT as idempotent: a repeated PUT can
+            overwrite what somebody else has written since the first one, and some services do not make PUT idempotent.
         idempotency_key: True to send the header `Idempotency-Key` with each POST or PUT, so that the service can
             recognize a repeated request, for example one of a task that runs again; see `Call.idempotency_key`. With
-            this setting, requests are repeated after a failure, as with `idempotent`. Not with `bulk`, because a
-            repeated bulk request may hold other keys.
+            this setting, requests are repeated after a failure, as with `idempotent`. Not allowed with `bulk`, because
+            a repeated bulk request may hold other keys.
         bulk: True to POST many keys of one column at once. The response is a list in the order of the keys, an object
             whose field names are the keys, or with `key_field` a list in any order. In a list without `key_field`, a
-            null is a miss. In an object, or in a list with `key_field`, an absent key is a miss, and a null as its
-            value is a stored null.
+            null is a miss. In an object, or in a list with `key_field`, a key that is absent is a miss, and a key whose
+            value is null gets the value null.
         key_field: Path to the field in which a response (with `bulk`: each element of it) repeats the key. If a
             response repeats another key, responses were mixed up: the connector drops the response and all its
             connections, and asks for the key again.
@@ -97,27 +97,30 @@ class HttpConfig(ConnectorConfig):
             is the field `profile` in each element of the list or object `results`.
         errors: Path to the field by which a response with a success status reports an error, for example `errors` of
             GraphQL. The key gets an error when the field holds anything but null, false, 0, or an empty text, list or
-            object, even if the response also holds a value. With `bulk` the path starts inside each element; but if
-            `value` has a path before `[]`, as in `results[]`, it starts at the top of the response.
+            object, even if the response also holds a value. With `bulk` the path of `errors` starts inside each
+            element. But if `value` has a path before `[]`, as in `results[]`, the path of `errors` starts at the top of
+            the response.
         success: Path to the field, for example `ok`, that is `true` in each response that holds a value. The key gets
-            an error when the field holds something else or is absent. With `bulk` the path starts inside each element,
-            or at the top of the response, by the same rule as that of `errors`.
-        missing: Statuses by which the service says that it does not hold the key; 400 to 499, or 204. None stands
-            for 404, and with `raw` or `bulk` for no status. With `bulk`, such a status makes all keys of the request
-            misses.
+            an error when the field holds something else or is absent. With `bulk` the path of `success` starts where
+            that of `errors` starts: inside each element, or at the top of the response if `value` has a path before
+            `[]`.
+        missing: Statuses by which the service says that it does not hold the key; 400 to 499, or 204. None stands for
+            404; with `raw` or `bulk` it means that no status is a miss. With `bulk`, a status that is listed here makes
+            all keys of the request misses.
         missing_when: `"empty"` if a successful response with an empty body, or a 204, says that the service does not
-            hold the key. None: an empty body is an error; but with ``returns="string"`` it is an empty text. Not with
-            `bulk`, `raw` or `next_page`.
-        raw: True to take each response as data: the value is a struct of the status and the body as text. Only a 429,
-            502, 503 or 504 is no value: the service is unavailable then, and the request is tried again. With `oauth`,
-            a 401 is no value either. Not with `bulk`, `value`, `key_field`, `errors`, `success` or `missing`.
+            hold the key. None: an empty body is an error, or with ``returns="string"`` the empty text as a value. Not
+            allowed with `bulk`, `raw` or `next_page`.
+        raw: True to take each response as data: the value is a struct of the status and the body as text. Only a
+            response with the status 429, 502, 503 or 504 is no value: such a status means that the service is
+            unavailable, and the request is tried again. With `oauth`, a 401 is no value either. Not allowed with
+            `bulk`, `value`, `key_field`, `errors`, `success` or `missing`.
         redirects: The most redirects that are followed for one GET, 0 to 10. Only redirects to the same scheme, host
             and port are followed; any other redirect is an error of the key. With `raw`, a redirect response is a value
             only if this number is 0.
         next_page: Path inside a response to the address of the next page, for example `links.next`. On the last page
             this field is absent, null, false or empty. The address may be relative and must have the same scheme, host
-            and port. The lists that all pages have at the path `value` are joined into one list, which is the value
-            of the key. Only with method GET.
+            and port. The lists that all pages have at the path `value` are joined into one list, which is the value of
+            the key. Only allowed with the method GET.
         page_param: Parameter of the query in which the token of the next page is sent. Set it if `next_page` is the
             path to such a token (text or a whole number) and not to an address.
         max_pages: Most pages of one key, 1 to 10,000; a key with more pages gets an error. `max_bytes` and the timeout
@@ -128,12 +131,13 @@ class HttpConfig(ConnectorConfig):
             its responses: `RateLimit` and `RateLimit-Remaining` of the IETF draft, and `X-RateLimit-Remaining`, each
             with its reset time. The requests of a worker process are spread evenly when less than a fifth of the limit
             remains.
-        http2: True to speak HTTP/2. Over https, client and service agree on it by ALPN; over http, the client uses it
-            from the first byte.
+        http2: True to speak HTTP/2. Over https, client and service negotiate HTTP/2 by ALPN. Over http, the client
+            speaks HTTP/2 from the first byte, without a negotiation.
         proxy: Proxy for all requests, as `http://host:port` or `https://host:port`. None: no proxy, even if a variable
             such as HTTPS_PROXY names one. Requests over https are tunnelled through the proxy, which then sees only the
             host and port.
-        proxy_auth: `Secret` that holds `user:password` for the proxy. It is sent unencrypted to an `http://` proxy.
+        proxy_auth: `Secret` that holds `user:password` for the proxy. The secret is sent unencrypted to an `http://`
+            proxy.
         tls_ca: Path on the workers of a PEM file with certificate authorities to trust in addition to those of the
             system.
         tls_cert: Path on the workers of a PEM file with the client's certificate. The file also holds the private key,
@@ -144,8 +148,8 @@ class HttpConfig(ConnectorConfig):
         returns: Type of one value. With `"string"`, the value is the whole response, decoded by its charset. With
             `"string"` and `value` or `bulk`, the value is a part of the JSON response: a JSON string without its
             quotes, or anything else as JSON text. A value of a type other than string is decoded from JSON. With `raw`,
-            the type is the default `"status int, body string"`, or the same with `, headers map<string,string>` at its
-            end.
+            the default is `"status int, body string"`, and the only other type allowed has a third field at the end: `,
+            headers map<string,string>`.
 
     Raises:
         ConfigError: A field is wrong. Raised on the driver.
@@ -224,7 +228,7 @@ class HttpConfig(ConnectorConfig):
             self._check_plain_http(parts.hostname or "", parts.query)
 
     def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # the dataclass is frozen: an assignment would raise
+        object.__setattr__(self, name, value)  # the dataclass is frozen: an assignment would raise an error
 
     def _check_method(self) -> None:
         if self.method not in ("GET", "POST", "PUT"):
@@ -340,8 +344,9 @@ class HttpConfig(ConnectorConfig):
 
     def _defaults(self) -> dict[str, Any]:
         """
-        Return the values that replace None. They differ with `bulk`, where responses are larger and a status concerns
-        all keys.
+        Return the values that replace a None in `missing` and `max_bytes`. With `bulk` they differ, because a response
+        is larger and its status concerns all keys. With `raw` no status means a miss, because each status is a part of
+        a value.
         """
         return {"missing": () if self.bulk or self.raw else (404,), "max_bytes": 2**23 if self.bulk else 2**20}
 
@@ -360,7 +365,8 @@ class HttpConfig(ConnectorConfig):
             secret.append(f"its parameter {parameter!r}")
         if field := credential_named(self.form_pairs):
             secret.append(f"its field {field!r} of form")
-        # A request to this machine crosses a network if its proxy is on another machine.
+        # Even a request to this machine crosses a network if the proxy is on another machine, so both hosts are
+        # checked.
         way = [host, urlsplit(self.proxy).hostname or ""] if self.proxy else [host]
         if secret and not self.insecure and not all(map(is_local, way)):
             raise ConfigError(
@@ -409,7 +415,7 @@ class HttpConfig(ConnectorConfig):
         shown = {name: getattr(self, name) for name in defaults if getattr(self, name) != defaults[name]}
         if self.raw and self.returns == RAW_RETURNS:
             shown.pop("returns", None)
-        # Header values and bodies may be secrets, and so may the fixed part of a query.
+        # Header values, bodies and the fixed values in a query may be secrets, so the text shows only names, or `***`.
         shown["url"] = masked(self.url)
         for name in ("params", "headers", "form"):
             if name in shown:

@@ -3,8 +3,9 @@ The credentials of a source, which may expire and be replaced while a job runs.
 
 An HTTP client holds the secrets that it was made with. Shortly before a secret expires, another thread reads it again,
 and then a new client replaces the old one; until then requests use the old client. After a 401 the secrets are read
-once more. If a secret has changed, the request is repeated. If none has changed, the error is fatal. But if the service
-has accepted the secrets before, the engine keeps the keys and asks for them again later.
+once more. If a secret has changed, the request is repeated. If none has changed, the error is a `FatalError`. But if
+the service has accepted the secrets before, the error is an `UnavailableError` instead, so the engine keeps the keys
+and asks for them again later.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class Credentials:
         return self._expiring and not all(map(fresh, self.secrets))
 
     async def read(self) -> None:
-        """Read the due secrets on another thread, so that `note` need not block the event loop. Raises `FatalError`."""
+        """
+        Read the secrets that are due on another thread, so that `note` finds them and does not block the event loop.
+        Raises `FatalError`.
+        """
         try:
             for secret in self.secrets:
                 await revealed(secret)
@@ -72,7 +76,8 @@ class Credentials:
 
     def refuse(self) -> bool:
         """Record that the service refused the secrets, and return whether one of them may have a new value now."""
-        return any(list(itertools.starmap(refuse, self._used.items())))  # a list: `any` alone stops at the first True
+        # A list, because `any` alone would stop at the first True and leave the other secrets unrecorded.
+        return any(list(itertools.starmap(refuse, self._used.items())))
 
 
 class Renewed:
@@ -111,7 +116,8 @@ class Renewed:
         raise refused
 
     async def _renewed(self, client: Client | None, deadline: float) -> bool:
-        with contextlib.suppress(TimeoutError):  # a secret not read by the deadline counts as unchanged
+        # If the secrets are not read by the deadline, the request is not repeated.
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(deadline - monotonic(), 0.0)):
                 return await self._sender.renewed_after_refusal(client)
         return False

@@ -17,7 +17,10 @@ from enrichkit.plugin import Absent
 __all__ = ["ABSENT", "TOO_LARGE", "Path", "as_utf8", "decompressed", "encoding_of", "too_large"]
 
 TOO_LARGE = "The answer is too large"
-"""The beginning of the error message for a response with more bytes than allowed."""
+"""
+The beginning of the error message for a response with more bytes than allowed. `Pages` recognizes the error by this
+text.
+"""
 
 ABSENT: Any = UNSET
 """Marker for a value that a response does not hold. None stands for a null in the response."""
@@ -25,12 +28,16 @@ ABSENT: Any = UNSET
 
 _MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
           codecs.BOM_UTF16_BE: "utf-16"}  # fmt: skip
-"""Encodings by byte order mark, without UTF-8. UTF-32 is first, because one of its marks begins with a UTF-16 mark."""
+"""
+Encodings by byte order mark, without UTF-8. The marks of UTF-32 are compared first, because one of them begins with a
+mark of UTF-16.
+"""
 
 
 def encoding_of(body: bytes, charset: str | None) -> str:
     """
-    Return the encoding of the text *body*: the declared *charset*, or else that of its byte order mark, or else UTF-8.
+    Return the encoding of the text *body*: the declared *charset*, or else the encoding that its byte order mark shows,
+    or else UTF-8.
     """
     if charset is not None or body[:1] not in (b"\xff", b"\xfe", b"\0"):
         return charset or "utf-8"
@@ -63,8 +70,8 @@ def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
     """
     Return *body* decompressed; its Content-Encoding may be `gzip`, `deflate` or none.
 
-    The connector does this itself, because some HTTP clients accept a truncated gzip stream, or set no limit to the
-    number of decompressed bytes.
+    The connector decompresses bodies itself, because some HTTP clients accept a truncated gzip stream, or set no limit
+    to the number of decompressed bytes.
 
     Raises:
         PermanentError: The encoding is not supported, the stream is not whole, or it holds more than *limit* bytes.
@@ -142,8 +149,8 @@ class Path:
 
     def find(self, document: bytes) -> Any:
         """
-        Return the JSON text at the path. Return `ABSENT` if the last field of the path is absent, or if an earlier one
-        is absent or null.
+        Return the JSON text at the path. Return `ABSENT` if the last field of the path is absent, or if an earlier
+        field of the path is absent or null.
         """
         try:
             node: Any = self._decoder.decode(document)
@@ -158,7 +165,7 @@ class Path:
         return bytes(node)
 
     def absent(self, document: bytes) -> Absent:
-        """Return the `Absent`, a kind of miss, for a *document* in which `find` found nothing."""
+        """Return the `Absent`, a kind of miss, for a *document* in which `find` found no value."""
 
         def names() -> list[str] | None:
             node: Any = msgspec.json.decode(document)

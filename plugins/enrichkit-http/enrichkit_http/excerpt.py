@@ -27,11 +27,13 @@ __all__ = ["BYTES", "beginning_of"]
 BYTES = 300
 READ = 4096
 """
-Number of bytes that are read. It is larger than `BYTES`, so that a secret that begins in the shown bytes and ends after
-them is read as a whole, and redacted.
+Number of bytes of the body that are read. It is larger than `BYTES`, so that a secret that begins in the shown bytes
+and ends after them is read as a whole, and redacted.
 """
 WAIT = 0.5
-"""Seconds within which the body must arrive. Most services send the body together with the headers."""
+"""
+Most seconds to wait for the body. The wait is short, because most services send the body together with the headers.
+"""
 
 
 async def beginning_of(response: Response, config: HttpConfig, token: Token | None) -> str:
@@ -56,7 +58,7 @@ async def beginning_of(response: Response, config: HttpConfig, token: Token | No
 
 
 def shown(body: bytes, config: HttpConfig, token: Token | None) -> str:
-    """Return the first `BYTES` of *body* as printable text, without secrets; empty when a secret cannot be read."""
+    """Return the first `BYTES` bytes of *body* as printable text without secrets, or "" if a secret cannot be read."""
     try:
         text = redact(body.decode("utf-8", "replace"), *_secrets(config, token))
     except ConfigError:

@@ -79,7 +79,8 @@ class Exchange:
     def listen(self, call: Call) -> None:
         """From now on, report rate limits in response headers to *call*, if the config has `follow_rate_headers`."""
         if self._follows:
-            self.sender.allows = call.allows  # any call will do: all calls report to the same engine
+            # It does not matter which call reports, because all calls report to the same engine.
+            self.sender.allows = call.allows
 
     async def body(
         self,

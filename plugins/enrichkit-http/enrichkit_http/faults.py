@@ -49,7 +49,7 @@ _BUSY = (429, 503)
 # 9110, sections 15.6.2 and 15.6.6.
 _NOT_RETRIED = (501, 505)
 _MILLISECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?").fullmatch
-_LONGEST_WAIT = 86_400.0  # the engine clamps the wait to 60 s
+_LONGEST_WAIT = 86_400.0  # seconds; a longer wait is shortened to this one
 
 _PROXY_REFUSES = re.compile(r"proxy authorization required|proxy authentication required", re.IGNORECASE)
 # Texts by which the client's libraries (hyper, rustls) name the cause of an error. They are matched, and never shown.
@@ -57,10 +57,11 @@ _NEVER_SENT = "client error (Connect)"
 _UNTRUSTED = re.compile(
     r"invalid peer certificate|received fatal alert: \w*(?:certificate|unknown_?ca|access_?denied)", re.IGNORECASE
 )
-# "Bytes remaining on stream": an HTTP/2 connection that ended inside a frame.
+# The text "bytes remaining on stream" says that an HTTP/2 connection ended inside a frame.
 _CUT_OFF = re.compile(r"end of file|\beof\b|reset|closed|broken pipe|bytes remaining on stream", re.IGNORECASE)
 _UNKNOWN_NAME = re.compile(r"(?:name|node).*not known|does not resolve|no address associated", re.IGNORECASE)
-# The client passes on an error of the operating system as text only: "Too many open files (os error 24)".
+# The client passes on an error of the operating system only as text, such as "Too many open files (os error 24)", so
+# the number of the error is taken from this text.
 _TOO_MANY_FILES = re.compile(r"too many open files.*\(os error ([0-9]+)\)", re.IGNORECASE)
 _NO_CONNECTION = {
     re.compile(r"dns error"): "its name has no address",
@@ -114,7 +115,7 @@ def asked_wait(response: Response) -> float | None:
     """Return the seconds that *response* asks the client to wait, or None if it does not ask for a wait."""
     try:
         values = response.get_header_all("retry-after")
-    except ValueError:  # not ASCII, hence malformed
+    except ValueError:  # a value that is not ASCII is malformed, and so is ignored
         values = []
     wait = milliseconds(header(response, "retry-after-ms"))
     return retry_after(values, header(response, "date")) if wait is None else wait
@@ -122,9 +123,10 @@ def asked_wait(response: Response) -> float | None:
 
 def header(response: Response, name: str) -> str | None:
     """
-    Return the value of a header, or None.
+    Return the value of the header *name*, or None if *response* does not have it.
 
-    The client refuses to return a value that is not ASCII; the result is then a text that no caller accepts.
+    The client refuses to return a value that is not ASCII. Then the result is a text that every caller takes for a
+    malformed value.
     """
     try:
         return response.get_header(name)
@@ -134,7 +136,8 @@ def header(response: Response, name: str) -> str | None:
 
 def retry_after(values: list[str], date: str | None) -> float | None:
     """
-    Return the longest wait in seconds among the *values* of Retry-After, or None; malformed values do not count.
+    Return the longest wait in seconds among the *values* of Retry-After, or None if there is none; malformed values are
+    ignored.
 
     A wait until a given moment is counted from the *date* of the response, so that the clock of this machine does not
     matter. If the response has no valid *date*, the wait is counted from now.
@@ -169,7 +172,7 @@ def moment(text: str) -> datetime | None:
     """Return the moment in *text*, a date in the format of HTTP headers, or None if it is malformed."""
     try:
         found = parsedate_to_datetime(text)
-    except (ValueError, TypeError, IndexError, OverflowError):  # the parser of the standard library raises all four
+    except (ValueError, TypeError, IndexError, OverflowError):  # a malformed date can raise each of the four
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -206,13 +209,14 @@ def client_error(error: PyreqwestError, origin: str, timeout: float) -> tuple[Co
         ), unsent
     if unsent:
         message = f"No connection to {origin}: {_no_connection(causes)}."
-        if any(map(_UNKNOWN_NAME.search, causes)):  # the name may be misspelt, and then waiting does not help
+        # The name may be misspelled, and then waiting for the service does not help.
+        if any(map(_UNKNOWN_NAME.search, causes)):
             return TransientError(message), True
         return UnavailableError(message, sent=False), True
     if isinstance(error, TimeoutError):
         return TransientError(f"No complete answer from {origin} within {timeout:.3g} s."), False
-    # Unlike other classes of errors, `DecodeError` can be relied on: hyper could not parse the response, or it was cut
-    # off.
+    # Unlike other classes of errors, `DecodeError` can be relied on: it means that hyper could not parse the response,
+    # or that the response was cut off.
     cut_off = bool(causes) and _CUT_OFF.search(causes[-1]) is not None
     if any(cls.__name__ == "DecodeError" for cls in type(error).__mro__) and not cut_off:
         return PermanentError(

@@ -67,7 +67,7 @@ def check_one_part(field: str, name: str, value: str) -> None:
     """Raise `ConfigError` if *value* has a brace outside a placeholder, or placeholders for two parts of the key."""
     try:
         numbers = {piece for piece in pieces_of(value, field) if isinstance(piece, int)}
-    except ConfigError:  # replaced, because its text shows a part of the value, which may be a credential
+    except ConfigError:  # this error is replaced, because its text shows a part of the value, which may be a credential
         raise ConfigError(
             f"HttpConfig.{field} gives {name!r} a value with braces in which no number stands; only {{}} and the "
             "numbers {0}, {1}, ... of the key columns may. Write {0} for the first key column, or refer to a value "
@@ -83,7 +83,7 @@ def check_one_part(field: str, name: str, value: str) -> None:
 def _encodable(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
+    except UnicodeEncodeError:  # *text* holds half of a surrogate pair
         return False
     return True
 
@@ -107,7 +107,7 @@ def with_params(url: str, pairs: Sequence[Named]) -> str:
 
 
 def _numbered(pieces: Sequence[Piece], *, quoted: bool = False) -> str:
-    """Return *pieces* joined to one template text, in which all braces hold a number."""
+    """Return *pieces* joined to one template text, in which each placeholder is written with its number, as `{0}`."""
     return "".join(
         [f"{{{piece}}}" if isinstance(piece, int) else quote(piece, safe="") if quoted else piece for piece in pieces]
     )

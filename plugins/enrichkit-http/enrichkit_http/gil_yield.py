@@ -6,7 +6,7 @@ the loop is busy, that thread waits for the GIL once or twice per response and r
 costs CPU time, because the operating system puts a thread to sleep and wakes it again. If the loop instead sleeps for a
 tenth of a millisecond after every few responses, the client's thread gets the GIL and reads the next responses. With
 100 requests in flight to a service that answers after a millisecond, 2 cores make 44,000 requests/s instead of 30,000,
-at 24 us CPU per request instead of 26. Network cards coalesce their interrupts for the same reason.
+at 24 us CPU per request instead of 26. Network cards coalesce their interrupts to save such wake-ups, too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from time import monotonic, sleep
 __all__ = ["GilYield"]
 
 RESPONSES = 16
-WITHIN = 0.001  # seconds; when responses are slower, the loop is idle and releases the GIL often enough
-PAUSE = 0.00005  # seconds; on Linux the sleep takes 0.1 ms
+WITHIN = 0.001  # seconds; when responses arrive more slowly, the event loop is often idle and releases the GIL then
+PAUSE = 0.00005  # seconds; on Linux, `sleep(PAUSE)` takes about 0.1 ms
 
 
 class GilYield:

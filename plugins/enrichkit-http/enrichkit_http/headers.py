@@ -95,7 +95,8 @@ def check_header_value(name: str, value: str) -> None:
     """
     Raise `ConfigError` for a *value* that the service would not receive unchanged.
 
-    The driver calls this function for texts, and a worker for each secret that it has resolved.
+    The driver calls this function for each value that is text. A worker calls it again for each value without a
+    placeholder, when secrets are resolved.
     """
     if not _VALUE(value):
         raise ConfigError(

@@ -100,7 +100,8 @@ scope=None, in_body=False)
 
 def oauth_of(value: Any) -> OAuth | None:
     """
-    Return the `OAuth` with the fields in *value*, a mapping as from a TOML file; return an `OAuth` or None unchanged.
+    Return an `OAuth` made from *value*, a mapping of its fields, such as a table of a TOML file. Return *value* itself
+    if it is an `OAuth` or None.
     """
     known = [field.name for field in fields(OAuth)]
     if isinstance(value, Mapping) and set(known[:3]) <= set(value) <= set(known):
@@ -153,7 +154,9 @@ def token_request(client: Client, oauth: OAuth, timeout: float) -> StreamRequest
         raise FatalError(str(error)) from None
     if oauth.in_body:
         form |= {"client_id": oauth.client_id, "client_secret": secret}
-    else:  # RFC 6749, section 2.3.1: both are encoded as in a form, so that a colon in the name is no separator
+    else:
+        # RFC 6749, section 2.3.1: name and secret are encoded as in a form, so that a colon in the name is not taken
+        # for the separator of the two.
         pair = f"{quote_plus(oauth.client_id)}:{quote_plus(secret)}"
         credential = base64.b64encode(pair.encode()).decode()
         builder = builder.header("authorization", f"Basic {credential}", is_sensitive=True)

@@ -95,7 +95,7 @@ class Pages:
         """
         Ask for all pages and return their lists as one JSON list, or None for a miss; see `Sender.request`.
 
-        All pages share one timeout and `max_bytes`.
+        The timeout of *asking* and `max_bytes` apply to all pages together.
         """
         deadline = monotonic() + asking.timeout
         asked: set[str] = set()

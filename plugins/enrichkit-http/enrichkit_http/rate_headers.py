@@ -26,7 +26,10 @@ __all__ = ["Allowed", "Limit", "allowed", "limit_of", "report_allowed"]
 
 UNITS = ("requests", "tokens")
 EPOCH = 1e9
-"""A reset time above this number is a moment in seconds since 1970; above 1000 times this number, in milliseconds."""
+"""
+A reset time up to this number is a number of seconds to wait. A reset time above this number is a moment in seconds
+since 1970, and above 1000 times this number a moment in milliseconds since 1970.
+"""
 _LONGEST = 86_400.0
 _PARAMETER = re.compile(r";\s*([a-z]+)\s*=\s*\"?([^;,\"]*)\"?")
 _PAIR = re.compile(r"\b(limit|remaining|reset)\s*=\s*([0-9.]+)")
@@ -43,8 +46,8 @@ class Allowed(NamedTuple):
 
     Attributes:
         remaining: Number of requests or tokens that are left.
-        seconds: Seconds until the limit resets. Infinite if the service does not say when; `allowed` ignores such a
-            limit.
+        seconds: Seconds until the limit resets. Infinite if the service does not say when; the function `allowed`
+            ignores a limit with an infinite time.
         limit: Number of requests or tokens per period of the limit; None if the service does not announce it.
         unit: `"requests"` or `"tokens"`.
     """
@@ -68,7 +71,8 @@ class Limit(NamedTuple):
 
 def report_allowed(response: Response, report: Callable[..., None] | None) -> None:
     """
-    Call *report*, unless it is None, for each unit (requests, tokens) that is limited by the headers of *response*.
+    Call *report* with the strictest limit on requests and with the strictest limit on tokens that the headers of
+    *response* announce. Do nothing if *report* is None.
     """
     if report is None:
         return
@@ -76,7 +80,7 @@ def report_allowed(response: Response, report: Callable[..., None] | None) -> No
     def get(name: str) -> str | None:
         try:
             values = response.get_header_all(name)
-        except ValueError:  # not ASCII
+        except ValueError:  # the value is not ASCII
             return None
         return ", ".join(values) if values else None
 
@@ -102,7 +106,8 @@ def allowed(get: Callable[[str], str | None], unit: str = "requests") -> Allowed
 
 def limit_of(response: Response) -> Limit | None:
     """
-    Return the rate limit that *response*, a 403, reports, as GitHub does; return None if the 403 has another cause.
+    Return the rate limit because of which the service answered 403, as GitHub does, according to the headers of
+    *response*. Return None if the 403 has another cause.
 
     https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#exceeding-the-rate-limit
     """
@@ -188,7 +193,8 @@ def _seconds(text: str, date: str | None) -> float | None:
     number = _number(text)
     if number is not None:
         if number > EPOCH:
-            now = moment(date or "") or datetime.now(UTC)  # the service's clock, if the response has a date
+            # The clock of the service is used, if the response has a date.
+            now = moment(date or "") or datetime.now(UTC)
             number = (number / 1000 if number > 1000 * EPOCH else number) - now.timestamp()
         return min(max(number, 0.0), _LONGEST)
     match = _DURATION.fullmatch(text.strip())
@@ -196,6 +202,6 @@ def _seconds(text: str, date: str | None) -> float | None:
         return None
     try:
         parts = [float(part or 0.0) * scale for part, scale in zip(match.groups(), _SCALES, strict=True)]
-    except ValueError:  # such as 1.2.3s
+    except ValueError:  # a part is no number, as in 1.2.3s
         return None
     return min(sum(parts), _LONGEST)

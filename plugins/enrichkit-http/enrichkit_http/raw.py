@@ -32,8 +32,8 @@ _WITHOUT_BODY = (204, 304)
 
 def check_raw_returns(returns: Any) -> None:
     """
-    Raise `ConfigError` if *returns* is DDL text, but not that of a whole response. A type that is no text is not
-    checked.
+    Raise `ConfigError` if *returns* is text, but not the DDL of a whole response. A type that is not given as text is
+    not checked.
     """
     if isinstance(returns, str) and not _RAW_TYPE(_compact(returns)):
         raise ConfigError(
@@ -60,8 +60,8 @@ class RawReceiver:
 
     async def receive(self, response: Response, limit: int, *, text: bool) -> Reply:
         """
-        Return as the reply a JSON document with the status, the body and, if declared, the headers; see
-        `client.receive`.
+        Read *response* and return a reply whose body is a JSON document with the status, the body and, if the declared
+        type has them, the headers of *response*; see `client.receive`.
         """
         body, charset, framed = await receive(response, limit, text=True)
         status = response.status

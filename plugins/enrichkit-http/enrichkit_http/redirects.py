@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["REDIRECTS", "RedirectError", "Redirects", "check_redirects"]
 
-# RFC 9110, section 15.4. 300 and 304 name no address to which the request could be sent instead.
+# RFC 9110, section 15.4. 300 and 304 are no redirects here, because they name no address to which the request could be
+# sent instead.
 REDIRECTS = (301, 302, 303, 307, 308)
 
 

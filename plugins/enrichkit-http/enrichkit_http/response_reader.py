@@ -47,7 +47,8 @@ class ResponseReader:
 
     def __init__(self, config: HttpConfig) -> None:
         self.is_text = str(config.returns).strip().lower() == "string"
-        # If answers have pages, `Pages` has joined the lists at `value`, and this class gets the joined list.
+        # If answers have pages, `Pages` has joined the lists at `value`, and this class gets the joined list, in which
+        # there is no path to follow.
         value = None if config.next_page else config.value
         envelope, brackets, inner = (value or "").partition("[]")
         if not brackets:
@@ -103,7 +104,8 @@ class ResponseReader:
             framed: True when the service announced the length of the body.
 
         Raises:
-            ContractError: The document is neither a list nor an object, or does not fit the keys.
+            ContractError: The document is neither a list nor an object, or its elements do not fit the keys of the
+                request.
             EchoMismatchError: An element of an object repeats another key than its own name in the object.
             PermanentError: The body is not JSON, has another shape, or may be cut off.
         """
@@ -159,7 +161,9 @@ class ResponseReader:
         absent: dict[str, Absent] = {}
         for element in elements:
             document = bytes(element)
-            if document == b"null":  # some key that the service does not hold; the null does not say which one
+            # The null stands for a key that the service does not hold, but does not say for which; a key without an
+            # element is a miss anyway.
+            if document == b"null":
                 continue
             value = self._element(document, many=False)
             name = self._repeated_key(document)
@@ -180,7 +184,10 @@ class ResponseReader:
         }
 
     def _element(self, document: bytes, many: bool) -> Any:
-        """Return the value of one key of a bulk response, `ABSENT`, or a `Failure`, which fails only this key."""
+        """
+        Return the value of one key of a bulk response; `ABSENT` or an `Absent` for a miss; a `Failure` fails only this
+        key.
+        """
         try:
             if self._looks and self._envelope is None:
                 self._verdict.check(document)
@@ -207,12 +214,12 @@ class ResponseReader:
         return [self._encoded(bytes(match)) for match in _list.decode(document)] or ABSENT
 
     def _encoded(self, document: bytes) -> bytes | str | None:
-        """Return the JSON *document* in the encoding of the connector: JSON or text; None for a null."""
+        """Return the value in the JSON *document* as text if `is_text` is True, otherwise as JSON; None for a null."""
         if document == b"null":
             return None
         if not self.is_text:
             return document
-        # Like Spark's get_json_object: a string without its quotes, any other value as its JSON.
+        # As Spark's `get_json_object` does: a string becomes text without its quotes, any other value its JSON text.
         return _string.decode(document) if document[:1] == b'"' else document.decode()
 
     def _repeated_key(self, document: bytes) -> str:
@@ -229,8 +236,8 @@ class ResponseReader:
 def checked(body: bytes, framed: bool) -> bytes:
     """Return the JSON document in *body* without the blanks around it."""
     document = bytes(_document.decode(body))
-    # An object, list or string marks its own end. But a number that was cut off, such as 1 instead of 12, is valid
-    # JSON, too.
+    # If the protocol does not mark the end of the body, only an object, list or string shows that it is whole. A number
+    # that was cut off, such as 1 instead of 12, is valid JSON, too.
     if not framed and document[:1] not in (b"{", b"[", b'"'):
         raise not_framed()
     return document

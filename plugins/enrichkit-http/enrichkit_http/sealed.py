@@ -28,7 +28,7 @@ __all__ = ["Sealed", "sealed"]
 
 class Sealed:
     """
-    The resolved secrets in `params` and `form` of a config; those in the headers are held by the client.
+    The resolved secrets in `params` and `form` of a config. The client itself holds the secrets in the headers.
 
     Raises:
         FatalError: A secret is absent on this worker.
@@ -47,7 +47,7 @@ class Sealed:
         return "<Sealed: ***>"
 
     def add_query(self, builder: RequestBuilder, url: str) -> RequestBuilder:
-        """Return *builder* with the secret parameters added, except those that *url* has already."""
+        """Return *builder* with the secret parameters added, except parameters that *url* has already."""
         if not self._query:
             return builder
         present = names_in(url.partition("?")[2])

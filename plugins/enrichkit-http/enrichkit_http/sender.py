@@ -40,11 +40,11 @@ __all__ = ["Sender"]
 
 # Seconds that an abandoned request may take, after its own time limit, to release its connection.
 LINGER = 0.05
-# Seconds, +/- 20 %, after which new connections replace the old ones, because the host name may point to another server
-# by then.
+# Seconds, +/- 20 %, after which a new client with new connections replaces the old one, because the host name may point
+# to another server by then.
 LIFETIME = 300.0
-# If more consecutive responses than this have the status 403, the service is taken to refuse all keys, and not single
-# keys.
+# If more than this number of consecutive responses have the status 403, the connector assumes that the service refuses
+# all keys, and not single keys.
 FORBIDDEN_MAX = 20
 # Seconds after which a renewal of the client is tried again, when a file or secret of the config could not be read.
 RENEW_AGAIN = 5.0
@@ -67,14 +67,16 @@ class Sender:
     Attributes:
         repeatable: True when a request may be sent again even if the service may have carried it out already.
         limited: Class of the error for a 429.
-        allows: Function that is called with the rate limits in response headers; None: these headers are ignored.
+        allows: Function that the sender calls with the rate limits in response headers; None: these headers are
+            ignored.
         credentials: The secrets of the config.
     """
 
     def __init__(self, config: HttpConfig, *, text: bool) -> None:
         self._config = config
         self._text = text
-        # Neither `missing` nor `max_bytes` is None in a config that was checked.
+        # A config that was checked has a default in place of None in `missing` and `max_bytes`; each `or` is for the
+        # type checker only.
         self._missing = frozenset(config.missing or ()) | ({204} if config.missing_when else set())
         self._max_bytes = config.max_bytes or 0
         self._values = RAW_STATUSES if config.raw else frozenset(SUCCESS)
@@ -106,8 +108,8 @@ class Sender:
         self.limited: type[UnavailableError] = UnavailableError
         self.allows: Callable[..., None] | None = None
         self._gil_yield = GilYield()
-        self._last_answer = 0.0  # 0: none yet
-        self._forbidden = 0  # responses with the status 403 since the last answer
+        self._last_answer = 0.0  # monotonic time of the last value or miss; 0: there was none yet
+        self._forbidden = 0  # number of responses with the status 403 since the last value or miss
 
     async def open(self, capacity: int) -> None:
         """Make the client without connecting it. Raises `FatalError` for a secret or file that cannot be read."""
@@ -134,7 +136,7 @@ class Sender:
         Return the client. If it has reached its `LIFETIME`, or if one of its files has changed, replace it first.
 
         If a secret is due to be read again, start a renewal in the background and return the old client. Clients have a
-        lifetime because a client closes only idle connections itself, and would use a busy connection for ever. The
+        lifetime because a client closes only idle connections itself, and would use a busy connection forever. The
         connections of a replaced client close after its last request.
         """
         if self._client is not None:
@@ -149,11 +151,16 @@ class Sender:
     def _renew_or_pause(self) -> None:
         try:
             self._renew_client()
-        except FatalError:  # a secret or a file is being replaced; the client still works with the previous one
+        except FatalError:
+            # A secret or file cannot be read, probably because it is being replaced. The old client stays in use until
+            # the next try.
             self._expires = self._looked = monotonic() + RENEW_AGAIN
 
     def _files_changed(self) -> bool:
-        """Return whether a file of the config may have changed since the client was made."""
+        """
+        Return whether a file of the config may have changed since the client was made; look at most once in `LOOK`
+        seconds.
+        """
         now = monotonic()
         if now < self._looked + LOOK:
             return False
@@ -174,7 +181,7 @@ class Sender:
 
     async def renewed_after_refusal(self, client: Client | None) -> bool:
         """Renew *client* after a 401 if its secrets may have changed; return whether a new client has replaced it."""
-        async with self._after_refusal:  # one caller renews the client for all
+        async with self._after_refusal:  # the first caller renews the client, and the callers that wait find it renewed
             if self._client is client and self.credentials.refuse():
                 await self.credentials.read()
                 self._renew_client()
@@ -290,7 +297,8 @@ class Sender:
         """
         Raise the error for a 403 by which the service reports a rate limit, or refuses a single key.
 
-        Do nothing if a 403 means a miss, or if the service refuses all keys.
+        Do nothing if a 403 means a miss, or if the service refuses all keys, for which `_check_status` raises the
+        error.
 
         If every response so far was a 403, wait for the other requests in flight: if one of them gets another answer,
         the service does not refuse all keys.
@@ -368,4 +376,5 @@ class Sender:
         self.credentials.note()
         self._sealed = sealed(self._config)
         self._client, self._unpooled = make_client(self._config, self._permits.capacity), None
-        self._expires = monotonic() + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, so that workers do not connect together
+        # The lifetime is random, so that workers do not all connect at the same time.
+        self._expires = monotonic() + LIFETIME * random.uniform(0.8, 1.2)  # noqa: S311

@@ -93,11 +93,11 @@ class Signer:
         self._sign: Callable[[UnsignedRequest], Any] | None = None
 
     def load(self) -> None:
-        """Import the function. Raises `FatalError`."""
+        """Import the function. Raises `FatalError` if the import fails, or if the imported object is not callable."""
         module, _, function = self._name.partition(":")
         try:
             found = getattr(importlib.import_module(module), function)
-        except Exception as error:  # noqa: BLE001  # the user's module; the error's text may hold a secret
+        except Exception as error:  # noqa: BLE001  # the user's module may raise anything; its text may hold a secret
             said = type(error).__name__
         else:
             said = "" if callable(found) else f"a {type(found).__name__}"
@@ -120,7 +120,7 @@ class Signer:
 
         Raises:
             PermanentError: The function raised an error other than `ConnectorError`, or returned headers that cannot be
-                sent or that the request has from elsewhere.
+                sent or that the config or the connector sets.
             ConnectorError: The function raised a `ConnectorError`, whose text is left out, or exceeded *timeout*.
         """
         own = {name: value for name, value in headers if name in self._shown}
@@ -133,7 +133,7 @@ class Signer:
 
     async def _signature(self, unsigned: UnsignedRequest, timeout: float) -> list[tuple[str, str]] | ConnectorError:
         """
-        Return the headers, or the error.
+        Return the headers that the function gives, or an error.
 
         The error is not raised, so that no traceback shows the variables of this frame, which may hold a secret.
         """

@@ -2,9 +2,10 @@
 The templates of a request: the address and the JSON body, in which a key is always data and never syntax.
 
 A key enters an address as percent-encoded text (RFC 3986, section 2: all characters but letters, digits and `-._~` are
-encoded). One trap remains: the segments `.` and `..` are not encoded, and a URL parser resolves them, even if they
-are written `%2e%2e` (WHATWG URL, "double-dot path segment"). So this module refuses a filled segment that is empty, `.`
-or `..`, before the client sees the address. A JSON encoder writes a key into a body.
+encoded). One trap remains: the segments `.` and `..` are not encoded, and a URL parser resolves them, even if they are
+written `%2e%2e` (WHATWG URL, "double-dot path segment"). So this module refuses a filled segment that is empty, `.` or
+`..`, before the client sees the address. A JSON encoder writes a key into a body, so the key cannot change the
+structure of the body.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ MAX_KEY_BYTES = 4096
 _BRACES = re.compile(r"\{[^{}]*\}|[{}]")
 _PLACEHOLDER = re.compile(r"\{([0-9]{0,2})\}")
 _UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
-# Matches a text that, between two placeholders, does not show where the first value ends, because a value can hold all
-# its characters, too. The quote is one of these characters, because the client sends a quote in a query as %27, and an
-# encoded value can hold %27.
+# Matches a literal text that cannot separate two placeholders: an encoded value can hold all characters of this text,
+# too, so the text does not show where the first value ends. The quote cannot separate values, either, because the
+# client sends a quote in a query as %27, and an encoded value can hold %27.
 _SEPARATES_NOTHING = re.compile(r"[A-Za-z0-9_.~%'-]*").fullmatch
 _NO_SEGMENT = ("", ".", "..")
 

@@ -1,6 +1,6 @@
 """
-The OAuth token that all calls of an open connector share. A new one replaces it before it expires, and once after a
-401.
+The OAuth token that all calls of an open connector share. A new token replaces it before it expires, and after a
+response with the status 401.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ __all__ = ["Authorized", "Token", "Tokens", "UnauthorizedError"]
 
 # Seconds within which the token endpoint must answer.
 TIMEOUT = 10.0
-# A token is renewed this many seconds before it expires, but at most a fifth of its lifetime before.
+# A token is renewed this many seconds before it expires. If a fifth of its lifetime is less, it is renewed that long
+# before it expires.
 EARLY = 30.0
 # Seconds after which a failed renewal is tried again, while the old token is still valid. If the service refuses a
 # token, and also refuses the next one within these seconds, no third token is fetched, because it would be refused,
@@ -51,7 +52,8 @@ class UnauthorizedError(Exception):
 
 class Token:
     """
-    A bearer token. Its `repr` hides the text, because a traceback may show the variables of its frames.
+    A bearer token. Its `repr` hides the text, because a traceback may show the variables of its frames. Moments are
+    times of `time.monotonic`.
 
     Attributes:
         renews: Moment from which a new token is fetched. Calls use this token until the new one has arrived.
@@ -96,7 +98,7 @@ class Tokens:
         self._client = make_token_client(self._config, self._oauth.token_url)
 
     async def close(self) -> None:
-        """Forget the token, and close the connections to the endpoint."""
+        """Forget the token, and close the connections to the token endpoint."""
         client, self._client = self._client, None
         self._token = None
         if self._task is not None:

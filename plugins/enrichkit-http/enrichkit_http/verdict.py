@@ -37,7 +37,7 @@ class Verdict:
 
         Raises:
             PermanentError: The document reports an error. The exception's attribute `said` holds the beginning of what
-                the service reports. With `oauth` it is empty.
+                the service reports. With `oauth`, `said` is empty.
         """
         if document == b"null":
             return

@@ -21,8 +21,8 @@ __all__ = ["ModelBatches"]
 _ENDED = ("completed", "failed", "expired", "cancelled")
 CALL = Call(timeout=600.0)
 """
-The call with which all requests are made. Its timeout is long, because a file of requests has up to 200 MB, and a file
-of answers maybe more.
+The `Call` that is passed on with each request to the service. Its timeout is long, because a file of requests has up to
+200 MB, and a file of answers may have more.
 """
 FREE = Spent(CALL, None)
 """The counter for requests that cost nothing, such as those for a file or for the state of a batch."""
@@ -41,7 +41,8 @@ class ModelBatches:
 
     def __init__(self, model: ModelConnector[Any]) -> None:
         self._model = model
-        self._address = f"/v1{model.path}"  # the path as the API names it, whatever the path of base_url is
+        # A request in a batch names this path, even if base_url has another path than /v1.
+        self._address = f"/v1{model.path}"
         self._service = Service(model.config, "")
         self.close = self._service.close
 
@@ -80,14 +81,14 @@ class ModelBatches:
 
     async def answers(self, batch: str, call: Call) -> Iterable[tuple[str, Value | Failure | None]]:
         """Return the answers in both files of *batch*: the file of answers and the file of errors."""
-        # No price is passed, because the price in the config is that of single calls, and a batch has another one.
+        # No price is passed, because the config has the price of single calls, and batches have another price.
         found, spent = object_of(await self._read(f"/batches/{batch}")), Spent(call, None)
         files = [found[name] for name in ("error_file_id", "output_file_id") if found.get(name)]
         lines = [line for file in files for line in (await self._read(f"/files/{file}/content")).splitlines()]
         return [self._answer(line, spent) for line in lines]
 
     def _answer(self, text: bytes, spent: Spent) -> tuple[str, Value | Failure | None]:
-        name = ""  # stays empty for a line that cannot be read: the request then counts as not answered
+        name = ""  # stays empty if the line cannot be read; its request is then reported as not answered
         try:
             line = object_of(text)
             response = line.get("response") or {}
@@ -130,6 +131,9 @@ def _form(name: str, requests: Sequence[bytes]) -> bytes:
 
 
 def _code(error: Any = None, *_: Any) -> str:
-    """Return the code of an error of the service; unlike its message, a code repeats no text of a request."""
+    """
+    Return the code of an error of the service, or a text that says that there is none. The error's message is not used,
+    because it may repeat text of a request.
+    """
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, str) and code.isidentifier() else "it does not say why"

@@ -104,8 +104,8 @@ class ChatConnector(ModelConnector[ChatConfig]):
 
     async def _answer(self, document: dict[str, Any], call: Call, spent: Spent) -> Any:
         """
-        Return the model's answer, or None if it gave none. If the first answer does not fit and `repeats` is 1, ask
-        again.
+        Return the model's answer, or None if it gave none. If the first answer does not fit the declared type and
+        `repeats` is 1, ask again.
         """
         end = monotonic() + call.timeout
         body = await self._service.ask(document, call, call.timeout, spent)
@@ -133,18 +133,22 @@ class ChatConnector(ModelConnector[ChatConfig]):
 
     def _read(self, body: bytes, spent: Spent) -> tuple[Any, str | None]:
         """
-        Return the pair of the value in an answer and None, or of the model's text and the reason why it does not fit.
+        Return `(value, None)` for an answer that fits the declared type; the value is None if the model gave no text.
+        Return `(text, reason)` for another answer: the model's text, and why it does not fit.
         """
         content, cut_off = self._content(body, spent)
         value, problem = (content, None) if content is None or self._schema is None else self._checked(content)
         if problem is None and (self._schema is not None or not cut_off):
             return value, None
-        if cut_off:  # a document that is whole was returned above, even if blanks after it were cut off
+        if cut_off:  # a whole JSON document was returned above, even if blanks after it were cut off
             raise PermanentError("The answer was cut off: it has as many tokens as are allowed. Raise max_tokens.")
         return content, problem
 
     def _checked(self, content: str) -> tuple[Any, str | None]:
-        """Return the pair of the encoded value in *content* and None, or of None and what is wrong with *content*."""
+        """
+        Return `(value, None)` with the encoded value in *content*, or `(None, reason)` if *content* does not fit the
+        schema.
+        """
         assert self._schema is not None
         fenced = _FENCED(content)
         try:
@@ -167,7 +171,8 @@ class ChatConnector(ModelConnector[ChatConfig]):
         spent.add(document.get("usage"))
         content: Any = ...
         refused = reason = None
-        with suppress(LookupError, TypeError, AttributeError):  # if the form is wrong, the first check below raises
+        # If the answer has another form, `content` stays `...`, and the first check below raises an error.
+        with suppress(LookupError, TypeError, AttributeError):
             content, refused, reason = self._said(document)
         if not isinstance(content, str | None):
             raise PermanentError("The answer has not the form of the API: it holds no text of a model. Check base_url.")

@@ -37,8 +37,8 @@ class ModelConfig(ConnectorConfig):
         tls_ca: PEM file on the workers with authorities to trust, as in `HttpConfig`.
         insecure: True to accept any certificate, and to allow sending credentials unencrypted, as in `HttpConfig`.
         max_bytes: Most bytes of one response; 1 to 1 GiB.
-        price: `Price` of the model, or a mapping of its fields, so that statistics, details and estimates tell the
-            cost. None: they tell the tokens only. When the price changes, the answers in a journal (the store of
+        price: `Price` of the model, or a mapping of its fields, so that statistics, details of rows and estimates show
+            the cost. None: they show only the tokens. When the price changes, the answers in a journal (the store of
             answers of earlier runs) stay valid.
 
     Raises:
@@ -79,7 +79,7 @@ class ModelConfig(ConnectorConfig):
         object.__setattr__(self, "headers", self.http("").headers)
 
     def _checked_extra(self) -> str:
-        """Return the further fields as JSON text, which is hashable, unlike a mapping."""
+        """Return the fields in `extra` as JSON text, which is hashable, unlike a mapping."""
         try:
             given = json.loads(self.extra) if isinstance(self.extra, str) else dict(self.extra)
             text = json.dumps(given, allow_nan=False)
@@ -132,12 +132,12 @@ class ChatConfig(ModelConfig):
     Attributes:
         prompt: Text of the user message, in which `{0}`, `{1}` stand for the key columns. Names may be used instead, as
             in `{title} {body}`: each name stands for the key column of this name. Key columns without a name (arguments
-            of SQL functions, expressions without an alias) get the remaining names, in the order of their first use.
-            `{{` stands for a brace.
+            of SQL functions, expressions without an alias) get the remaining names, in the order in which the prompt
+            first uses the names. `{{` stands for a brace.
         system: Text of the system message before the prompt, without placeholders. None: no system message.
         images: Numbers or names of the key columns that hold images, each as the bytes of a PNG, JPEG, GIF or WebP
             file, or as the address of such a file. The images follow the text, and need no placeholder in it.
-        temperature: Temperature of the model, 0 to 2. None: it is not sent, for models that refuse it.
+        temperature: Temperature of the model, 0 to 2. None: no temperature is sent, for models that refuse this field.
         max_tokens: Most tokens of an answer, 1 or more. None: as many as the service allows. A cut-off answer is an
             error of its row.
         choices: A mapping of the name of a field of the answer to the values that the field may have, for example
@@ -237,7 +237,7 @@ class EmbeddingConfig(ModelConfig):
 
     Attributes:
         dimensions: Length of a vector, 1 or more. None: the model's default length.
-        returns: `"array<float>"`.
+        returns: Type of one value, `"array<float>"`.
 
     >>> EmbeddingConfig(base_url="http://localhost:8080/v1", model="bge-small").returns
     'array<float>'

@@ -118,7 +118,7 @@ class EmbeddingConnector(ModelConnector[EmbeddingConfig]):
 
 
 def _column(items: Sequence[_Item], dimensions: int | None) -> pa.Array[Any]:
-    """Return the vectors of *items* as an Arrow list of floats; raises `PermanentError` for an item without vector."""
+    """Return the vectors of *items* as an Arrow list of floats; raises `PermanentError` for wrong vectors."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -129,7 +129,8 @@ def _column(items: Sequence[_Item], dimensions: int | None) -> pa.Array[Any]:
         lengths = {len(item.embedding) for item in items}
     else:
         try:
-            parts = [base64.b64decode(item.embedding, validate=True) for item in items]  # type: ignore[arg-type]  # no list
+            # No `embedding` is a list here, which the type checker does not know.
+            parts = [base64.b64decode(item.embedding, validate=True) for item in items]  # type: ignore[arg-type]
         except binascii.Error:
             raise PermanentError("An embedding is neither a list of numbers nor base64.") from None
         if any(len(part) % 4 for part in parts):

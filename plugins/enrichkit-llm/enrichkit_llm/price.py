@@ -26,7 +26,7 @@ class Price:
     Attributes:
         input: Price of the tokens that the model reads; 0 or more.
         output: Price of the tokens that the model writes; 0 or more. Embedding models write none.
-        cached: Price of the tokens read from the service's own cache of prompts, 0 to `input`; None: `input`.
+        cached: Price of the tokens read from the service's own cache of prompts, 0 to `input`; None: the price `input`.
 
     Raises:
         ConfigError: A price is not a number from 0 to 1,000,000, or `cached` is above `input`. Raised on the driver.
@@ -60,7 +60,8 @@ class Price:
 
 def price_of(value: Any, config: str) -> Price | None:
     """
-    Return the `Price` with the fields in *value*, a mapping as from a TOML file; return a `Price` or None unchanged.
+    Return a `Price` made from *value*, a mapping of its fields, such as a table of a TOML file. Return *value* itself
+    if it is a `Price` or None.
     """
     if isinstance(value, Mapping) and {"input"} <= set(value) <= {"input", "output", "cached"}:
         return Price(**value)
@@ -89,7 +90,7 @@ class Spent:
 
     Args:
         call: The call.
-        price: The prices; None: they are not known.
+        price: The prices of the model; None: no cost is computed, only tokens are counted.
     """
 
     def __init__(self, call: Call, price: Price | None) -> None:

@@ -62,7 +62,10 @@ class Prompt:
         ]
 
     def text(self, parts: Sequence[Any]) -> str:
-        """Return the text for the *parts* of a key; raises `PermanentError` for bytes in a part that must be text."""
+        """
+        Return the text for the *parts* of a key; raises `PermanentError` if a part of the text holds bytes or half of a
+        surrogate pair.
+        """
         return "".join([text + ("" if place is None else text_of(parts[place])) for text, place in self._pieces])
 
     def images(self, parts: Sequence[Any]) -> list[str]:

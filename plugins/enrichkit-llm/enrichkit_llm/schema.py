@@ -44,7 +44,7 @@ def named_parts(hint: Any, path: str = "") -> tuple[dict[str, tuple[Any, ...]], 
     try:
         hints = typing.get_type_hints(hint, include_extras=True)
     except (NameError, TypeError):
-        return {}, []  # the planner reports what is wrong with the class
+        return {}, []  # the planner checks the class, too, and reports what is wrong with it
     choices, optional = {}, []
     for name, each in hints.items():
         more, less = named_parts(each, f"{path}.{name}".lstrip("."))

@@ -60,7 +60,7 @@ class Service:
         """
         Send *document* and return the body of the answer; a request without an answer is reported to *spent*.
 
-        Raises what `send` raises.
+        Raises the same errors as `send`.
         """
         return await self.send("", self.encoded(document), call, timeout, spent)
 
@@ -70,7 +70,8 @@ class Service:
 
     async def send(self, path: str, body: bytes | None, call: Call, timeout: float, spent: Spent, **more: Any) -> bytes:
         """
-        Send *body*, or a GET, to the service's address with *path* appended, and return the body of the answer.
+        Send *body* in a POST, or a GET if it is None, to the service's address with *path* appended; return the
+        answer's body.
 
         Args:
             path: Path and query.
@@ -92,7 +93,8 @@ class Service:
             limited = error
             spent.report()
         except ConnectorError as error:
-            # A request costs nothing if the service has answered it with an error, or has never seen it.
+            # A request costs nothing if the service has answered it with an error, or has never received it. Otherwise
+            # the cost of the request is unknown.
             spent.report(known=bool(error.said) or not getattr(error, "sent", True))
             if not isinstance(error, PermanentError):
                 raise
@@ -107,7 +109,8 @@ class Service:
             # Because the error has a `node`, it delays only these keys, and no attempt is counted. Without a `node`,
             # the engine would take the error for an outage of the whole service.
             raise UnavailableError(str(limited), retry_after=limited.retry_after, node="the limit of the service")
-        if answer is None:  # this is no miss: the config of `http` names no status that means a miss
+        # This is no miss, because the `HttpConfig` from `config.http` names no status that means a miss.
+        if answer is None:
             spent.report(known=False)
             raise PermanentError("The service answered without a body.")
         return answer

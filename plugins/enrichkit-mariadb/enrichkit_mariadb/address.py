@@ -1,8 +1,9 @@
 """
 The parser of the URL of a source; asyncmy gets host, port and user from this parser, and never the URL itself.
 
-So the check whether the server is local sees the host to which asyncmy connects; two parsers might find different hosts
-in one URL. Messages never quote the URL, because any part of it that looks wrong may be half of a password.
+So the host for which enrichkit checks whether the server is local is the host to which asyncmy connects; two parsers
+might find different hosts in one URL. Messages never quote the URL, because any part of it that looks wrong may be half
+of a password.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Address:
         host: Host name or IP address.
         port: Port.
         user: User; None: the user of the worker process.
-        password: Password in the URL; None: `MariadbConfig.password` is used, or no password.
+        password: Password in the URL; None: the URL has none, and `MariadbConfig.password` applies, or no password.
         database: Database; None: `MariadbConfig.table` names the database.
     """
 
@@ -50,7 +51,9 @@ class Address:
 
 
 def parse_url(url: object) -> Address:
-    """Return the parts of *url*; raises `ConfigError` for a URL that two parsers could read differently."""
+    """
+    Return the parts of *url*; raises `ConfigError` for a URL that is wrong, or that two parsers could read differently.
+    """
     if not isinstance(url, str):
         raise ConfigError(f"MariadbConfig.url has the type {type(url).__name__}; it must be a str, {_EXAMPLE}.")
     if not url.startswith(("mariadb://", "mysql://")):
@@ -60,8 +63,8 @@ def parse_url(url: object) -> Address:
         port = parts.port
     except ValueError:
         raise _unreadable() from None
-    # If the password has a '/', '?', '#' or '@' that is not percent-encoded, urlsplit finds a wrong host. The regular
-    # expression searches *url* and not *parts*, because urlsplit drops tabs and newlines.
+    # If the password has a '/', '?', '#' or '@' that is not percent-encoded, urlsplit finds a wrong host, so such a URL
+    # is refused. The regular expression searches *url* and not *parts*, because urlsplit drops tabs and newlines.
     if "#" in url or "@" in parts.path or parts.netloc.count("@") > 1 or re.search(r"[\x00-\x20\x7f\\]", url):
         raise _unreadable()
     if "?" in url:

@@ -35,10 +35,10 @@ _TABLES = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA =
 
 async def prepare(fetch: Fetch, config: MariadbConfig) -> Statement:
     """
-    Return the statement for *config*, checked against the server's catalog; raises `FatalError`.
+    Return the statement for *config*; raises `FatalError` if the server's catalog shows that the config is wrong.
 
     Args:
-        fetch: Takes the text of a statement and its arguments, and returns rows.
+        fetch: Function that takes the text of a statement and its arguments, and returns rows.
         config: Config of the source.
     """
     database, table = config.database_and_table()
@@ -47,7 +47,7 @@ async def prepare(fetch: Fetch, config: MariadbConfig) -> Statement:
     rows = await fetch(columns_of, database, table, database, table, *named)
     if not rows:
         tables = [name for (name,) in await fetch(_TABLES, database)]
-        if table in tables:  # a broken view has no columns; a SELECT raises the error with the reason
+        if table in tables:  # a broken view has no columns; this SELECT raises the error that gives the reason
             await fetch(f"SELECT * FROM {quote(database)}.{quote(table)} LIMIT 0")  # noqa: S608 - quoted names
         raise no_table(config, table, f"the database {database!r}", tables)
     source = Source(config, f"the table {database}.{table}")

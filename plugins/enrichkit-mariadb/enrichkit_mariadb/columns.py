@@ -7,7 +7,8 @@ and asyncmy reads a BIT as bytes and a zero date as text, although it reads all 
 
 Texts arrive as utf8mb4. Some character sets have bytes without a Unicode character, and the server would send a `?`, or
 U+FFFD, in their place. From a column with such a character set, the statement selects an empty text for a value with
-such bytes, and `=` followed by the value for any other value.
+such bytes, and `=` followed by the value for any other value. So an empty text tells the connector that the value
+cannot be read.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ class Column:
         full: Type with length and sign, for example `int(10) unsigned`.
         charset: Character set of a column of texts; None for other types.
         collation: Collation of a column of texts; None for other types.
-        precision: Number of digits of a number, or of bits of a BIT.
-        scale: Number of digits after the point.
-        as_bytes: Whether the stored bytes of a text are read and looked up instead of its characters.
+        precision: Number of digits of a number, or of bits of a BIT; None for other types.
+        scale: Number of digits after the decimal point; None or 0 for a type without such digits.
+        as_bytes: Whether the stored bytes of a text are read, or looked up in a key column, instead of the characters
+            of the text.
     """
 
     name: str
@@ -62,7 +64,7 @@ class Column:
 
     @property
     def is_text(self) -> bool:
-        """Whether the column has a character set."""
+        """Whether the column is a column of texts, which has a character set."""
         return self.type in _TEXTS
 
     @property
@@ -77,7 +79,7 @@ class Column:
 
     @property
     def sql(self) -> str:
-        """SQL of the column in the statement."""
+        """SQL of the column in a statement that names the table `t`."""
         return f"t.{quote(self.name)}"
 
 
@@ -89,8 +91,8 @@ class ValueType:
     Attributes:
         ddl: Spark type.
         select: SQL of the value.
-        decode: Takes an object that asyncmy has read and returns the value, or raises ValueError; None when that object
-            is already the value.
+        decode: Function that takes an object that asyncmy has read and returns the value, or raises ValueError; None if
+            that object is already the value.
     """
 
     ddl: str
@@ -103,20 +105,21 @@ class KeyType:
     """
     The keys that a type of key column takes, and their encoding.
 
-    The server's `=` only selects candidates: with some collations it finds 'A' equal to 'a' and to 'a ', and it may
+    The server's `=` only selects candidates: with some collations, 'A' is equal to 'a' and to 'a ', and the server may
     round a key. Python's `==` then decides whether the key column of a returned row equals the key.
 
     Attributes:
         types: Python types of the keys.
         allowed: The allowed keys in words, for messages.
         column: SQL type of the column of keys in `JSON_TABLE`.
-        equals: SQL that turns a key into the form with which the key column is compared; `{}` stands for the column of
-            keys in `JSON_TABLE`. The comparison can use an index on the key column.
-        holds: Takes a list of keys of these types, and returns whether the column can hold all of them. It is called
-            once for a whole group.
-        encode: Takes a key and returns its value in JSON; None when the key itself is that value.
-        returned_as: Takes a key and returns the decoded value of the key column in a row with this key; None when that
-            value is the key itself.
+        equals: SQL that converts a key to the form with which the key column is compared; `{}` stands for the column of
+            keys in `JSON_TABLE`. Because the key is converted and not the key column, the comparison can use an index.
+        holds: Function that takes a list of keys of these types, and returns whether the column can hold all of them.
+            The statement calls it once with all keys of a call, and again with each single key only if the first result
+            is False.
+        encode: Function that takes a key and returns its value in JSON; None if the key itself is that value.
+        returned_as: Function that takes a key and returns the decoded value of the key column in a row with this key;
+            None if that value is the key itself.
         unmapped: SQL of a condition that is true when the column's character set lacks a character of a key; `{}`
             stands for the key. None: the condition is not needed, because a key with such a character can have no row.
     """
@@ -187,9 +190,9 @@ def _is_replaced(column: Column) -> str:
     Return the SQL of a condition that is true if the server cannot send the text in *column* unchanged as utf8mb4.
 
     The server sends `?` or U+FFFD for a character that it cannot convert. It has done so if the text in utf8mb4 has
-    more `?` than the stored bytes, or has a U+FFFD. This test is reliable for each character set that is in neither of
-    the constants above, because such a set has no U+FFFD, and in its texts a byte 0x3F is always a `?`, never the
-    second byte of a character.
+    more `?` than the stored bytes, or has a U+FFFD. This test is reliable for each character set that is neither in
+    `_MAPS_ALL` nor in `_SURROGATES`, because such a set has no U+FFFD, and in its texts a byte 0x3F is always a `?`,
+    never the second byte of a character.
     """
     if column.charset in _SURROGATES:
         return f"HEX({column.sql}) RLIKE '{_SURROGATES[column.charset]}'"
@@ -232,7 +235,8 @@ def _utc_datetime(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)  # the session's time zone is UTC
 
 
-# These decoders raise ValueError for 0000-00-00 and the 31st of February, which a server with a lax `sql_mode` stores.
+# These decoders raise ValueError for dates such as 0000-00-00 and the 31st of February, which a server with a lax
+# `sql_mode` stores.
 _TIMES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "date": ("date", dt.date.fromisoformat),
     "datetime": ("timestamp_ntz", dt.datetime.fromisoformat),
@@ -250,7 +254,7 @@ def key_type(column: Column) -> KeyType | None:
         bits = _BITS[name]
         low, high = (0, 2**bits - 1) if column.unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         sql = "BIGINT UNSIGNED" if column.unsigned else "BIGINT"
-        if bits == 64 and column.unsigned:  # Spark has no such integer: it reads this column as decimal(20,0)
+        if bits == 64 and column.unsigned:  # Spark has no unsigned integer and reads this column as decimal(20,0)
             return KeyType(
                 (int, Decimal), f"int or Decimal from 0 to {high}", sql, holds=_are_unsigned_bigints, encode=int
             )
@@ -287,7 +291,9 @@ def _are_finite(keys: Sequence[Decimal | int]) -> bool:
 
 def _are_texts(keys: Sequence[str]) -> bool:
     try:
-        "".join(keys).encode()  # one scan in C; half a surrogate pair stays invalid, even next to the other half
+        # One scan in C for all keys; in the joined text, half a surrogate pair stays invalid even next to the other
+        # half.
+        "".join(keys).encode()
     except UnicodeEncodeError:
         return False
     return True

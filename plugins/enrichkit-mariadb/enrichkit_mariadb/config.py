@@ -23,8 +23,8 @@ class MariadbConfig(SqlServerConfig):
     """
     The server, and the table or view with the values.
 
-    With one value column, the value of a key is the value of that column; with several, it is a struct. Names are spelt
-    as on the server: case counts.
+    With one value column, the value of a key is the value of that column; with several, it is a struct. Names are
+    spelled as on the server, in the same upper and lower case.
 
     Attributes:
         url: `mariadb://user@host:port/database`. Hidden from repr, because it may hold a password.
@@ -35,12 +35,13 @@ class MariadbConfig(SqlServerConfig):
         columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
         as_bytes: Names of text columns whose stored bytes are read as `binary`; a key column among them is looked up by
             `binary` keys. This also works for bytes that the character set of the column does not map to Unicode.
-        max_bytes: Most bytes that the server may send for one call, i.e. for all its keys together; 64 KiB to 1 GiB.
-        expires: Name of a `timestamp` or `datetime` column that says until when a row is valid, in UTC; NULL: for ever.
-            A row that is no longer valid counts as absent. None: all rows are always valid.
-        writable: True allows `tiers(write_back=True)` to insert and update rows, in separate sessions. A unique index
-            must hold exactly the key columns.
-        password: A literal or, better, a `Secret`. None: the password in *url*.
+        max_bytes: Most bytes that the server may send for one call, with the values of all its keys; 64 KiB to 1 GiB.
+        expires: Name of the `timestamp` or `datetime` column that holds the time, in UTC, until which a row is valid; a
+            row with NULL in this column is always valid. A row that is no longer valid is treated as absent. None: all
+            rows are always valid.
+        writable: True allows `tiers(write_back=True)` to insert and update rows, in sessions that are not used for
+            lookups. The table needs a unique index over exactly the key columns.
+        password: A literal or, better, a `Secret`. None: the password in *url*, or no password.
         tls: True for a connection with TLS, False for one without TLS. None: with TLS, unless the server is on this
             machine and the config names no certificate.
         tls_ca: Path, on the worker, of the certificates to trust; None: those of the system.
@@ -48,7 +49,7 @@ class MariadbConfig(SqlServerConfig):
         tls_key: Path, on the worker, of the private key of the client; None: the key is in *tls_cert*.
         insecure: True allows a connection to a server that is not verified: TLS without a check of the certificate,
             and ``tls=False`` for a server on another machine.
-        returns: DDL of one value, if it is to have another type than the server describes.
+        returns: DDL of one value; needed only if the value is to have another type than the server describes.
 
     Raises:
         ConfigError: On the driver, when a field is wrong.
@@ -98,7 +99,7 @@ expires=None, writable=False, as_bytes=(), tls=None, tls_ca=None, tls_cert=None,
 
     def database_and_table(self) -> tuple[str, str]:
         """
-        Return the names of the database and of the table; raises `ConfigError`.
+        Return the names of the database and of the table; raises `ConfigError` for a wrong name or a system database.
 
         >>> MariadbConfig(table="shop.users; DROP TABLE users--").database_and_table()
         ('shop', 'users; DROP TABLE users--')

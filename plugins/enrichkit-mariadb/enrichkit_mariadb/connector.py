@@ -44,7 +44,7 @@ class MariadbConnector(SqlConnector[MariadbConfig, MariadbPool, Statement]):
     _writer: Writer | None = None
 
     def make_pool(self) -> MariadbPool:
-        import asyncmy  # here, so that a driver program without asyncmy can still build the config
+        import asyncmy  # imported here, so that a driver program without asyncmy can still build the config
 
         return MariadbPool(self.config, self.capacity, asyncmy)
 
@@ -100,5 +100,8 @@ class MariadbConnector(SqlConnector[MariadbConfig, MariadbPool, Statement]):
             last = page[-1]
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether a key of the types *kinds* is a miss if `scan` does not list it; see `Connector.lists_all`."""
+        """
+        Return whether a key that `scan` does not list is a miss for which the engine need not ask the server. The parts
+        of the key have the types *kinds*; see `Connector.lists_all`.
+        """
         return bool(self.opened()[1].listing.lists_all(kinds))

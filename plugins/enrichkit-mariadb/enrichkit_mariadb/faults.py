@@ -1,5 +1,5 @@
 """
-The translation of the client package's exceptions into unavailable, transient, permanent and fatal errors.
+The translation of asyncmy's exceptions into unavailable, transient, permanent and fatal errors.
 
 The server's text of an error may quote a key (`Incorrect datetime value: '...'`), or the statement with all its keys
 (`syntax to use near '...'`). So the message repeats the text only for error numbers whose texts concern the server, its
@@ -27,19 +27,21 @@ STOPPED = 1969
 # https://mariadb.com/docs/server/reference/error-codes/mariadb-error-code-reference
 _TRANSIENT = frozenset(
     {
-        *(1020, 1021, 1037, 1038, 1040, 1041, 1053),  # changed meanwhile, disk, memory, connections, shutdown
+        # Row changed meanwhile, full disk, no memory, too many connections, shutdown.
+        *(1020, 1021, 1037, 1038, 1040, 1041, 1053),
         *(1047, 1129, 1152, 1158, 1159, 1160, 1161, 1184),  # Galera not ready, host blocked, network
-        *(1203, 1205, 1206, 1213, 1226, 1317, 1412, 1615, 1836, 1927, STOPPED, 4166),  # limits, locks, killed, changed
+        # Limits, locks, killed statements or connections, changed tables.
+        *(1203, 1205, 1206, 1213, 1226, 1317, 1412, 1615, 1836, 1927, STOPPED, 4166),
         *range(2000, 2100),  # errors of the client: connection lost, gone, refused
     }
 )
 # The transient errors that any key would get: too many connections, shutdown, Galera not ready, network.
 _UNAVAILABLE = frozenset({1040, 1047, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1226, 1927, *range(2000, 2100)})
-# The unavailable errors by which a server says that it has as many connections as it accepts.
+# The numbers in `_UNAVAILABLE` by which a server says that it has as many connections as it accepts.
 _BUSY = frozenset({1040, 1203, 1226})
 _FATAL = frozenset(
     {
-        *(1043, 1044, 1045, 1049, 1130, 1251, 1396, 1524, 1698, 1820, 1862, 2054, 2059, 4151),  # login
+        *(1043, 1044, 1045, 1049, 1130, 1251, 1396, 1524, 1698, 1820, 1862, 2054, 2059, 4151),  # the login is refused
         *(
             1054,
             1064,
@@ -55,7 +57,7 @@ _FATAL = frozenset(
             1370,
             1449,
             1792,
-        ),  # tables, columns, rights
+        ),  # a table, a column or a right is missing, or the server refuses the statement
         *(1115, 1193, 1253, 1267, 1273),  # a character set, a collation or a setting that this server does not know
     }
 )
@@ -80,7 +82,7 @@ _ADVICE = {
 
 def translate(error: Exception, client_errors: ModuleType, where: str, *secrets: str | None) -> ConnectorError:
     """
-    Return the `ConnectorError` for an exception of the client package; its message has neither keys nor *secrets*.
+    Return the `ConnectorError` for an exception of asyncmy; its message has neither keys nor *secrets*.
 
     Args:
         error: The exception; a `ConnectorError` is returned as it is.
@@ -98,7 +100,8 @@ def translate(error: Exception, client_errors: ModuleType, where: str, *secrets:
             "show a valid certificate for this host name. Name the certificates to trust with MariadbConfig.tls_ca; a "
             "server without TLS needs tls=False."
         )
-    if isinstance(cause, TimeoutError) and cause.errno is None:  # from a timer; an error of the kernel has an errno
+    # It comes from a timer; an error of the kernel has an errno.
+    if isinstance(cause, TimeoutError) and cause.errno is None:
         return TransientError(
             f"MariaDB at {where} did not answer in time. Raise the option timeout, or look at the server."
         )
@@ -107,19 +110,21 @@ def translate(error: Exception, client_errors: ModuleType, where: str, *secrets:
         # into `strerror`. Errors of name resolution have negative numbers, for which `os.strerror` has no text.
         known = os.strerror(cause.errno) if cause.errno is not None and cause.errno > 0 else cause.strerror or cause
         reason = files_exhausted(cause) or known
-        misspelt = isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME  # waiting does not help
+        # Waiting for the server would not help.
+        misspelt = isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME
         kind: type[ConnectorError] = TransientError if misspelt else UnavailableError
         return kind(redact(f"MariaDB at {where} cannot be reached: {reason}.", *secrets))
     if isinstance(error, client_errors.MySQLError):
         number, text = (*error.args, None, None)[:2]
-        if type(number) is not int or number < 1000:  # packets out of step, or a closed connection
+        # An error of asyncmy itself: packets are out of order, or the connection is closed.
+        if type(number) is not int or number < 1000:
             return UnavailableError(f"The connection to MariaDB at {where} broke: {type(error).__name__}.")
         kind = _class_of(number)
         shown = kind is not PermanentError and number not in _QUOTES_STATEMENT and text
         quoted = f"{redact(str(text), *secrets).rstrip('.')}, " if shown else ""
         message = f"MariaDB at {where} says: {quoted}error {number}. {_ADVICE.get(number, '')}".rstrip()
         return UnavailableError(message, busy=number in _BUSY) if kind is UnavailableError else kind(message)
-    # This is most likely a decoding error, whose text may quote the value.
+    # This is most likely a decoding error. The message leaves out its text, which may quote the value.
     return PermanentError(f"A value from MariaDB at {where} cannot be read: {type(error).__name__}.")
 
 

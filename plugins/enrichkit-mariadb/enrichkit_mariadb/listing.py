@@ -49,8 +49,8 @@ class Listing:
         self._keys = tuple(keys)
         values = [value_type(column) for column, _ in keys]
         self._decoders = [None if value is None else value.decode for value in values]
-        # Keys of other types cannot be listed, because a stored date may not exist in the calendar, an enum is not
-        # sorted by its texts, and a double is not exact.
+        # Keys of types that are not in *listed* cannot be listed, because a stored date may not exist in the calendar,
+        # an enum is not sorted by its texts, and a double is not exact.
         listed = (*_NUMBERS, *_TEXTS, *_BYTES, "uuid")
         other = next((column for column, _ in keys if column.type not in listed), None)
         unmapped = next((column for column, type_ in keys if type_.unmapped is not None), None)
@@ -107,7 +107,7 @@ class Listing:
         ]
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether it is certain that a key with parts of the types *kinds* has no row if it is not listed."""
+        """Return whether a key that is not listed certainly has no row. The parts of the key have the types *kinds*."""
         return all(
             type_.types[0] is kind and _is_exact(column)
             for (column, type_), kind in zip(self._keys, kinds, strict=True)
@@ -116,8 +116,9 @@ class Listing:
 
 def _is_exact(column: Column) -> bool:
     """
-    Return whether the server treats keys of *column* as equal only if they are identical. Of several keys that it
-    treats as equal, it lists only one.
+    Return whether the server treats keys of *column* as equal only if they are identical. Of several keys that the
+    server treats as equal, it lists only one, so the others would be missing from the list.
     """
-    # A collation that pads treats 'a' and 'a ' as equal, even if it compares bytes.
+    # Of the collations, only those that compare bytes without padding are exact: a collation that pads treats 'a' and
+    # 'a ' as equal, even if it compares bytes.
     return column.type in (*_NUMBERS, *_BYTES) or (column.collation or "").endswith("_nopad_bin")

@@ -52,7 +52,7 @@ class MariadbSession(Session):
     __slots__ = ()
 
     def __init__(self, connection: Any) -> None:
-        super().__init__(connection, connection._transport)  # asyncmy has no public way to the transport
+        super().__init__(connection, connection._transport)  # asyncmy has no public attribute for the transport
 
     async def fetch(self, sql: str, *arguments: Any) -> Sequence[Sequence[Any]]:
         """Execute the statement *sql* with *arguments*, and return its rows."""
@@ -75,7 +75,8 @@ class MariadbPool(Pool[MariadbSession]):
         config: Config with the address of the server and the login.
         size: Most connections at a time.
         asyncmy: The module asyncmy, which the connector imports only when it opens.
-        writes: Whether the sessions may write; each call is then a transaction. Otherwise the sessions are read-only.
+        writes: Whether the sessions may write. If True, each call is a transaction of its own. If False, the sessions
+            are read-only.
     """
 
     product: ClassVar[str] = "MariaDB"
@@ -93,8 +94,8 @@ class MariadbPool(Pool[MariadbSession]):
         Return whether *session* can be used again: only if *error* says that the server stopped a lookup at its time
         limit, because the server then sends nothing more.
         """
-        # After an error, a session that writes is not used again, because closing its connection rolls the transaction
-        # back.
+        # After an error, a session that writes is not used again: closing its connection makes the server roll the
+        # transaction back.
         stopped = isinstance(error, self._asyncmy.errors.MySQLError) and error.args[:1] == (STOPPED,)
         return stopped and not self._writes
 
@@ -123,12 +124,13 @@ class MariadbPool(Pool[MariadbSession]):
             )
             session = MariadbSession(connection)
             try:
-                await session.fetch("; ".join(WRITING if self._writes else SETTINGS))  # in one round trip
+                # Joined, so that they take one round trip.
+                await session.fetch("; ".join(WRITING if self._writes else SETTINGS))
             except BaseException:
                 session.end()
                 raise
             return session
 
     def new_context(self) -> ssl.SSLContext:
-        """Return a TLS context from the files as they are now."""
+        """Return a new TLS context from the certificate files of the config as they are now."""
         return tls_context(self.config, *self.secrets, verify=not self.config.insecure)

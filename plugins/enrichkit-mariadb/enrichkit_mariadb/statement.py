@@ -8,9 +8,9 @@ The prepared statement of a source: it turns keys into arguments, and rows into 
 
 All keys of a call are one parameter, a JSON document. The server compares each key as the type of its column.
 Otherwise, MariaDB would read a text such as 'abc' as the number 0 when it compares the text with an integer column, and
-find the row with the key 0. Each key of a call has a number, which the result holds even if the table has no row for
-the key; the numbers of two calls never overlap. So the connector notices a reply that belongs to another statement, or
-that is not complete.
+find the row with the key 0. Each key of a call has a number, and the result holds this number even if the table has no
+row for the key. The numbers of two calls never overlap. So the connector notices a reply that belongs to another
+statement, or that is not complete.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Request:
     Attributes:
         keys: The keys that are sent.
         expected_parts: For each key that is sent, the values that the key columns return for a row with this key.
-        offset: Number that is added to the position of each key, so that the first key has the number ``offset + 1``.
+        offset: Number that the server adds to the position of each key, counted from 1; so the first key has the number
+            ``offset + 1``.
         document: The keys as JSON, a list with a list of parts for each key.
         answers: The answers that need no server: a `Failure` for each key that is not sent.
     """
@@ -135,7 +136,7 @@ class Statement:
 
     def request(self, keys: Sequence[Key]) -> Request:
         """
-        Return the request for *keys*, without the keys that the columns cannot hold.
+        Return the request for *keys*; a key that the columns cannot hold is not sent.
 
         Raises:
             PermanentError: The keys are too long for one statement; the engine then splits them into smaller calls.
@@ -172,12 +173,13 @@ class Statement:
         return request
 
     def room(self, sql: str) -> int:
-        """Return how many bytes the long arguments of the statement *sql* may take."""
-        return self.max_packet - len(sql.encode()) - 100  # 100 bytes for one or two numbers and the packet header
+        """Return how many bytes the arguments of the statement *sql* may take, apart from one or two numbers."""
+        return self.max_packet - len(sql.encode()) - 100  # 100 bytes are for these numbers and the packet header
 
     def read(self, rows: Sequence[Sequence[Any]], request: Request, many: bool) -> dict[Key, Value | Failure]:
         """
-        Return the answers in *rows*, together with the answers that *request* has already.
+        Return the answers in *rows*, together with the answers that *request* already has. If *many* is True, the
+        answer for a key is the list of the values of all its rows; otherwise, several rows for one key are a `Failure`.
 
         Raises:
             TransientError: The numbers in *rows* are not those of the request.
@@ -216,7 +218,7 @@ class Statement:
                 continue
             column = self._decode(row) if self._decoders else None
             if tuple(row[:width]) != request.expected_parts[index]:
-                continue  # the collation finds this key equal to the key of the row, but Spark would not
+                continue  # the collation treats this key as equal to the key of the row, but Spark does not
             if column is not None:
                 failures[index] = self._refusal(column)
             values.append(self._value_of(row[width:]))
@@ -228,7 +230,10 @@ class Statement:
         return columns[0] if len(columns) == 1 else dict(zip(self._names, columns, strict=True))
 
     def _decode(self, row: list[Any]) -> Column | None:
-        """Decode the columns of *row* in place; return a value column that cannot be decoded, or None."""
+        """
+        Decode the columns of *row* in place. Return a value column whose value cannot be decoded, or None if there is
+        none.
+        """
         unreadable = None
         for i, decode in self._decoders:
             if row[i] is not None:
@@ -254,7 +259,10 @@ class Statement:
         )
 
     def _rejection(self, parts: tuple[Any, ...]) -> Failure | None:
-        """Return the answer to a key with a part that its column cannot hold; None if they can hold all *parts*."""
+        """
+        Return the `Failure` for a key with a part that its column cannot hold; None if the columns can hold all
+        *parts*.
+        """
         for (column, type_), part in zip(self._keys, parts, strict=True):
             right = type(part) in type_.types
             if not right or not type_.holds([part]):
@@ -312,5 +320,5 @@ class Statement:
 
 
 def _field(name: str, ddl: str) -> str:
-    """Return a field of a struct, with its name in backquotes."""
+    """Return the DDL of one field of a struct, with the name in backquotes."""
     return f"`{name.replace('`', '``')}` {ddl}"

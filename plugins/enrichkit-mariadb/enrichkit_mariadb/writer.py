@@ -57,7 +57,10 @@ _UNFIT = {1264, 1265, 1292, 1366, 1406, 1411}
 
 
 async def make_writer(fetch: Fetch, config: MariadbConfig, statement: Statement) -> Writer:
-    """Return the writer for the table of *config*, checked against the server's catalog; raises `FatalError`."""
+    """
+    Return the writer for the table of *config*; raises `FatalError` if the server's catalog shows that values cannot be
+    written to it.
+    """
     database, table = config.database_and_table()
     names, source = (database, table, database, table), statement.source
     [(kind, engine, transactions)] = await fetch(_TABLE, *names)
@@ -73,7 +76,8 @@ async def make_writer(fetch: Fetch, config: MariadbConfig, statement: Statement)
         )
     indexes: dict[str, set[str | None]] = {}
     for index, column, prefix in await fetch(_INDEXES, *names):
-        indexes.setdefault(index, set()).add(column if prefix is None else None)  # None: only a prefix is indexed
+        # None stands for a column of which only a prefix is indexed.
+        indexes.setdefault(index, set()).add(column if prefix is None else None)
     if set(config.key_columns) not in indexes.values():
         columns = ", ".join(map(quote, config.key_columns))
         make = f"CREATE UNIQUE INDEX {quote(f'{table}_by_key'[:64])} ON {statement.table} ({columns})"
@@ -89,7 +93,8 @@ class Writer:
     Args:
         config: Config of the source.
         statement: The statement that looks keys up.
-        keeps: Whether rows that never expire can be written.
+        keeps: Whether rows that never expire can be written, i.e. whether the column that `MariadbConfig.expires` names
+            can be NULL.
 
     Attributes:
         statement: The *statement*.
@@ -104,14 +109,14 @@ class Writer:
         Write *values* in the transaction of a session, and check what the table gives back.
 
         Args:
-            fetch: Executes a statement in the session. The caller commits the transaction, or rolls it back after an
-                error.
+            fetch: Function that executes a statement in the session. The caller commits the transaction, or rolls it
+                back after an error.
             values: One or more values by key.
             ttl: Seconds after which the values expire; None: never.
             timeout: Seconds after which the server stops a statement.
 
         Raises:
-            PermanentError: A key or a value cannot be written, or would be read back as a different one.
+            PermanentError: A key or a value cannot be written, or the table gives back a different one.
             FatalError: *ttl* is None and the column that `MariadbConfig.expires` names cannot be NULL, or keys have too
                 many or too few parts.
         """
@@ -178,8 +183,8 @@ class Writer:
         some: list[Sequence[Any]] = []
         size = 0
         for row in literals:
-            # asyncmy may escape every byte. The quotes and the comma of a value take less than 30 bytes; the brackets
-            # of the row and the expiry take less than 60.
+            # asyncmy may escape every byte, which doubles the size. The quotes and the comma of a value take less than
+            # 30 bytes; the brackets of the row and the expiry take less than 60.
             texts = [each if isinstance(each, bytes) else str(each).encode() for each in row]
             more = 2 * sum(map(len, texts)) + 30 * (len(row) + 2)
             if more > room:
@@ -198,7 +203,8 @@ class Writer:
     def _literal(self, name: str, value: Any) -> Any:
         try:
             return _literal(value)
-        except (ValueError, OverflowError):  # the first and last hours of the calendar may be out of range in UTC
+        # In UTC, a time in the first or last hours of the calendar may be out of range.
+        except (ValueError, OverflowError):
             raise self.statement.source.changed(name, self.statement.types[name]) from None
 
 
@@ -207,7 +213,7 @@ def _literal(value: Any) -> int | float | str | bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, int):
-        return int(value)  # makes an int of a bool, too
+        return int(value)  # int() turns a bool into 0 or 1
     if isinstance(value, str):
         value.encode()  # half a surrogate pair raises UnicodeEncodeError, a ValueError
         return value

@@ -1,9 +1,10 @@
 """
 The parser of a DSN; asyncpg gets host, port and user from this parser, and never sees the DSN.
 
-So one and the same parser decides whether the server is local and which server asyncpg connects to. With two parsers,
-this one could take the server for local and allow a connection without TLS, while asyncpg connects to another machine.
-Messages never quote the DSN, because any part of it that looks wrong may be half of a password.
+So one and the same parser decides whether the server is local and which server asyncpg connects to. If asyncpg parsed
+the DSN itself, it could find another host in it: enrichkit would take the server for local and allow a connection
+without TLS, while asyncpg connects to another machine. Messages never quote the DSN, because any part of it that looks
+wrong may be half of a password.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ class Address:
         user: User; None: `PGUSER` or the user of the worker process.
         password: Password; None: `PostgresConfig.password`, `PGPASSWORD` or `~/.pgpass` on the worker.
         database: Database; None: `PGDATABASE` or the name of the user.
-        sslmode: One of `SSL_MODES`, or None.
-        target_session_attrs: Kind of server to choose among several hosts, for example `prefer-standby`. Lookups only
-            read, so `read-write` chooses a primary and `read-only` a standby.
+        sslmode: One of `SSL_MODES`; None: the DSN names none.
+        target_session_attrs: Kind of server to choose among several hosts, for example `prefer-standby`; None: any
+            server. Because all sessions are read-only by default, `read-write` chooses a primary, and `read-only` a
+            standby.
         application_name: Name of the client in `pg_stat_activity`.
     """
 
@@ -67,7 +69,7 @@ class Address:
 
     @property
     def local(self) -> bool:
-        """Whether no byte leaves this machine: each host is a Unix socket or on the loopback interface."""
+        """Whether each host is a Unix socket or on the loopback interface, so that no byte leaves this machine."""
         return all(map(is_local, self.hosts))
 
     def __str__(self) -> str:
@@ -103,14 +105,17 @@ def parse_dsn(dsn: str) -> Address:
 
 
 def _split(dsn: str) -> tuple[str, str, dict[str, str]]:
-    """Return userinfo and hosts, the path with its slash, and the settings of the query."""
+    """
+    Return three parts of *dsn*: the userinfo with the hosts, the path with its slash, and the settings after the `?`.
+    """
     if not isinstance(dsn, str):
         raise ConfigError(f"PostgresConfig.dsn has the type {type(dsn).__name__}; it must be a str, {_EXAMPLE}.")
     parts = _PARTS.match(dsn)
     if parts is None:
         raise ConfigError(f"PostgresConfig.dsn must start with 'postgresql://' or 'postgres://', {_EXAMPLE}.")
     netloc, path, query = parts.groups()
-    # A '/', '?', '#' or '@' that is not encoded in the password makes the host end too early or begin too late.
+    # A '/', '?', '#' or '@' that is not encoded in the password makes the host end too early or begin too late, so such
+    # a DSN is refused.
     if "@" in path + query or netloc.count("@") > 1 or re.search(r"[\x00-\x20\x7f\\#]|[][].*@", dsn):
         raise _unreadable()
     try:

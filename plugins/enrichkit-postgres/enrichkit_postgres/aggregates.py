@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 __all__ = ["INTEGERS", "Aggregate", "as_array", "as_integers", "as_texts"]
 
-INTEGERS = {"int2": "h", "int4": "i", "int8": "q"}  # the values are type codes of `array`, of fixed size
+INTEGERS = {"int2": "h", "int4": "i", "int8": "q"}  # type codes of the module `array` for integers of the same size
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """
-    The form in which the statement returns one column with its values in all rows.
+    The SQL with which the statement returns all values of one column as a single value, and the function that reads it.
 
     Attributes:
         sql: SQL of the column's value in a single row.
         functions: SQL of the aggregate functions, with ``{}`` for the name of the column. The first function gives NULL
             if there are no rows.
-        read: A function that takes the values of *functions* and returns the column: a list or an Arrow array.
+        read: Function that takes the results of *functions* and returns the column as a list or an Arrow array.
     """
 
     sql: str
@@ -52,8 +52,8 @@ def as_array(sql: str) -> Aggregate:
 
 def as_integers(sql: str, type_name: str) -> Aggregate:
     """
-    Return the aggregate that sends the column *sql* as the bytes of its integers. The column must hold no NULL;
-    *type_name* is a key of `INTEGERS`.
+    Return the aggregate that sends the integers of the column *sql* as one string of bytes. The column must hold no
+    NULL; *type_name* is a key of `INTEGERS`.
     """
     # Without the cast, the statement would fail if somebody gave the column a wider type while the statement is in use.
     return Aggregate(
@@ -63,7 +63,8 @@ def as_integers(sql: str, type_name: str) -> Aggregate:
 
 def as_texts(sql: str) -> Aggregate:
     """
-    Return the aggregate that sends the column *sql*, of the type text or varchar, as UTF-8 (asyncpg's client encoding).
+    Return the aggregate that sends the texts of the column *sql*, of the type text or varchar, as one string of UTF-8
+    bytes, and the length of each text.
     """
     length, texts = "coalesce(pg_catalog.octet_length({}), -1)", "pg_catalog.string_agg({}, ''::pg_catalog.bytea)"
     return Aggregate(f"pg_catalog.textsend({sql}::pg_catalog.text)", (_in_binary(length, "int4"), texts), _read_texts)
@@ -74,7 +75,7 @@ def _in_binary(sql: str, type_name: str) -> str:
 
 
 def _read_integers(code: str, data: bytes) -> Any:
-    import pyarrow as pa  # here, because a driver program that only plans does not need pyarrow
+    import pyarrow as pa  # imported here, because a driver program that only plans the job does not need pyarrow
 
     numbers = array(code, data)
     if sys.byteorder == "little":

@@ -25,7 +25,7 @@ class Column:
         type: Type of the column.
         exact: Whether the collation of the column treats texts as equal only if they are identical.
         indexed: Whether a B-tree index begins with the column and covers all rows, i.e. is not partial.
-        sql: SQL of the type, with its length or precision; the name of the domain if the type is a domain.
+        sql: SQL of the type, with its length or precision; if the type is a domain, the SQL is the name of the domain.
     """
 
     name: str
@@ -109,7 +109,10 @@ async def columns_of_table(connection: Any, config: PostgresConfig) -> dict[str,
 
 
 async def columns_of_query(connection: Any, query: str) -> tuple[list[Column], list[PgType | None]]:
-    """Return the columns of *query*, and the element type of each parameter; None for a parameter that is no array."""
+    """
+    Return the columns of *query*, and for each of its parameters the type of the elements, or None if the parameter is
+    no array.
+    """
     statement = await connection.prepare(query)
     attributes, parameters = statement.get_attributes(), statement.get_parameters()
     types = await _types(connection, [(part.oid, -1) for part in (*(a.type for a in attributes), *parameters)])

@@ -16,13 +16,13 @@ from .settings import Settings, setting_pairs
 
 __all__ = ["PostgresConfig"]
 
-# The length of the longest name in bytes (NAMEDATALEN - 1). The server silently cuts a longer name, which could then
-# mean another table: https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS
+# The length of the longest name in bytes (NAMEDATALEN - 1). The server silently cuts a longer name, and the cut name
+# could be that of another table: https://www.postgresql.org/docs/current/sql-syntax-lexical.html#SQL-SYNTAX-IDENTIFIERS
 MAX_BYTES = 63
 
 _SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pg_toast")
 _VERIFIED = "verify-full"
-# Functions that a read-only session allows although their effect outlives the statement.
+# Functions that a read-only session allows although their effect outlives the statement; a query must not call them.
 _LASTING = re.compile(r'\b(set_config|pg_(?:try_)?advisory_lock(?:_shared)?)"?\s*\(', re.IGNORECASE).search
 _EXAMPLES = (
     "PostgresConfig(table='users', key='id') or "
@@ -35,8 +35,8 @@ class PostgresConfig(SqlServerConfig):
     """
     The server, and the table or query with the values.
 
-    With one value column, the value of a key is the value of that column; with several, it is a struct. Names are spelt
-    as in the catalog: case counts.
+    With one value column, the value of a key is the value of that column; with several, it is a struct. Names are
+    spelled as in the catalog, in the same upper and lower case.
 
     Attributes:
         dsn: `postgresql://user@host:port/database`, with several hosts separated by commas. The settings `sslmode`,
@@ -48,10 +48,10 @@ class PostgresConfig(SqlServerConfig):
         columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
         max_bytes: Most bytes that the server may send for one call, with the values of all its keys; 64 KiB to 1 GiB.
         expires: Name of the `timestamptz` column that holds the time until which a row is valid; a row with NULL in
-            this column is always valid. A row that is no longer valid counts as absent. None: all rows are always
+            this column is always valid. A row that is no longer valid is treated as absent. None: all rows are always
             valid.
-        writable: True allows `tiers(write_back=True)` to insert and update rows, in separate sessions. This needs a
-            unique index over exactly the key columns.
+        writable: True allows `tiers(write_back=True)` to insert and update rows, in sessions that are not used for
+            lookups. The table needs a unique index over exactly the key columns.
         query: Instead of *table*, one SELECT. Its parameter `$1` is an array of keys; with several key columns, `$2`,
             ... are the arrays for the further columns. It must return the key columns first, named as in *key*, then
             the value columns.
@@ -61,9 +61,9 @@ class PostgresConfig(SqlServerConfig):
             applies its settings in each transaction, which costs three more round trips per call.
         settings: Settings of PostgreSQL for each session, as a mapping from a name to a text or a `Secret`. Examples
             are a `role`, a setting that row security policies or functions of the database read
-            (`{"app.tenant": "acme"}`), and a `search_path` for views and queries that name no schema. Without a
-            `search_path`, only `public` is searched. Settings that change what is read, such as `DateStyle`, are
-            refused.
+            (`{"app.tenant": "acme"}`), and a `search_path` for views and queries that write table names without a
+            schema. Without a `search_path`, only `public` is searched. Settings that change what is read, such as
+            `DateStyle`, are refused.
         tls_ca: Path, on the worker, of the certificates to trust; None: those of the system.
         tls_cert: Path, on the worker, of a client certificate.
         tls_key: Path, on the worker, of the private key of the client; None: the key is in *tls_cert*.
@@ -94,7 +94,8 @@ writable=False, query=None, pgbouncer=False, settings=(), tls_ca=None, tls_cert=
         super().__post_init__()
         if not isinstance(self.pgbouncer, bool):
             raise ConfigError(f"PostgresConfig.pgbouncer is {self.pgbouncer!r}; it must be True or False.")
-        object.__setattr__(self, "settings", setting_pairs(self.settings))  # the config is frozen
+        # A plain assignment raises, because the config is frozen.
+        object.__setattr__(self, "settings", setting_pairs(self.settings))
         self.check_query(self.query, mark="$", takes="one array of keys", condition="{} = ANY({})", examples=_EXAMPLES)
         if (lasting := _LASTING(self.query or "")) is not None:
             raise ConfigError(
@@ -109,8 +110,8 @@ writable=False, query=None, pgbouncer=False, settings=(), tls_ca=None, tls_cert=
 
     def check_name(self, field: str, name: object, what: str) -> str:
         """
-        Return *name* if it can be the name of a *what* (for example a table) in PostgreSQL; raises `ConfigError`, which
-        names *field*.
+        Return *name* if it can be the name of a *what* (for example a table) in PostgreSQL; otherwise raise a
+        `ConfigError` that mentions *field*.
         """
         name = super().check_name(field, name, what)
         size = len(name.encode())
@@ -123,7 +124,8 @@ writable=False, query=None, pgbouncer=False, settings=(), tls_ca=None, tls_cert=
 
     def schema_and_table(self) -> tuple[str, str]:
         """
-        Return the name of the schema and the name of the table; raises `ConfigError`.
+        Return the name of the schema and the name of the table; raises `ConfigError` for a wrong name or a system
+        schema.
 
         >>> PostgresConfig(table="app.users").schema_and_table()
         ('app', 'users')
@@ -140,7 +142,7 @@ writable=False, query=None, pgbouncer=False, settings=(), tls_ca=None, tls_cert=
 
     @property
     def setting_pairs(self) -> Settings:
-        """The settings as pairs, even if the user wrote a mapping."""
+        """The settings as pairs of name and value, even if the user wrote a mapping."""
         return cast("Settings", self.settings)
 
     @property

@@ -2,8 +2,9 @@
 asyncpg's connection with three changes: it makes fewer round trips before its first answer, it leaves no socket open
 when the server's greeting is broken, and it can close abruptly.
 
-The changes override methods that asyncpg does not document, because asyncpg has no public interface for this. The tests
-of round trips, of random faults and of PgBouncer fail when a new version of asyncpg no longer calls these methods.
+The changes override methods that asyncpg does not document, because asyncpg has no public interface for these changes.
+The tests of round trips, of random faults and of PgBouncer fail when a new version of asyncpg no longer calls these
+methods.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def connection_class(driver: ModuleType, *, pgbouncer: bool) -> type[Any]:
         driver: The module asyncpg, which is imported only when it is needed.
         pgbouncer: Whether the server is PgBouncer. If True, a connection closes abruptly where asyncpg would ask the
             server to cancel the statement. The reason: PgBouncer exits (`bad client state`, seen with 1.18 to 1.24) if
-            a client asks for a cancel and then closes its connection before PgBouncer has handled the cancel; this pool
-            might close so early. After an abrupt close during a statement, PgBouncer drops the server connection, too,
-            and `statement_timeout` ends the statement.
+            a client asks for a cancel and then closes its connection before PgBouncer has handled the cancel;
+            `PostgresPool` might close the connection so early. After an abrupt close during a statement, PgBouncer
+            drops its connection to the server, too, and `statement_timeout` ends the statement on the server.
     """
-    described: dict[frozenset[int], Any] = {}  # a cache for the whole pool: how the server describes types
+    described: dict[frozenset[int], Any] = {}  # the server's descriptions of types, cached for the whole pool
 
     class Connection(driver.Connection):  # type: ignore[name-defined,misc]
         _server_caps: Any
@@ -47,7 +48,7 @@ def connection_class(driver: ModuleType, *, pgbouncer: bool) -> type[Any]:
         def __init__(self, protocol: Any, transport: Any, *others: Any, **settings: Any) -> None:
             try:
                 super().__init__(protocol, transport, *others, **settings)
-            except BaseException:  # the server's greeting is broken; asyncpg would leave the socket open
+            except BaseException:  # the server's greeting is broken; asyncpg itself would leave the socket open
                 self._aborted = True
                 transport.abort()
                 raise
@@ -58,8 +59,9 @@ def connection_class(driver: ModuleType, *, pgbouncer: bool) -> type[Any]:
         async def _introspect_types(self, typeoids: Iterable[int], timeout: float) -> tuple[list[Any], Any]:
             asked = frozenset(typeoids)
             if asked in described:
-                # The second result stands for the statement that has read the types. Because it has a name, asyncpg
-                # knows that the statement that it is preparing still exists; an unnamed one would have replaced it.
+                # The second result stands in for the statement with which asyncpg would have read the types. Its name
+                # tells asyncpg that no unnamed statement has replaced the statement that asyncpg is preparing;
+                # otherwise asyncpg would prepare that statement again.
                 return described[asked], SimpleNamespace(name="remembered")
             types, statement = await super()._introspect_types(asked, timeout)
             if all(row["oid"] < FIRST_GENBKI_OID for row in types):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresConnector"]
 
-# Selects how many connections ordinary users may open: the least of the limits of the server, this user and this
-# database.
+# This statement selects how many connections ordinary users may open: the lowest of the limits of the server, of this
+# user and of this database.
 _MAX_CONNECTIONS = """
 SELECT least(
     current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
@@ -37,7 +37,7 @@ SELECT least(
 
 class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
     """
-    Lookups with `key = ANY($1)`, through asyncpg.
+    A connector that uses asyncpg, and looks up all keys of a call with one statement; see `statement.py`.
 
     With one value column, the value of a key is the value of that column; with several, it is a mapping. A stored NULL
     is None. A key that the column cannot hold is rejected without being sent. Sessions are read-only, except those of
@@ -49,8 +49,8 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
     and a bare `connection.fetch` with 1,000 keys a call takes 0.57 us. The server takes 2 to 3 us for a key when the
     keys of a call are spread over a table of a million rows, and 0.5 us when they are neighbours in the index. In a
     long job the engine puts neighbours into one call, see docs/decisions/0036-calls-of-neighbours.md. `aggregates.py`
-    describes how columns arrive without a Python object for each value. A call of 4,000 keys stays within `timeout`
-    even if the server reads each row from a disk, at 2 ms for each read.
+    describes how columns arrive without a Python object for each value. A call of 4,000 keys stays within the default
+    `timeout` of 10 s even if the server reads each row from a disk and each read takes 2 ms.
     """
 
     name: ClassVar[str] = "postgres"
@@ -64,7 +64,7 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
     _writer: Writer | None = None
 
     def make_pool(self) -> PostgresPool:
-        import asyncpg  # here, so that a driver program without asyncpg can still build the config
+        import asyncpg  # imported here, so that a driver program without asyncpg can still build the config
 
         return PostgresPool(self.config, self.capacity, asyncpg)
 
@@ -90,7 +90,7 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
     async def max_connections(self) -> int | None:
         """
         Return the lowest connection limit of the server, the user and the database. The result is None behind
-        PgBouncer, which has a limit of its own. See `Connector.max_connections`.
+        PgBouncer, because PgBouncer has a limit of its own. See `Connector.max_connections`.
         """
         if self.config.pgbouncer:
             return None
@@ -146,8 +146,8 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
         """
-        Return whether a key that `scan` does not list counts as a miss, for keys with parts of the types *kinds*; see
-        `Connector.lists_all`.
+        Return whether a key that `scan` does not list is a miss for which the engine need not ask the server. The parts
+        of the key have the types *kinds*; see `Connector.lists_all`.
         """
         listing = self.opened()[1].listing
         return listing is not None and listing.lists_all(kinds)

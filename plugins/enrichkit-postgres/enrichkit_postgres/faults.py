@@ -23,8 +23,8 @@ __all__ = ["translate"]
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 # These SQLSTATE prefixes are transient: connection, rollback (serialization, deadlock, standby conflict), resources,
-# object in use, operator (shutdown, statement timeout, starting up), system. asyncpg itself repeats a statement whose
-# cached plan has become invalid, except in a transaction.
+# object in use, operator (shutdown, statement timeout, starting up), system. No prefix is needed for a cached plan that
+# has become invalid: asyncpg itself repeats such a statement, except in a transaction.
 _TRANSIENT = ("08", "25P03", "25P04", "40", "53", "55", "57", "58", "72")
 # The transient states in which the server can answer no key at all: the connection broke, there are too many
 # connections, or the server shuts down, starts up or recovers.
@@ -46,7 +46,7 @@ _NAMES = ("42P01", "42883", "42704", "3F000")
 
 _UNFILLED = "has not been populated"
 """
-Part of the text of an error with SQLSTATE 55000. It means that a materialised view was created WITH NO DATA, and
+Part of the text of an error with SQLSTATE 55000. The error means that a materialized view was created WITH NO DATA, and
 waiting does not fill the view.
 
 Other errors with this SQLSTATE are transient.
@@ -116,7 +116,7 @@ def _server_error(error: Any, state: str, where: str, secrets: Sequence[str | No
 
 
 def _tls_error(refusal: str, where: str) -> FatalError:
-    if "_ALERT_" in refusal:  # an alert comes from the server
+    if "_ALERT_" in refusal:  # the server sent a TLS alert, so the server refused the connection
         return FatalError(
             f"PostgreSQL at {where} refused the TLS connection: {refusal}. If it asks for a certificate of the "
             "client, name one that it trusts with PostgresConfig.tls_cert and tls_key."
@@ -133,7 +133,8 @@ def _network_error(error: OSError, where: str, secrets: Sequence[str | None]) ->
             f"PostgreSQL at {where} does not offer TLS, which PostgresConfig asks for. Turn ssl on in the server, or "
             "accept an unencrypted connection with insecure=True."
         )
-    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt; waiting will not help
+    # The name may be misspelled, and waiting for the server, as after an `UnavailableError`, would not help.
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
         return TransientError(redact(f"PostgreSQL at {where} cannot be reached: {error.strerror}.", *secrets))
     if isinstance(error, TimeoutError):
         return TransientError(
@@ -152,17 +153,19 @@ def _driver_error(error: Exception, driver: ModuleType, where: str, secrets: Seq
             f"No server at {where} is what target_session_attrs in PostgresConfig.dsn asks for; one may be on its way "
             "to it. Look at the servers, or name another kind."
         )
-    if isinstance(error, driver.InterfaceError) and isinstance(error, ValueError):  # its text quotes the value
+    # The text of this exception quotes the key.
+    if isinstance(error, driver.InterfaceError) and isinstance(error, ValueError):
         return PermanentError(f"A key does not fit its column of PostgreSQL at {where}: {type(error).__name__}.")
     if isinstance(error, driver.InterfaceError | driver.InternalClientError):
         return UnavailableError(f"The connection to PostgreSQL at {where} broke: {type(error).__name__}.")
-    # Most likely an error of decoding, whose text may quote the value.
+    # This is most likely a decoding error. The message leaves out its text, which may quote the value.
     return PermanentError(f"A value from PostgreSQL at {where} cannot be read: {type(error).__name__}.")
 
 
 def _class_of(state: str, text: str) -> type[FatalError | PermanentError | TransientError]:
     """
-    Return the error class for *state*. The longest matching prefix decides: 25P03 is transient, although 25 is fatal.
+    Return the error class for the SQLSTATE *state*. The longest matching prefix decides: 25P03 is transient, although
+    25 is fatal.
     """
     if state == POOLER and not text.startswith(_OF_SETTINGS):
         return UnavailableError

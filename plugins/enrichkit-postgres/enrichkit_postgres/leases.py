@@ -32,9 +32,9 @@ TABLE = "public.enrichkit_limits"
 CREATE = f"CREATE TABLE IF NOT EXISTS {TABLE} (name text PRIMARY KEY, state jsonb NOT NULL)"
 ADD = f"INSERT INTO {TABLE} VALUES ($1, '{{}}') ON CONFLICT DO NOTHING"  # noqa: S608  # a constant
 # The subquery `locked` waits until no other worker has a lock on the row, and then returns the newest version of the
-# row. The clock is read after this wait. The WITH queries must not read `l.state` instead: if another worker changed
-# the row during the wait, PostgreSQL would evaluate the new state again, but the WITH queries would keep what they had
-# computed from the old row.
+# row. The clock is read after this wait. The WITH queries must not read `l.state` instead. If another worker changed
+# the row during the wait, PostgreSQL would compute the new state again for the changed row, but the WITH queries would
+# keep the results that they had computed from the old row.
 ANSWER = f"""
 UPDATE {TABLE} AS l SET state = (
     WITH given AS MATERIALIZED (
@@ -98,7 +98,8 @@ UPDATE {TABLE} AS l SET state = (
 WHERE l.name = locked.name RETURNING l.state->'answer'
 """  # noqa: S608  # a constant
 """
-An SQL statement that does the same as `enrichkit.plugin.grant`, with the time of the server; a test compares the two.
+An SQL statement that does the same as `enrichkit.plugin.grant`, but takes the time from the server's clock; a test
+compares the two.
 """
 
 READ = f"SELECT state::text, extract(epoch FROM clock_timestamp())::float8 AS now FROM {TABLE} WHERE name = $1"  # noqa: S608
@@ -113,7 +114,7 @@ TRIES = 100
 
 class PostgresLeases:
     """
-    A store of limits in PostgreSQL that uses a single connection.
+    A store of limits and budgets in PostgreSQL that uses a single connection.
 
     The table `public.enrichkit_limits` has one row for each limit and one for each budget. Each row holds as JSON the
     state that `enrichkit.plugin.grant` (for a limit) or `enrichkit.plugin.draw` (for a budget) reads and changes.
@@ -169,7 +170,7 @@ class PostgresLeases:
         again.
         """
         if self._pool is None:
-            import asyncpg  # here, so that a driver program without asyncpg can plan a job
+            import asyncpg  # imported here, so that a driver program without asyncpg can plan a job
 
             self._pool = _WritingPool(self._config, 1, asyncpg)
         try:

@@ -2,8 +2,8 @@
 The keys of a table in their order, page by page.
 
 Each page is read by a statement of its own, which begins after the last key of the previous page (keyset pagination).
-So no cursor and no transaction stays open. If an index begins with the key columns, the server reads a page without a
-sort.
+So no cursor and no transaction stays open between two pages. If an index begins with the key columns, the server reads
+a page without a sort.
 """
 
 from __future__ import annotations
@@ -57,13 +57,14 @@ class Listing:
         self, connection: Any, last: Sequence[str] | None, size: int, timeout: float
     ) -> tuple[list[Any], Sequence[str] | None]:
         """
-        Return at most *size* keys that follow the key *last*, and the last of the returned keys as texts.
+        Return at most *size* keys that follow the key *last*, and the parts of the last returned key as texts, or None
+        in place of the parts if there are no more keys.
 
         Args:
             connection: Connection to the server.
             last: The parts of a key as texts, as the previous call returned them; None: begin with the first key.
-            size: Most keys.
-            timeout: Seconds for the statement.
+            size: Most keys to return.
+            timeout: Most seconds that the statement may take.
         """
         arguments = (size,) if last is None else (*last, size)
         rows = await connection.fetch(self._first if last is None else self._next, *arguments, timeout=timeout)
@@ -72,9 +73,9 @@ class Listing:
         return keys, tuple(rows[-1])[width:] if rows else None
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether a key that is not listed certainly has no row, for keys with parts of the types *kinds*."""
-        # The result is False for float4, because 32 bits cannot hold most floats. A key that the column cannot hold is
-        # never listed, but must be rejected instead of counting as a miss.
+        """Return whether a key that is not listed certainly has no row. The parts of the key have the types *kinds*."""
+        # The result is False for float4, because 32 bits cannot hold most floats. For such a float, the column has no
+        # row, but the answer must be a rejection and not a miss.
         return all(
             column.type.exact and column.type_name != "float4" and column.type.types[0] is kind
             for column, kind in zip(self._columns, kinds, strict=True)

@@ -32,8 +32,8 @@ class PgType:
     Attributes:
         name: Name of the type inside its schema, for example `int4`.
         builtin: Whether the type is one of `pg_catalog`.
-        kind: `typtype`: `b` base, `e` enum, `c` composite, `r` range, ...
-        category: `typcategory`: `S` for strings, ...
+        kind: The `typtype` of the catalog: `b` base, `e` enum, `c` composite, `r` range, ...
+        category: The `typcategory` of the catalog: `S` for strings, ...
         typmod: The type modifier of the catalog, which encodes a length, or a precision and scale; -1 for none.
         array: SQL of the array type whose elements have this type; None when there is no such array type.
         equality: Schema of the type's own operator `=`; None when the type uses the operator of another type.
@@ -58,7 +58,7 @@ class PgType:
 
 # Values -----------------------------------------------------------------------------------------------------------
 
-# The Spark type for each PostgreSQL type that is known here. The server casts a value of any other type to text.
+# The Spark type for each PostgreSQL type that this module supports. The server casts a value of any other type to text.
 _DDL = {
     "bool": "boolean",
     "int2": "smallint",
@@ -81,7 +81,7 @@ _DDL = {
 
 # A value outside of these limits cannot be represented in Python (year 10000) or as a decimal in Spark (more than 38
 # digits), or asyncpg reads it as another value (infinity). PostgreSQL treats NaN as greater than all numbers, so NaN is
-# outside, too.
+# outside of the limits, too.
 LIMITS = {
     "numeric": ("'-1e38'", "'1e38'"),
     "date": ("'0001-01-01'", "'9999-12-31'"),
@@ -93,13 +93,13 @@ LIMITS = {
 @dataclass(frozen=True, slots=True)
 class ValueColumn:
     """
-    A value column: its Spark type, and the SQL that selects it.
+    The Spark type of a value column, and the SQL that selects the column.
 
     Attributes:
         ddl: Spark type.
-        select: SQL of the value; it gives NULL for a value that is refused.
+        select: SQL of the value; the SQL gives NULL for a value for which the SQL *refused* is true.
         refused: SQL that is true for a value that Spark cannot hold; None when Spark can hold all values.
-        is_text: Whether the server sees `select` as text or varchar.
+        is_text: Whether the SQL *select* has the type text or varchar.
     """
 
     ddl: str
@@ -128,7 +128,7 @@ def value_column(type_: PgType, column: str) -> ValueColumn:
     if name not in LIMITS:
         return ValueColumn(
             ddl, column, is_text=not is_array and name in ("text", "varchar")
-        )  # char(n) does not count as text, because a cast would remove its trailing spaces
+        )  # False for char(n), because a cast to text would remove trailing spaces
     low, high = (f"{limit}::pg_catalog.{name}" for limit in LIMITS[name])
     # A value is refused only if the comparison IS FALSE. The comparison gives NULL for a NULL, and for an array that
     # holds a NULL besides elements within the limits; such values must be returned.
@@ -141,13 +141,16 @@ def value_column(type_: PgType, column: str) -> ValueColumn:
 
 
 def _decimal(typmod: int) -> str:
-    """Return Spark's type for numeric(p, s), limited to the same bounds as in Spark's own JDBC source."""
+    """
+    Return Spark's type for numeric(p, s) with the type modifier *typmod*. Precision and scale have the same upper
+    limits as in Spark's own JDBC source.
+    """
     if typmod < 0:
         return "decimal(38,18)"
     precision, scale = (
         (typmod - 4) >> 16 & 0xFFFF,
         ((typmod - 4) & 0x7FF ^ 1024) - 1024,
-    )  # numeric.c, numeric_typmod_scale
+    )  # as in numeric_typmod_scale() in PostgreSQL's numeric.c
     # Since PostgreSQL 15 the scale may be negative (-2 rounds to hundreds), or greater than the precision.
     precision = max(precision - min(scale, 0), scale)
     return f"decimal({min(precision, 38)},{min(max(scale, 0), 38)})"
@@ -164,16 +167,16 @@ class KeyType:
     Attributes:
         types: Python types of the keys.
         allowed: The allowed keys in words, for messages.
-        holds: A function that takes a list of keys of these types, and returns whether the column can hold all of them.
-            It is called once with all keys of a call; only if the result is False, it is called again with each single
-            key.
+        holds: Function that takes a list of keys of these types, and returns whether the column can hold all of them.
+            The statement calls it once with all keys of a call, and again with each single key only if the first result
+            is False.
         exact: Whether the column's `=` gives the same result as Python's `==`, so that a key that the server returns
             equals the requested key in Python.
         as_text: Whether keys are sent as text and cast by the server.
         enum: Whether the keys are labels of an enum.
         joined: Whether keys are sent as one text with commas between them, so that asyncpg need not check each key.
-        returned_as: A function that takes a key and returns the form in which the server sends this key back; None if
-            the server sends the key back unchanged, or if the form cannot be predicted.
+        returned_as: Function that takes a key and returns the form in which the server sends this key back; None if the
+            server sends the key back unchanged, or if the form cannot be predicted.
     """
 
     types: tuple[type, ...]
@@ -196,7 +199,7 @@ class KeyColumn:
         type_name: Name of the type, for messages.
         type: The keys that the column takes.
         array: SQL type of an array of keys.
-        equals: SQL of the equality operator.
+        equals: SQL of the operator that compares the column with a key.
     """
 
     name: str
@@ -272,7 +275,7 @@ def _joined(keys: Sequence[int]) -> str:
 
 
 def _is_text(keys: Sequence[str]) -> bool:
-    joined = ("".join(keys),)  # one scan in C for all keys
+    joined = ("".join(keys),)  # so that one scan in C checks all keys
     return "\0" not in joined[0] and are_utf8(joined)
 
 
@@ -300,7 +303,7 @@ _KEYS = {
         "str of at most 63 bytes without NUL",
         lambda keys: _is_text(keys) and max(len(k.encode()) for k in keys) < 64,
     ),
-    # A comparison of char(n) ignores trailing spaces.
+    # A comparison of char(n) ignores trailing spaces, so several different keys can find the same row.
     "bpchar": KeyType((str,), _TEXT, _is_text, exact=False, returned_as=lambda key: key.rstrip(" ")),
     "uuid": KeyType(
         (str,),
@@ -314,8 +317,8 @@ _KEYS = {
     "timestamp": KeyType(
         (datetime,), "datetime without a time zone", lambda keys: all(k.tzinfo is None for k in keys), as_text=True
     ),
-    # Not exact, because in the hour that clocks repeat in autumn, Python treats the same instant in two time zones as
-    # unequal (PEP 495).
+    # A timestamptz is not exact, because in the hour that clocks repeat in autumn, Python treats the same instant in
+    # two time zones as unequal (PEP 495).
     "timestamptz": KeyType(
         (datetime,),
         "datetime with a time zone",

@@ -2,8 +2,8 @@
 The connections to PostgreSQL: how they are made, and when a connection may be used again.
 
 `asyncpg.Pool` is not used, because its `release` waits until the server has acknowledged a cancel; if the server is
-frozen, `release` never returns. `release` also sends a reset query after every call, a round trip that a read-only
-lookup does not need.
+frozen, `release` never returns. `release` also sends a reset query after every call, and a read-only lookup does not
+need this extra round trip.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and authentication together
 COMMAND_TIMEOUT = 10.0
-DISPOSE = 0.5  # seconds, to cancel a statement and to close the connection
+DISPOSE = 0.5  # most seconds to cancel a statement and to close the connection
 
 # The isolation level is given explicitly, because the role or the database may have a stricter default. At a stricter
 # level, one of two transactions that write the same row at the same time fails.
@@ -73,7 +73,7 @@ class PostgresSession(Session):
     async def begin(self, timeout: float, transaction: str) -> None:
         """
         Make the server stop each statement after about nine tenths of *timeout* seconds. If *transaction* is not empty,
-        also begin a transaction with these modes, for example `READ ONLY`.
+        also begin a transaction with the modes in *transaction*, for example `READ ONLY`.
 
         Because the server stops the statement before the client gives up, the connection stays usable, and the server
         does not go on working for a result that nobody reads.
@@ -83,7 +83,8 @@ class PostgresSession(Session):
                 f"BEGIN {transaction}; {local_settings(timeout, self.settings)}", timeout=timeout
             )
         elif not 0.7 * timeout <= self.limit <= timeout:
-            # Most calls have almost the same timeout, so the extra round trip that changes the limit is rare.
+            # The limit of the session is kept if it almost fits. Most calls have almost the same timeout, so this extra
+            # round trip is rare.
             await self.connection.execute(f"SET statement_timeout = {milliseconds(timeout)}", timeout=timeout)
             self.limit = 0.9 * timeout
 
@@ -139,13 +140,13 @@ class PostgresPool(Pool[PostgresSession]):
         return translate(error, self._driver, str(self.address), *self.secrets)
 
     def close(self) -> None:
-        """Drop all connections at once; a call in flight fails."""
+        """Drop all connections at once, without waiting for the server; a call in flight fails."""
         for task in self._disposals:
             task.cancel()
         super().close()
 
     def discard(self, session: PostgresSession) -> None:
-        """End *session* in the background."""
+        """End *session* in a background task, so that the caller does not wait for the server."""
         # If a statement still runs, asyncpg asks the server on another connection to cancel the statement, and close()
         # waits for the answer. The permit (semaphore slot) of this connection is released only after close(), so that
         # this pool never has more connections to the server than its size.
@@ -155,7 +156,7 @@ class PostgresPool(Pool[PostgresSession]):
 
     async def _dispose(self, session: PostgresSession) -> None:
         try:
-            with contextlib.suppress(Exception):  # after any error, end() closes the connection
+            with contextlib.suppress(Exception):  # after any error, end() below closes the connection
                 await session.connection.close(timeout=DISPOSE)
         finally:
             session.end()
@@ -170,7 +171,7 @@ class PostgresPool(Pool[PostgresSession]):
         """
         configured = self.address.target_session_attrs or "any"  # with None, asyncpg would read PGTARGETSESSIONATTRS
         # For read-write and read-only, asyncpg would check whether the session is read-only by default. All sessions of
-        # this pool are, so the pool asks for a primary or a standby instead.
+        # this pool are read-only by default, so the pool asks for a primary or a standby instead.
         wanted = {"read-write": "primary", "read-only": "standby"}.get(configured, configured)
         hosts = list(zip(self.address.hosts, self.address.ports, strict=True))
         if self._writes and len(hosts) > 1:
@@ -212,10 +213,12 @@ class PostgresPool(Pool[PostgresSession]):
                 target_session_attrs=attributes,
                 server_settings=settings,
                 statement_cache_size=0 if config.pgbouncer else 100,
-                max_cacheable_statement_size=0,  # no limit: a statement for 70 columns of text is beyond the default
+                # 0 means no limit: a statement for 70 columns of text is longer than the default limit.
+                max_cacheable_statement_size=0,
                 connection_class=self._connection,
-                timeout=None,  # `time_limit` above is the limit
-                command_timeout=COMMAND_TIMEOUT,  # for statements without a timeout of their own
+                timeout=None,  # `time_limit` above is the only limit
+                # Seconds for statements that are executed without a timeout of their own.
+                command_timeout=COMMAND_TIMEOUT,
             )
         return PostgresSession(connection, 0.9 * limit, given)
 

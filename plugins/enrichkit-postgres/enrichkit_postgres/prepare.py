@@ -33,12 +33,12 @@ _LOOKED_UP = "booleans, numbers, strings, uuid, bytea, dates, timestamps and enu
 
 
 async def prepare(connection: Any, config: PostgresConfig) -> Statement:
-    """Return the statement for *config*, checked against the server's catalog; raises `FatalError`."""
+    """Return the statement for *config*; raises `FatalError` if the server's catalog shows that the config is wrong."""
     make = _table_statement if config.table is not None else _query_statement
     statement = await make(connection, config)
     statement.source.check_fields(statement.names)
-    # The statement is executed once without keys. It returns no answers, but raises errors that only the execution
-    # finds, such as missing privileges.
+    # The statement is executed once without keys. This execution finds no rows, but raises errors that only an
+    # execution finds, such as missing privileges.
     await statement.fetch(connection, statement.request([]))
     return statement
 
@@ -157,8 +157,8 @@ def _key_column(column: Column, source: Source) -> KeyColumn:
 
 def _encoded_by_driver(sent: KeyType, returned: KeyType) -> KeyType:
     """
-    Return the `KeyType` for the keys of a user's query. asyncpg itself encodes these keys, because the query declares
-    the types of its parameters.
+    Return the `KeyType` for the keys of a user's query. asyncpg sends these keys in its own encoding and not as text,
+    because the query declares the types of its parameters.
 
     Args:
         sent: Type of an element of the parameter.
@@ -198,8 +198,8 @@ def _returned_key(name: str, column: KeyColumn, connection: Any, *, null: bool) 
 
 def _text_aggregate(connection: Any) -> Callable[[str], Aggregate]:
     """
-    Return the function that makes the aggregate of a column of texts: `as_texts`, or `as_array` in a database with the
-    encoding SQL_ASCII, which does not tell the encoding of its texts.
+    Return the function that makes the aggregate of a column of texts. This is `as_texts`, except in a database with the
+    encoding SQL_ASCII, whose texts may have any encoding; there it is `as_array`.
     """
     unknown = getattr(connection.get_settings(), "server_encoding", "SQL_ASCII") == "SQL_ASCII"
     return as_array if unknown else as_texts
@@ -213,9 +213,10 @@ def _select(
     returns plain rows.
 
     The columns are the key columns *first*, then the *values*. If some value column can have values that Spark cannot
-    hold, one more column follows. It gives for each row the number of the first value column with such a value, or
-    NULL. The last column repeats the number of the call, which is the next parameter after the *parameters* parameters
-    of *body*. A statement that returns plain rows has a column `mark` before this last column, see `Statement.fetch`.
+    hold, one more column follows. For each row, this column holds the number of the first value column with such a
+    value, or NULL if there is no such value. The last column repeats the number of the call, which is the next
+    parameter after the *parameters* parameters of *body*. A statement that returns plain rows has a column `mark`
+    before this last column, see `Statement.fetch`.
     """
     number = f"${parameters + 1}::pg_catalog.int8"
     texts = _text_aggregate(connection) if len(values) < MANY else as_array
@@ -229,7 +230,7 @@ def _select(
     ]
     if any(
         column.ddl.startswith("array<") for column in values.values()
-    ):  # array_agg() takes only arrays of equal length
+    ):  # array_agg() takes only arrays of equal length, so the statement returns plain rows
         rows = ", ".join(f"{sql} AS c{n}" for n, (sql, _) in enumerate(columns))
         return (
             f"SELECT s.*, o.number FROM (SELECT {number} AS number) AS o "  # noqa: S608 - the user's own query

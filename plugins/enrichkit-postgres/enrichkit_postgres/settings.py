@@ -16,9 +16,10 @@ __all__ = ["SEARCH_PATH", "SETTINGS", "Settings", "local_settings", "millisecond
 
 Settings: TypeAlias = tuple[tuple[str, "str | Secret"], ...]
 
-SEARCH_PATH = "public, pg_temp"  # pg_temp would be searched first if it were not mentioned
+SEARCH_PATH = "public, pg_temp"  # the server would search pg_temp first if this list did not name it
 
-# These are set so that no setting of the role, the database or a DSN changes the meaning of a name, date or statement.
+# Each session has these settings, so that no setting of the role, the database or a DSN changes the meaning of a name,
+# date or statement.
 SETTINGS = {
     "search_path": SEARCH_PATH,
     "default_transaction_read_only": "on",
@@ -26,7 +27,7 @@ SETTINGS = {
     "DateStyle": "ISO, MDY",
     "IntervalStyle": "iso_8601",
     "TimeZone": "UTC",
-    "jit": "off",  # compiling takes longer than a lookup
+    "jit": "off",  # JIT compilation takes longer than a lookup
 }
 _OF_THE_USER = ("search_path", "jit")
 _FIXED = {
@@ -40,7 +41,10 @@ _EXAMPLE = "settings={'app.tenant': 'acme'}"
 
 
 def setting_pairs(values: Any) -> Settings:
-    """Return *values*, a mapping or pairs of names and values, as checked pairs; raises `ConfigError`."""
+    """
+    Return *values*, a mapping or pairs of names and values, as pairs; raises `ConfigError` if a name or a value is
+    wrong.
+    """
     if isinstance(values, Mapping):
         values = values.items()
     if isinstance(values, str) or not isinstance(values, Iterable):

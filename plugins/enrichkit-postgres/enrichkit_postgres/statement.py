@@ -2,11 +2,11 @@
 The prepared statement of a source: it turns keys into arguments, and rows into answers.
 
 The statement has one of two forms. The first form is for one key column whose `=` gives the same result as Python's
-`==`. Its condition is `key = ANY($1)`, and it also selects the key column, which shows to which key a row belongs. A
-row whose key is not in the request raises an error, because a broken proxy may have sent the reply to another
-statement. The second form is for several key columns, and for columns whose `=` differs from Python's (citext, char(n),
-uuid as text, a case-insensitive collation). It joins the table to the keys `WITH ORDINALITY`, so that the server
-returns with each row the number of its key. Two calls never use the same number, so that a row of another call is
+`==`. Its condition is `key = ANY($1)`, and the statement also selects the key column, which shows to which key a row
+belongs. A row whose key is not in the request raises an error, because a broken proxy may have delivered the reply to
+another statement. The second form is for several key columns, and for columns whose `=` differs from Python's (citext,
+char(n), uuid as text, a case-insensitive collation). This form joins the table to the keys `WITH ORDINALITY`, so that
+the server returns with each row the number of its key. Two calls never use the same number, so a row of another call is
 detected in this form, too. A user's query returns the keys themselves, as in the first form, even if there are several
 key columns.
 
@@ -50,7 +50,8 @@ class Request:
         answers: The answers that need no server: a `Failure` for each key that the columns cannot hold.
         key_of: Mapping from what the server returns for a key (a number, or another form of the key) to the key; None
             when the server returns the key itself.
-        twins: Pairs of keys for which the server returns the same value; only the second key of a pair is sent.
+        twins: Pairs of keys that the server returns in the same form, for example two spellings of a uuid. Only the
+            second key of a pair is sent; its answer is copied for the first key.
     """
 
     __slots__ = ("answers", "arguments", "key_of", "keys", "number", "twins")
@@ -114,7 +115,10 @@ class Statement:
         self._foreign_row = foreign_row
 
     def request(self, keys: Sequence[Key]) -> Request:
-        """Return the request for *keys*, without the keys that the columns cannot hold; raises `FatalError`."""
+        """
+        Return the request for *keys*; a key that the columns cannot hold is not sent. Raises `FatalError` if a key has
+        too many or too few parts.
+        """
         columns = self._key_columns(keys)
         request = Request(keys, {}, self._next_number)
         self._next_number = (self._next_number + len(keys)) % 2**62
@@ -135,7 +139,8 @@ class Statement:
 
     async def fetch(self, connection: Any, request: Request, timeout: float | None = None) -> Sequence[Any]:
         """
-        Execute the statement for *request*, and return the rows; raises `TransientError` for a reply to another call.
+        Execute the statement for *request*, and return the rows; raises `TransientError` if the reply belongs to
+        another call.
         """
         rows: Sequence[Any] = await connection.fetch(self.sql, *request.arguments, request.number, timeout=timeout)
         if not rows or any(row[-1] != request.number for row in rows):
@@ -147,7 +152,10 @@ class Statement:
         return [row[:-2] for row in rows if row[-2] is not None]
 
     def read(self, rows: Sequence[Any], request: Request, many: bool) -> Mapping[Key, Value | Failure]:
-        """Return the answers in *rows*, together with the answers that *request* already has."""
+        """
+        Return the answers in *rows*, together with the answers that *request* already has. If *many* is True, the
+        answer for a key is the list of the values of all its rows; otherwise, several rows for one key are a `Failure`.
+        """
         columns = self._columns_in(rows)
         if not columns:
             return request.answers
@@ -171,14 +179,15 @@ class Statement:
         if not self._aggregates:
             return list(zip(*rows, strict=True))
         (row,) = rows
-        if row[0] is None:  # an aggregate of no rows is NULL
+        if row[0] is None:  # no row was found, because an aggregate of no rows is NULL
             return []
         fields = iter(row)
         return [aggregate.read(*islice(fields, len(aggregate.functions))) for aggregate in self._aggregates]
 
     def _keys_in(self, columns: Sequence[Any], request: Request) -> tuple[Sequence[Key], bool]:
         """
-        Return the key of each row, and whether all these keys differ; raises an error for a key that was not requested.
+        Return the key of each row, and whether all these keys differ; raises the error of *foreign_row* for a key that
+        was not requested.
         """
         keys: Any = columns[0]
         if self._width > 1:
@@ -200,7 +209,7 @@ class Statement:
     def _matches(
         self, keys: Sequence[Key], columns: Sequence[Any], refusals: Sequence[int | None], many: bool
     ) -> dict[Key, Value | Failure]:
-        """Return the answers for keys that may have several rows, or values that Spark cannot hold."""
+        """Return the answers if a key may have several rows, or if a value may be one that Spark cannot hold."""
         values: Iterable[Value] = columns[0]
         if len(columns) > 1:
             values = Answers(range(len(keys)), dict(zip(self.names, columns, strict=True))).rows().values()
@@ -235,8 +244,8 @@ class Statement:
 
     def _find_twins(self, request: Request) -> None:
         """
-        If the server returns the same value for several keys, keep only the first of these keys in *request*, and
-        record the others as twins.
+        If the server returns several keys in the same form, keep only the first of these keys in *request*, and record
+        the others as twins.
         """
         key_of: dict[Any, Key] = {}
         for key in request.keys:
@@ -252,7 +261,7 @@ class Statement:
         request.keys = list(key_of.values())
 
     def _rejection(self, key: Key) -> Failure | None:
-        """Return the answer to a key that the columns cannot hold, or None."""
+        """Return the `Failure` for a key that the columns cannot hold; None if they can hold *key*."""
         if len(self.keys) == 1 and type(key) is tuple:
             raise self.source.misshapen()
         for column, part in zip(self.keys, self.source.parts_of(key), strict=True):
@@ -281,8 +290,9 @@ def _distinct_and_requested(returned: Any, requested: Sequence[Key]) -> Sequence
     """
     if not isinstance(requested, Keys) or len(requested.columns) > 1:
         returned = objects_of(returned)
-        return returned if tuple(returned) == requested else None  # equal, for example, if an index scan finds all keys
-    import pyarrow as pa  # here, because a driver program that only plans does not need pyarrow
+        # They are equal, for example, if an index scan finds all keys in their order.
+        return returned if tuple(returned) == requested else None
+    import pyarrow as pa  # imported here, because a driver program that only plans the job does not need pyarrow
     import pyarrow.compute as pc
 
     (column,) = requested.columns

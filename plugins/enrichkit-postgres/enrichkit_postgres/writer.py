@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Writer", "make_writer"]
 
-# ON CONFLICT with plain columns cannot use a deferrable constraint, a partial index or an index on an expression.
+# This query returns whether the name is that of a table, and whether a unique index has exactly the key columns.
+# Deferrable, partial and expression indexes are left out, because ON CONFLICT with plain columns cannot use them.
 _TARGET = """
 SELECT c.relkind IN ('r', 'p'), EXISTS (
     SELECT FROM pg_catalog.pg_index i, LATERAL (
@@ -54,7 +55,7 @@ WHERE n.nspname = $1 AND c.relname = $2
 
 async def make_writer(connection: Any, config: PostgresConfig, statement: Statement) -> Writer:
     """
-    Check in the catalog that values can be written to the table of *config*, and return its writer.
+    Check in the catalog that values can be written to the table of *config*, and return the writer of this table.
 
     Raises:
         FatalError: The config names a view or a foreign table, a key column treats different keys as equal, or no
@@ -112,7 +113,7 @@ class Writer:
             ttl: Seconds after which the values expire; None: never.
 
         Raises:
-            PermanentError: A key or a value cannot be written, or would be read back as a different one.
+            PermanentError: A key or a value cannot be written, or the table gives back a different one.
         """
         statement, source = self.statement, self.statement.source
         request = statement.request(list(values))

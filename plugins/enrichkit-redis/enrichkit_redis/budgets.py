@@ -67,18 +67,21 @@ redis.call('EXPIRE', key, 2592000)
 return answer
 """
 """
-A Lua script that does the same as `enrichkit.plugin.draw`, with the time of the server; a test compares the two.
+A Lua script that does the same as `enrichkit.plugin.draw`, but takes the time from the server's clock; a test compares
+the two.
 
 The hash of a budget has two sums over all workers: `taken:<unit>`, the amount that is spent or reserved, and
 `held:<unit>`, the reserved amount alone. `w:<id>:<unit>` has the two amounts that the worker `<id>` reported last: what
-it has spent, and what it has reserved. `alive` is the time until which workers with calls in flight count as alive.
-Redis deletes the hash 30 days after the last call of the script.
+it has spent, and what it has reserved. `alive` is the time until which the reservations of all workers may still be in
+use; each worker that has calls in flight moves it on when it asks. Until this time, a worker is told to wait for
+amounts that others may give back. Redis deletes the hash 30 days after the last call of the script.
 """
 
 
 def arguments(ask: Draw, alive: float) -> list[str]:
     """
-    Return the arguments of the script for *ask*; a worker with calls in flight counts as alive for *alive* seconds.
+    Return the arguments of the script for *ask*. After a question of a worker with calls in flight, reservations are
+    taken to be in use for *alive* seconds.
     """
     units = list(ask.total)
     accounts = [
@@ -91,8 +94,11 @@ def arguments(ask: Draw, alive: float) -> list[str]:
 
 
 def drawn_of(ask: Draw, reply: list[object]) -> Drawn:
-    """Return the answer in *reply*; raises `TypeError` or `ValueError` for a reply of an unexpected form."""
-    calls, waits, *left = (float(each) for each in reply)  # type: ignore[arg-type]  # anything else raises
+    """
+    Return the answer that *reply*, the result of the script, holds; raises `TypeError` or `ValueError` for a reply of
+    an unexpected form.
+    """
+    calls, waits, *left = (float(each) for each in reply)  # type: ignore[arg-type]  # float() raises for other types
     return Drawn(calls=int(calls), waits=bool(waits), left=dict(zip(ask.total, left, strict=True)))
 
 

@@ -23,21 +23,28 @@ if TYPE_CHECKING:
     from .template import Name
 
     Targets: TypeAlias = dict[tuple[Address | None, bool], list[int]]
-    """Mapping from a pair (the node to ask, whether ASKING must precede each command) to the indices of the keys."""
+    """
+    Mapping from a pair (the node to ask, whether ASKING must precede each command) to the indices of the keys. The node
+    is None for keys whose slot no node holds.
+    """
 
 __all__ = ["Cluster", "slot_of", "source_of"]
 
 SLOTS = 16384
 NOBODY = "A node of the Redis cluster"
-MAX_HOPS = 3  # the node in the slot map, the node of a redirect, and one more if the slot moves meanwhile
-LOAD_TIMEOUT = 2.0  # seconds for a node to send the slot map; a node that hangs must not delay other keys for long
+# A key is sent to at most three nodes: that in the slot map, that in its redirect, and one more if the slot moves
+# meanwhile.
+MAX_HOPS = 3
+# Most seconds to wait for the slot map from one node, so that a node that hangs does not delay other keys for long.
+LOAD_TIMEOUT = 2.0
 REFRESH = 1.0  # least seconds between two loads of the slot map
 ASKING = pack(("ASKING",))
 
 
 def slot_of(name: Name) -> int:
     """
-    Return the hash slot of the key *name*, 0 to 16383; see https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/.
+    Return the hash slot of the key *name*, 0 to 16383; see
+    https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/.
 
     >>> slot_of("123456789"), slot_of(b"foo{bar}baz") == slot_of(b"bar")
     (12739, True)
@@ -47,7 +54,7 @@ def slot_of(name: Name) -> int:
     start = name.find(b"{")
     if start >= 0:
         end = name.find(b"}", start + 1)
-        if end > start + 1:  # '{}' is no hash tag
+        if end > start + 1:  # an empty '{}' is no hash tag
             name = name[start + 1 : end]
     return binascii.crc_hqx(name, 0) % SLOTS  # CRC-16/XMODEM, as in Redis
 
@@ -102,7 +109,10 @@ class Cluster:
         return answers
 
     async def _ask_nodes(self, targets: Targets, frames: Sequence[bytes], width: int) -> list[Any]:
-        """Ask all nodes at the same time, and return for each target a list of replies or an exception."""
+        """
+        Send the frames of each target to its node, to all nodes at the same time. Return for each target the list of
+        replies or an exception.
+        """
         asks = (
             self._ask_node(node, asking, [frames[index] for index in indices], width)
             for (node, asking), indices in targets.items()
@@ -113,7 +123,9 @@ class Cluster:
             batches: list[Any] = await asyncio.gather(*asks, return_exceptions=True)
             return batches
         except asyncio.CancelledError:
-            self._stale = True  # a node may hang, and another node may have taken over its slots
+            # The map is loaded again, because the call may have been cancelled for a node that hangs, and another node
+            # may have taken over its slots.
+            self._stale = True
             raise
 
     def _collect(self, targets: Targets, batches: Sequence[Any], answers: list[Any]) -> Targets:
@@ -124,7 +136,8 @@ class Cluster:
         for ((node, _), indices), batch in zip(targets.items(), batches, strict=True):
             if isinstance(batch, TransientError):
                 self._stale = True
-                if isinstance(batch, UnavailableError) and batch.node is None:  # a connection broke
+                # Only one node is away. *node* names it, so that the engine goes on asking the other nodes.
+                if isinstance(batch, UnavailableError) and batch.node is None:
                     batch.node = f"Redis at {node[0]}:{node[1]}" if isinstance(node, tuple) else NOBODY
                 batch = [without_traceback(batch)] * len(indices)
             elif isinstance(batch, BaseException):
@@ -135,7 +148,9 @@ class Cluster:
                     if target := _redirect(str(answer), node):
                         redirects.setdefault(target, []).append(index)
                     elif str(answer).startswith("CLUSTERDOWN"):
-                        self._stale = True  # the node was cut off or reset; its slots may have moved to another node
+                        # The map is loaded again, because the slots of a node that was cut off may have moved to
+                        # another node.
+                        self._stale = True
         return redirects
 
     async def masters(self) -> list[Pool]:
@@ -178,7 +193,7 @@ class Cluster:
 
     async def _load(self) -> None:
         nodes = list({node for node in self._map if node is not None} - {self._seed})
-        random.shuffle(nodes)  # so that not all workers ask the same node
+        random.shuffle(nodes)  # shuffled, so that not all workers ask the same node
         failure: ConnectorError = UnavailableError("The Redis cluster has no nodes.")
         for address in (*nodes, self._seed):
             try:
@@ -197,11 +212,11 @@ class Cluster:
             break
         else:
             if not self._map:
-                if isinstance(failure, UnavailableError):  # no node answers, and no key was sent
+                if isinstance(failure, UnavailableError):  # no node answers; sent=False says that no key was sent
                     raise UnavailableError(str(failure), sent=False, busy=failure.busy)
                 raise failure
-        # The time of the load is recorded even if no node sent a map. The old map then stays in use, because nodes that
-        # are alive can still answer.
+        # The time of the load is recorded even if no node sent a map, so that the next attempt comes after `REFRESH`
+        # seconds. The old map stays in use until then, because nodes that are alive can still answer.
         self._loaded = asyncio.get_running_loop().time()
         for address in self._pools.keys() - {*self._map, self._seed}:
             self._pools.pop(address).close()
@@ -209,7 +224,7 @@ class Cluster:
 
 def _slots(reply: Any, address: Address) -> list[Address | None]:
     """
-    Return the map from slots to nodes.
+    Return the node of each slot, in the order of the slots; None for a slot that no node holds.
 
     Args:
         reply: Reply to CLUSTER SLOTS, a list of [first, last, [host, port, ...], replicas ...].
@@ -232,7 +247,8 @@ def _slots(reply: Any, address: Address) -> list[Address | None]:
 
 def _redirect(text: str, node: Address | None) -> tuple[Address, bool] | None:
     """
-    Return the node that a redirect names, and whether ASKING must precede the command; None for other errors.
+    Return the node that a redirect names, and whether ASKING must precede the command; None if the error is no
+    redirect.
 
     Args:
         text: Text of an error, for example 'MOVED 3999 host:port' or 'ASK 3999 host:port'.

@@ -49,30 +49,31 @@ class Endpoint:
 @dataclass(frozen=True, kw_only=True)
 class RedisConfig(ConnectorConfig):
     """
-    The server, the names of the keys, and the kind of the values.
+    The server, the template for the names of the Redis keys, and the kind of the values.
 
     Attributes:
         url: `redis://[user[:password]@]host[:port][/database]`, `rediss://` for TLS, or `unix:///path.sock[?db=0]`.
             Hidden from repr, because the URL may hold a password.
         key: Template of the Redis key, for example `user:{}`. `{}` takes the next key column; `{0}` and `{1}` take the
-            columns by number; names such as `{id}` take the columns in the order in which the names first appear. `{{`
-            and `}}` stand for literal braces. The value of a single key column enters the name unchanged. With several
-            key columns, `%`, `{`, `}` and all characters of the separators (the text between two fields) are
-            percent-encoded inside the values, so that two different keys never have the same name.
+            columns by number, counted from 0; names such as `{id}` take the columns in the order in which the names
+            first appear. `{{` and `}}` stand for literal braces. The value of a single key column enters the name
+            unchanged. With several key columns, `%`, `{`, `}` and all characters of the separators (the text between
+            two fields) are percent-encoded inside the values, so that two different keys never have the same name.
         kind: `"string"` (`MGET`), `"hash"` (`HMGET` or `HGETALL`), or `"json"` (a string that holds one JSON document).
-        fields: Fields of a hash to read; empty: all fields. Only for hashes.
-        username: ACL user; None: the default user.
-        password: A `Secret`, or the password itself, which Spark then ships to the workers as part of the config.
+        fields: Fields of a hash to read; empty: all fields. Allowed only if *kind* is `"hash"`.
+        username: ACL user; None: the user in *url*, or the default user if *url* names none.
+        password: A `Secret`, or the password itself, which Spark then ships to the workers as part of the config. None:
+            the password in *url*, or no password.
         cluster: True when `url` names one node of a cluster; a key then goes to the node that holds its slot.
         sentinel: Sentinels, each as `host` or `host:port` (default port 26379); they tell which server is the master.
             `url` then has no host, only the rest: `redis:///0`, or `rediss:///0` for TLS with the sentinels and the
             master.
-        master: Name under which the sentinels know the master. Belongs to `sentinel`.
+        master: Name under which the sentinels know the master; required with `sentinel`, and allowed only with it.
         sentinel_username: ACL user at the sentinels; None: their default user.
         sentinel_password: Password for the sentinels, a `Secret` or text, like `password`; None: no password.
         tls_ca: File of the certificate authorities to trust; None: those of the system.
         tls_cert: File of the client certificate, if the server requires one. The file may hold the private key as well.
-        tls_key: File of the private key of the client certificate.
+        tls_key: File of the private key of the client certificate; None: the key is in *tls_cert*.
         insecure: True switches off all checks of the server's certificate.
         max_bytes: Most bytes that a server may send for one call, with the values of all its keys; 1 KiB to 1 GiB.
 
@@ -105,7 +106,7 @@ class RedisConfig(ConnectorConfig):
             raise ConfigError(
                 f"RedisConfig.kind is {self.kind!r}; it must be 'string', 'hash' or 'json', for example kind='hash'."
             )
-        for name in ("fields", "sentinel"):  # TOML has no tuples, and a config must be hashable
+        for name in ("fields", "sentinel"):  # TOML has lists and no tuples, but a config must be hashable
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check_fields()
@@ -238,7 +239,8 @@ def parse_url(url: str) -> Endpoint:
     """Return the parts of *url*; raises `ConfigError`, with a message that holds no part of a password."""
     scheme, separator, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
     if not separator or scheme not in SCHEMES:
-        # The message shows the text before '://' only if it can be a scheme: a wrong URL may begin with a password.
+        # The message shows the text before '://' only if this text can be a scheme, because a wrong URL may begin with
+        # a password.
         shown = repr(scheme) if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]{0,15}", scheme) else "no scheme"
         raise ConfigError(
             f"RedisConfig.url starts with {shown}; it must start with 'redis://' or 'rediss://', {EXAMPLE}."
@@ -286,7 +288,7 @@ def sentinel_address(text: str) -> tuple[str, int] | None:
     try:
         parts = urlsplit(f"//{text}")
         return (parts.hostname, parts.port or SENTINEL_PORT) if parts.hostname else None
-    except ValueError:  # a port above 65535, or no address in the brackets
+    except ValueError:  # the port is above 65535, or the brackets hold no IP address
         return None
 
 

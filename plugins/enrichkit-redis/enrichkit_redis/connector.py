@@ -34,9 +34,9 @@ _HASH_TAG = re.compile(rb"\{[^}]+\}")
 
 class RedisConnector(Connector[RedisConfig]):
     """
-    Lookups in Redis or Valkey: one `MGET` per call for strings, one pipeline for hashes. In a cluster, a call is one
-    pipeline per node. It reads strings by one `MGET` per slot if the call has, on average, two or more keys per slot,
-    and otherwise by one `GET` per key.
+    Lookups in Redis or Valkey. A call sends one `MGET` for strings, and one pipeline for hashes. In a cluster, a call
+    sends one pipeline to each node. Strings are then read by one `MGET` per slot if the call has, on average, two or
+    more keys per slot, and otherwise by one `GET` per key.
 
     The times below were measured on loopback with uvloop and Redis 6.2 on 2 cores, in alternation with redis-py 8.1. An
     `MGET` of redis-py with 1,000 keys and 4 calls in flight takes 2.1 us of CPU per key with its own parser and 0.5 us
@@ -63,12 +63,12 @@ class RedisConnector(Connector[RedisConfig]):
         self.encoding = "json" if config.kind == "json" else "text"
         self._template = KeyTemplate(config.key)
         self._store: Store | None = None
-        # Keys of several parts need no warning about hash tags, because braces inside them are encoded. There is no
-        # warning either if the template itself has a brace.
+        # Keys of several parts need no warning about hash tags, because braces inside the parts are encoded. If the
+        # template itself has a brace, there is no warning either, because the hash tag is then taken to be intended.
         self._warn_of_tags = config.cluster and self._template.columns == 1 and not self._template.has_brace
 
     @property
-    def cannot_store(self) -> str:  # type: ignore[override]  # it depends on the config
+    def cannot_store(self) -> str:  # type: ignore[override]  # here it depends on the config
         """
         The reason why values cannot be written: the kind is `"hash"`, but a value to write is one text. Empty for other
         kinds.
@@ -79,9 +79,11 @@ class RedisConnector(Connector[RedisConfig]):
 
     async def open(self) -> None:
         """
-        Make the store. The first lookup opens the first connection; each server gets at most `capacity` connections.
+        Make the `Store` of the values. The first lookup opens the first connection; each server gets at most `capacity`
+        connections.
         """
-        from .store import Store  # here, because a driver program that only plans does not need hiredis
+        # Imported here, because a driver program that only plans the job does not need hiredis.
+        from .store import Store
 
         await self.close()
         self._store = Store(self.config, self.capacity)
@@ -130,7 +132,7 @@ class RedisConnector(Connector[RedisConfig]):
 
     async def scan(self, kinds: Sequence[type], size: int) -> AsyncIterator[Sequence[Key]]:
         """Yield lists of the keys whose names match the template, read with `SCAN`; see `Connector.scan`."""
-        seen: set[bytes] = set()  # `SCAN` may list a name twice
+        seen: set[bytes] = set()  # the names yielded so far, because `SCAN` may list a name twice
         key_of = self._template.reader(kinds)
         async for names in self._opened().names(self._template.pattern, size):
             fresh = [name for name in dict.fromkeys(names) if name not in seen]
@@ -139,8 +141,8 @@ class RedisConnector(Connector[RedisConfig]):
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
         """
-        Return whether a key that `scan` does not list counts as a miss, for keys with parts of the types *kinds*; see
-        `Connector.lists_all`.
+        Return whether a key that `scan` does not list is a miss for which the engine need not ask the server. The parts
+        of the key have the types *kinds*; see `Connector.lists_all`.
 
         The result is False in a cluster, where a slot may move while the keys are listed. The result is also False for
         Decimals, because equal Decimals may have several names.
@@ -150,12 +152,16 @@ class RedisConnector(Connector[RedisConfig]):
     @classmethod
     def lease_store(cls, config: RedisConfig) -> RedisLeases:
         """Return a store of limits that is on the server of *config*; see `Connector.lease_store`."""
-        from .leases import RedisLeases  # here, because a driver program that only plans does not need hiredis
+        # Imported here, because a driver program that only plans the job does not need hiredis.
+        from .leases import RedisLeases
 
         return RedisLeases(config)
 
     async def describe(self) -> str:
-        """Return the DDL of one value: `RedisConfig.returns`, or the type that the kind implies. No server is asked."""
+        """
+        Return the DDL of one value, without asking a server: `RedisConfig.returns`, or the type that `RedisConfig.kind`
+        implies.
+        """
         returns: str | None = self.config.returns
         if returns is not None:
             return returns
@@ -168,7 +174,8 @@ class RedisConnector(Connector[RedisConfig]):
 
     async def max_connections(self) -> int | None:
         """
-        Return `maxclients` of a server, or None if no permitted command tells it; see `Connector.max_connections`.
+        Return `maxclients` of a server, or None if this user is permitted no command that tells it; see
+        `Connector.max_connections`.
         """
         return await _bounded(self._opened().max_clients(), DESCRIBE_TIMEOUT)
 

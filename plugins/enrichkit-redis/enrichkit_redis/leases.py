@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["RedisLeases"]
 
 _INNER = re.compile(r"running script.*?-([A-Z]+ .*)", re.DOTALL)
-_MANY = ("64", "0.25")  # with more than 64 workers, the fair part is computed at most every 0.25 s, as in `grant`
+# With more than 64 workers, the fair part (the most that one worker may get) is computed at most every 0.25 s, as in
+# `grant`.
+_MANY = ("64", "0.25")
 PREFIX = "enrichkit:limit:"
 SCRIPT = """
 local function text(number) return string.format('%.17g', number) end
@@ -134,18 +136,22 @@ end
 redis.call('PEXPIRE', key, math.ceil((math.max(latest, recovers) - now + 60) * 1000))
 return {text(share), text(calls), text(start), text(wait)}
 """
-"""A Lua script that does the same as `enrichkit.plugin.grant`, with the time of the server; a test compares the two."""
+"""
+A Lua script that does the same as `enrichkit.plugin.grant`, but takes the time from the server's clock; a test compares
+the two.
+"""
 
 
 class RedisLeases:
     """
-    A store of limits in Redis that uses one connection to the server, or one to each node of a cluster.
+    A store of limits and budgets in Redis that uses one connection to the server, or one to each node of a cluster.
 
     The hash of a limit has a field `w:<id>` for each worker: the share that the worker wants, the share that it has,
-    and the time at which this share expires. `t:<unit>` is the time until which calls are granted, and `recovery` is
-    the end of the recovery after an outage. With many workers, the hash also has a field `many`: the time until which
-    the computed fair part (see `grant`) is valid, the fair part itself, the sum of the shares, and the number of
-    workers. Redis deletes the hash about a minute after the last call of the script.
+    and the time at which this share expires. `t:<unit>` is, for each unit of a rate, the time until which calls are
+    granted. `recovery` is the time until which, after an outage of the store, no worker gets more than it already has.
+    With many workers, the hash also has a field `many`: the time until which the computed fair part (see `grant`) is
+    valid, the fair part itself, the sum of the shares, and the number of workers. Redis deletes the hash about a minute
+    after the last call of the script.
     """
 
     def __init__(self, config: RedisConfig) -> None:
@@ -184,14 +190,14 @@ class RedisLeases:
         [reply] = await self._source.ask_each([name], [pack(("EVAL", script, "1", name, *given))])
         if isinstance(reply, hiredis.ReplyError):
             if str(reply).startswith("READONLY"):
-                self._source.forget()  # after a fail-over, another server is the master
+                self._source.forget()  # after a fail-over, only new connections lead to the new master
             raise _translated(reply, name)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close all connections."""
         self._source.close()
 
 
@@ -206,7 +212,8 @@ def _translated(reply: hiredis.ReplyError, name: str) -> ConnectorError:
             f"The key {name!r} in Redis holds something else than a limit (WRONGTYPE). Delete it, or give the limit "
             "another name."
         )
-    # An older server wraps the error of a command: "ERR Error running script (call to f_...): ... -OOM command ...".
+    # An older server wraps the error of a command inside a script, and the wrapped error is translated: "ERR Error
+    # running script (call to f_...): ... -OOM command ...".
     inner = _INNER.search(str(reply))
     error = translate(reply if inner is None else hiredis.ReplyError(inner[1]), "Redis")
     return FatalError(str(error)) if isinstance(error, PermanentError) else error

@@ -37,16 +37,18 @@ if TYPE_CHECKING:
     from .sentinel import Greeted, Greeting
     from .template import Name
 
-    Login = tuple[tuple[str | None, str | None], tuple[object, ...]]  # see `Dialler.login`
+    Login = tuple[tuple[str | None, str | None], tuple[object, ...]]  # the result of `Dialler.login`
 
 __all__ = ["Dialler", "Pool"]
 
 NAME = "enrichkit"
 CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and login together
-CHECK_AFTER = 15.0  # a connection that was idle for more seconds must answer an empty request before it is used
+# A connection that was idle for more seconds must answer two `ECHO` commands before it is used.
+CHECK_AFTER = 15.0
 CHECK_TIMEOUT = 1.0
-LIFETIME = 300.0  # +/- 20 %, then a new connection is made, because the host name may lead to another server
-PAUSE = 1.0  # +/- 25 %; between attempts to connect to a node of a cluster while the node is away
+# Seconds, +/- 20 %; an older connection is replaced, because the host name may lead to another server now.
+LIFETIME = 300.0
+PAUSE = 1.0  # seconds, +/- 25 %, between two attempts to connect to a node of a cluster that is away
 
 _BAD_FILE = (
     "A file that RedisConfig.tls_ca, tls_cert or tls_key names cannot be used on this worker ({reason}); it must be a "
@@ -70,8 +72,8 @@ class Dialler:
 
     async def login(self) -> Login:
         """
-        Return username and password, and the stamp of the TLS files (see `RenewedContext.stamp`). They are read again
-        for each connection, because secrets and certificates may have been replaced.
+        Return username and password, and the stamp of the TLS files (see `RenewedContext.stamp`). This method is called
+        for each new connection, because secrets and certificates may have been replaced.
         """
         try:
             password = await revealed(self._config.password)
@@ -90,7 +92,7 @@ class Dialler:
         if isinstance(password, Secret) and refuse(password, login[0][1]):
             return error, True
         # If logins have worked before, the password or certificate is probably being replaced. So the error is an
-        # `UnavailableError`, with which the keys wait, as in an outage.
+        # `UnavailableError`, and the engine lets the keys wait, as in an outage.
         replaced = self._ever_logged_in and (isinstance(password, Secret) or self._context.has_files)
         return (UnavailableError(f"{error} Logins have worked before.", sent=False) if replaced else error), False
 
@@ -98,8 +100,9 @@ class Dialler:
         """
         Return a connection to *address*, logged in and in the right database; raises `ConnectorError`.
 
-        If *address* is None, the sentinels are asked for it, once for each connection. The server then has to confirm
-        that it is the master, because a sentinel may not know yet that another server has become the master.
+        If *address* is None, the sentinels are asked for the address of the master, once for each connection. The
+        server then has to confirm that it is the master, because a sentinel may not know yet that another server has
+        become the master.
         """
         if address is None:
             assert self._sentinels is not None
@@ -147,9 +150,10 @@ class Dialler:
         if self.endpoint.db:
             commands.append(("SELECT", str(self.endpoint.db)))
         if self._sentinels is not None:
-            commands.append(("HELLO", "2"))  # the reply tells the role; many users are not permitted to send ROLE
-        # CLIENT LIST shows the name. The reply to ECHO shows whether the server is ready. The reply to AUTH does not,
-        # because a server that is still loading its data accepts a login.
+            # The reply tells the role of the server; many users are not permitted to send ROLE.
+            commands.append(("HELLO", "2"))
+        # SETNAME gives the connection a name, which CLIENT LIST shows. The reply to ECHO shows whether the server is
+        # ready. The reply to AUTH does not, because a server that is still loading its data accepts a login.
         return [*commands, ("CLIENT", "SETNAME", NAME), ("ECHO", NAME)]
 
     def _tls(self) -> ssl.SSLContext | None:
@@ -164,11 +168,12 @@ def _connect_error(error: OSError, source: str, timeout: float) -> ConnectorErro
             f"The certificate of {source} is not trusted: {error.verify_message.rstrip('.')}. "
             "Name the authority's file in RedisConfig.tls_ca."
         )
-    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # the server hung up, as in a restart
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # the server closed the connection, as in a restart
         return UnavailableError(f"{source} closed the connection during the TLS handshake.")
     if isinstance(error, ssl.SSLError):
         return FatalError(f"{source} does not speak TLS 1.2 or later with us ({error.reason}). See RedisConfig.url.")
-    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:  # maybe misspelt; waiting will not help
+    # The name may be misspelled, and waiting for the server, as after an `UnavailableError`, would not help.
+    if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
         return TransientError(f"{source} cannot be reached: its name has no address.")
     if (exhausted := files_exhausted(error)) is not None:
         return UnavailableError(f"{source} cannot be reached: {exhausted}.")
@@ -181,7 +186,7 @@ def _check_hello(replies: list[Any] | ConnectorError, source: str, *, role: bool
     told = replies.pop(-3) if role else None
     *login, named, echo = replies
     if isinstance(named, hiredis.ReplyError) and (str(named).startswith("NOPERM") or "unknown" in str(named)):
-        named = b"OK"  # the name is optional: old servers, or users with few permissions, cannot set it
+        named = b"OK"  # this error is ignored: old servers, or users with few permissions, cannot set the name
     for reply, expected in zip((*login, named, echo), (*[b"OK"] * (len(login) + 1), NAME.encode()), strict=True):
         if isinstance(reply, hiredis.ReplyError):
             raise translate(reply, source)
@@ -209,14 +214,14 @@ class Pool:
     callers would make a hundred handshakes with a server that is restarting. After such a failure, only one caller at a
     time tries to connect, until an attempt succeeds.
 
-    The pool of a single server lets the next caller try at once, because while the server is away, the engine makes
-    only one call at a time, to probe the server. When a node of a cluster is away, the other nodes go on answering, and
-    there is no such probe. So the pool of this node makes its next attempt about a second later; until then its callers
-    get an `UnavailableError` with the time to wait. After a refused login, a pool of either kind waits longer, see
-    `RefusedLogin`.
+    The pool of a single server lets the next caller try at once. While this server is away, the engine makes only one
+    call at a time, to probe the server. When a node of a cluster is away, the engine does not probe the node, because
+    the other nodes go on answering. So the pool of this node makes its next attempt about a second later; until then
+    its callers get an `UnavailableError` with the time to wait. After a refused login, a pool of either kind waits
+    longer, see `RefusedLogin`.
 
     Args:
-        dialler: Connects and logs in.
+        dialler: The maker of connections that are logged in.
         address: Address of the server; None: the sentinels tell it.
         capacity: Most connections.
         node: Whether the server is a node of a cluster, so that a failure concerns only the keys of this node.
@@ -225,10 +230,11 @@ class Pool:
     def __init__(self, dialler: Dialler, address: Address | None, capacity: int, *, node: bool = False) -> None:
         self._pause = PAUSE if node else 0.0
         self._node = node
-        self._attempts = 0  # failed attempts to connect, without refused logins
+        self._attempts = 0  # number of failed attempts to connect; refused logins are not included
         self._dialler = dialler
         self._address = address
-        self._current = address  # address of the newest connection; connections to a former master are dropped
+        # Address of the newest connection; a connection to another address, that of a former master, is dropped.
+        self._current = address
         self._source = dialler.name
         if address is not None:
             self._source += f" at {address if isinstance(address, str) else '{}:{}'.format(*address)}"
@@ -270,7 +276,11 @@ class Pool:
             return answers
 
     async def ask_each(self, names: Sequence[Name], frames: Sequence[bytes], width: int = 1) -> list[Any]:
-        """Send a frame, the bytes of *width* commands, for each key, and return a list as `Cluster.ask_each` does."""
+        """
+        Send *frames*, each with the bytes of *width* commands. Return a list with one element for each frame: the last
+        reply to the frame, or the first `ReplyError` if a command was refused. *names* is used only by
+        `Cluster.ask_each`.
+        """
         replies = await self.ask(b"".join(frames), len(frames) * width)
         if width == 1:
             return replies
@@ -310,8 +320,8 @@ class Pool:
                 await connection.ask(b"", 0)
         except (ConnectorError, TimeoutError):
             connection.abort()
-            # All other idle connections have been idle for even longer; checking them one by one would use up the keys'
-            # deadlines.
+            # All other idle connections have been idle for even longer, so they are dropped, too. Checking them one by
+            # one would use up the time that the keys have.
             self.forget()
             return False
         except BaseException:
@@ -321,13 +331,15 @@ class Pool:
 
     async def _connect(self, attempts: int) -> Connection:
         """
-        Return a new connection; *attempts* is the number of failed attempts at the time when the caller began to wait.
+        Return a new connection; *attempts* is the value that `_attempts` had when the caller began to wait for a
+        connection.
         """
         async with self._recovering if self._failed else self._connecting:
             login = await self._dialler.login()
             now = asyncio.get_running_loop().time()
             wait = max(self._paused_until - now, self._refused.wait(*login, now))
-            # If an attempt failed a moment ago, or while this caller waited, another attempt would fail, too.
+            # If an attempt failed a moment ago, or while this caller waited, another attempt would fail, too. So this
+            # caller gets the error of that attempt.
             if self._failed is not None and (wait > 0 or self._attempts > attempts):
                 raise self._anew(self._failed, wait)
             connection = await self._dialled(login)
@@ -337,7 +349,10 @@ class Pool:
             return connection
 
     async def _dialled(self, login: Login, *, again: bool = True) -> Connection:
-        """Return a new connection. With *again*, try once more if the refused password may have been replaced."""
+        """
+        Return a new connection. If *again* is True and the server refuses a password that may have been replaced, try
+        once more.
+        """
         try:
             return await self._dialler.dial(self._address, login)
         except ConnectorError as error:
@@ -355,7 +370,9 @@ class Pool:
         return await self._dialled(await self._dialler.login(), again=False)
 
     def _anew(self, error: ConnectorError, wait: float) -> ConnectorError:
-        """Return a copy of *error* for one more caller; the pause between attempts has *wait* seconds left."""
+        """
+        Return a copy of *error* for one more caller. *wait* is the number of seconds until the next attempt to connect.
+        """
         if isinstance(error, TransientError):
             # The caller waits at most 1.25 s, even if the pause after a refused login lasts longer, because the
             # password or a certificate may be replaced before that pause ends.

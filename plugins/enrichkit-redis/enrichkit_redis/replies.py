@@ -1,4 +1,7 @@
-"""The translation of error replies of Redis into the errors of enrichkit, which do not repeat the server's text."""
+"""
+The translation of error replies of Redis into the errors of enrichkit, whose messages repeat at most the first word of
+a reply.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,10 @@ _UNAVAILABLE = {"BUSY", "LOADING", "MASTERDOWN", "READONLY"}
 """Replies of a server that can answer no key now: it runs a script, is starting, or a fail-over is under way."""
 _LIMITED = ("LIMIT ", "ERR max requests limit", "ERR max daily request limit")
 """
-The first words of replies by which a hosted service says that it gets more clients or requests than it accepts.
+The beginnings of replies by which a hosted service says that it gets more clients or requests than it accepts.
 
-Such texts are matched at the start only, because a text may repeat a key further on.
+They are looked for only at the start of a reply, because further on a reply may repeat a key that contains the same
+words.
 """
 _LOGIN = "Check RedisConfig.username and RedisConfig.password."
 _FATAL = {
@@ -38,7 +42,7 @@ _FATAL = {
     "NOAUTH": f"wants a password and got none. {_LOGIN}",
     "WRONGPASS": f"refused the username or the password. {_LOGIN}",
 }
-# Parts of the texts of replies whose first word is only ERR or NOPERM.
+# Parts of the texts of replies whose first word, ERR or NOPERM, does not tell the cause.
 _FULL = ("max number of clients", "max + cluster connections")
 _BY_TEXT: tuple[tuple[str, type[ConnectorError], str], ...] = (
     ("invalid password", FatalError, _FATAL["WRONGPASS"]),
@@ -47,7 +51,7 @@ _BY_TEXT: tuple[tuple[str, type[ConnectorError], str], ...] = (
     ("DB index is out of range", FatalError, "has no database of that number; check the end of RedisConfig.url"),
     ("invalid DB index", FatalError, "has no database of that number; check the end of RedisConfig.url"),
     ("cluster support disabled", FatalError, "is no node of a cluster; say RedisConfig(cluster=False)"),
-    # The name of one key does not match the key patterns of the user: an error of this key, not of the whole job.
+    # The ACL of the user permits other keys, so this error concerns one key and not the whole job.
     ("permissions to access", PermanentError, "does not permit this user to read the key; see its ACL"),
 )
 
@@ -65,7 +69,7 @@ def translate(reply: Exception, source: str) -> ConnectorError:
         return PermanentError("The key holds another type of value in Redis than RedisConfig.kind says (WRONGTYPE).")
     if code in _TRANSIENT:
         message = f"{source} {_TRANSIENT[code]} ({code})."
-        if code == "CLUSTERDOWN":  # one node may be cut off while other nodes answer
+        if code == "CLUSTERDOWN":  # *node* is set, because one node may be cut off while other nodes answer
             return UnavailableError(message, node=f"A node of {source}")
         return UnavailableError(message, busy=code == "BUSY") if code in _UNAVAILABLE else TransientError(message)
     if code in _FATAL:

@@ -23,14 +23,17 @@ if TYPE_CHECKING:
     from .wire import Connection
 
     Greeting: TypeAlias = list[tuple[str, ...]]
-    """Commands that are sent on connecting."""
+    """The commands that the client sends as soon as a connection is made."""
     Greeted: TypeAlias = tuple[asyncio.Transport, Connection, list[Any] | ConnectorError]
-    """The transport, the connection, and the replies to the greeting, or the error that ended the connection."""
+    """
+    The transport, the connection, and as third element the replies to the greeting, or the error if the connection was
+    lost.
+    """
     Greet: TypeAlias = Callable[[Address, str, Greeting, float], Awaitable[Greeted]]
 
 __all__ = ["SentinelError", "Sentinels"]
 
-ASK_TIMEOUT = 1.0  # seconds for one sentinel to answer; then the next sentinel is asked
+ASK_TIMEOUT = 1.0  # most seconds to wait for one sentinel; then the next sentinel is asked
 
 
 class SentinelError(FatalError):
@@ -108,7 +111,8 @@ class Sentinels:
                     f"{source} refused the login or the question ({str(reply).split(' ', 1)[0][:32]}). "
                     "Check RedisConfig.sentinel_username and RedisConfig.sentinel_password."
                 )
-            raise UnavailableError(str(meant), sent=False)  # for example IDONTKNOW: the sentinel has just started
+            # For example for IDONTKNOW, the reply of a sentinel that has just started.
+            raise UnavailableError(str(meant), sent=False)
         return self._address(replies[-1], source)
 
     def _address(self, reply: Any, source: str) -> tuple[str, int]:

@@ -27,14 +27,14 @@ _MULTI, _EXEC = pack(("MULTI",)), pack(("EXEC",))
 
 class Store:
     """
-    The reader and writer of the values of one source. In the mappings that its methods return, a key that is absent is
-    a miss, and a `Failure` is the failure of one key.
+    The reader and writer of the values of one source. In the mappings that its methods return, a key without an entry
+    is a miss, and a key whose value is a `Failure` could not be read.
 
     The reply of Redis to `MGET` is nil both for an absent key and for a key that holds another type of value. The reply
     to `HMGET` is the same for a hash without the requested fields and for an absent hash. Without a check, all these
     keys would silently become nulls. So for the keys with an empty reply, the store sends a second command that tells
-    the two cases apart. Only the reply to this second command counts, so that a write between the two commands cannot
-    mix two states of a key. A call without an empty reply needs no second command.
+    the two cases apart. For these keys, the store uses only the reply to the second command, so that a write between
+    the two commands cannot mix two states of a key. A call without an empty reply needs no second command.
     """
 
     def __init__(self, config: RedisConfig, capacity: int) -> None:
@@ -62,7 +62,8 @@ class Store:
         if empty:
             empty_names = [names[n] for n in empty]
             (existing,) = await self._source.ask(pack(("EXISTS", *empty_names)), 1)
-            # If none of the keys exists now, each of them is a miss, even if one existed at the first command.
+            # If none of these keys exists now, each of them is a miss, even if one of them existed at the time of the
+            # `MGET`.
             if existing != 0:
                 answers |= await self._strings_one_by_one([keys[n] for n in empty], empty_names)
         return answers
@@ -139,7 +140,10 @@ class Store:
         return answers
 
     async def _empty_hashes(self, keys: Sequence[Key], names: Sequence[Name]) -> dict[Key, Any]:
-        """Read once more the hashes in which none of the fields was found; return those that exist, and failures."""
+        """
+        Read the hashes of *keys*, in which none of the fields was found, once more. Return the hashes that exist, with
+        None for each absent field, and the failures.
+        """
         # Both commands are in one transaction, so that the fields and the existence of a hash are read at the same
         # moment.
         frames = [_MULTI + pack(("HMGET", name, *self._fields)) + pack(("EXISTS", name)) + _EXEC for name in names]
@@ -186,13 +190,14 @@ class Store:
                 raise reply
             if isinstance(reply, ReplyError):
                 if str(reply).startswith("READONLY"):
-                    self._source.forget()  # another server is the master now, and the host name may lead to it
+                    # Another server is the master now, and a new connection may reach this master.
+                    self._source.forget()
                 raise translate(reply, "Redis")
 
     async def names(self, pattern: bytes, count: int) -> AsyncIterator[list[bytes]]:
         """
-        Yield lists of the names that match the glob *pattern*. Each list has the matches among about *count* keys of
-        the database, and a name can come twice.
+        Yield lists of the names that match the glob *pattern*. For each list, the server looks at about *count* keys of
+        the database. A name can be listed twice.
         """
         pools = await self._source.masters() if isinstance(self._source, Cluster) else [self._source]
         for pool in pools:
@@ -210,7 +215,7 @@ class Store:
                     break
 
     async def max_clients(self) -> int | None:
-        """Return how many clients a server accepts at most; None if no command tells that number."""
+        """Return how many clients one server accepts at most; None if no command tells this number."""
         pool = (await self._source.masters())[0] if isinstance(self._source, Cluster) else self._source
         for command in (("INFO", "clients"), ("CONFIG", "GET", "maxclients")):  # INFO has the number since Redis 7
             (reply,) = await pool.ask(pack(command), 1)
@@ -224,7 +229,10 @@ class Store:
         self._source.close()
 
     def _failure(self, reply: Any, command: str) -> Failure:
-        """Return the failure of one key for its *reply* to *command*; raises the error if it concerns all keys."""
+        """
+        Return the `Failure` of the key that got *reply* to *command*; raises the error instead if the error concerns
+        all keys.
+        """
         error = translate(reply, "Redis") if isinstance(reply, ReplyError) else reply
         if isinstance(error, FatalError):
             raise error

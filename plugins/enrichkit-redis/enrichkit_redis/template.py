@@ -1,6 +1,6 @@
 """
-The template that turns key columns into the names of Redis keys: unambiguous, of limited length, and fast for many
-keys.
+The template that turns key columns into the names of Redis keys. The names are unambiguous and of limited length, and
+the names of many keys are made together, which is fast.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["MAX_KEY_BYTES", "KeyTemplate", "Name", "RejectedKeyError"]
 Name: TypeAlias = str | bytes
 """Name of a key in Redis; a str stands for its UTF-8 bytes."""
 
-MAX_KEY_BYTES = 64 * 1024  # Redis allows 512 MiB, but a key longer than this is a mistake or an attack
+MAX_KEY_BYTES = 64 * 1024  # Redis allows 512 MiB, but a key longer than 64 KiB is a mistake or an attack
 
 _READERS: Mapping[type, Callable[[bytes], Any]] = {
     str: bytes.decode,
@@ -34,13 +34,13 @@ _READERS: Mapping[type, Callable[[bytes], Any]] = {
     date: lambda text: date.fromisoformat(text.decode("ascii")),
 }
 """
-Functions that convert a part of a name to a part of a key, by the type of the part. There is none for Decimal, because
-one value may have several names.
+Functions that convert a part of a name to a part of a key, by the type of the part. There is no function for Decimal,
+because equal Decimals, such as 1 and 1.0, have different names.
 """
 
 
 class RejectedKeyError(Exception):
-    """The key cannot be a Redis key; the text gives the reason."""
+    """No name can be made of the key; the text of the error gives the reason."""
 
 
 class KeyTemplate:
@@ -48,7 +48,8 @@ class KeyTemplate:
     The template of `RedisConfig.key`.
 
     Int 1 and str "1" give the same name. A float is written as in Python's `repr` (1.0 is "1.0"), a Decimal without an
-    exponent, and a date in ISO 8601. Bytes are not changed.
+    exponent, and a date in ISO 8601. Bytes enter the name as they are. With several key columns, special characters are
+    then percent-encoded in each part; see `RedisConfig.key`.
 
     Attributes:
         columns: Number of key columns that the template takes.
@@ -62,7 +63,7 @@ class KeyTemplate:
 
     def __init__(self, template: str) -> None:
         self.template = template
-        # literal, column, literal, column, ..., literal
+        # The template is a literal, a column, a literal, a column, ..., a literal.
         self._literals, self._order = _parse(template)
         self.columns = len(set(self._order))
         if set(self._order) != set(range(self.columns)):
@@ -79,7 +80,8 @@ class KeyTemplate:
         # part ends at the first separator character, and two different keys never have the same name. Braces are
         # encoded because Redis Cluster treats '{...}' as a hash tag, and data must not choose its own slot.
         special = "".join(sorted(set("%{}").union(*self._literals[1:-1])))
-        self._escaped = "%" + special.replace("%", "")  # '%' is replaced first, because all encoded forms hold a '%'
+        # '%' is replaced first, because the encoded form of each other character holds a '%'.
+        self._escaped = "%" + special.replace("%", "")
         pattern = f"[{re.escape(special)}]" if self.columns > 1 else "(?!)"
         self._special, self._special_bytes = re.compile(pattern), re.compile(pattern.encode())
         self.has_brace = any("{" in literal for literal in self._literals)
@@ -87,7 +89,7 @@ class KeyTemplate:
 
     @property
     def pattern(self) -> bytes:
-        """A glob pattern that matches all names of the template, and maybe others."""
+        """A glob pattern that matches all names that the template makes, and maybe other names."""
         return b"*".join(re.sub(rb"[][*?\\^-]", rb"\\\g<0>", literal.encode()) for literal in self._literals)
 
     @staticmethod
@@ -99,7 +101,7 @@ class KeyTemplate:
         """
         Return a function that parses a name of Redis back into the key whose parts have the types *kinds*.
 
-        The function returns None for a name that the template makes of no such key.
+        The function returns None for a name that the template does not make from any such key.
 
         >>> read = KeyTemplate("{}:{}").reader((str, int))
         >>> read(b"a%3Ab:7"), read(b"a:07")
@@ -145,7 +147,7 @@ class KeyTemplate:
         Return the names of the valid *keys* in their order, and a `Failure` for each rejected key.
 
         Raises:
-            FatalError: The keys do not have as many parts as the template has fields.
+            FatalError: The number of parts of a key is not the number of key columns that the template takes.
         """
         if isinstance(keys, Keys):
             column = self._names_of_columns(keys)
@@ -169,8 +171,8 @@ class KeyTemplate:
         """
         Return the names as a column; None if the keys have to be named one by one, by `_name`.
 
-        This takes up to 0.05 us per key. It works if each part is valid text or a whole number, and no name is too
-        long.
+        The result is a column if each part is valid text or a whole number, and no name is too long. This takes up to
+        0.05 us per key.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -185,18 +187,20 @@ class KeyTemplate:
             for n, literal in zip(self._order, self._literals[1:], strict=True):
                 pieces += [parts[n], literal]
             names: Any = parts[0] if self._plain else pc.binary_join_element_wise(*pieces, "")
-        except pa.ArrowInvalid:  # not UTF-8, or more than 2 GiB: the caller then checks key by key
+        # A text is not UTF-8, or the column has more than 2 GiB; the caller then names the keys one by one.
+        except pa.ArrowInvalid:
             return None
-        # The size of all names together takes a quarter of the time of the longest name.
+        # The size of all names together is tested first, because computing it takes a quarter of the time that
+        # computing the longest length takes.
         if names.nbytes > MAX_KEY_BYTES and pc.max(pc.binary_length(names)).as_py() > MAX_KEY_BYTES:
             return None
         return Keys([names], names.to_pylist)
 
     def _texts_of_column(self, column: Any) -> Any:
         """
-        Return one part of each key as text, with special characters encoded.
+        Return *column*, one part of each key, as text in which special characters are percent-encoded.
 
-        The result is None when the part is neither text nor a whole number, or when the column cannot be encoded as a
+        The result is None if the parts are neither texts nor whole numbers, or if the column cannot be encoded as a
         whole.
         """
         import pyarrow as pa
@@ -210,7 +214,9 @@ class KeyTemplate:
             return None
         if self.columns > 1 and pc.any(pc.match_substring_regex(column, self._special.pattern)).as_py():
             if not set("0123456789ABCDEF").isdisjoint(self._escaped):
-                return None  # the text that replaces one character could hold another character to replace
+                # The encoded form of one special character could hold another special character, which would be encoded
+                # again.
+                return None
             for char in self._escaped:
                 column = pc.replace_substring(column, char, _percent(char))
         return column
@@ -227,8 +233,8 @@ class KeyTemplate:
         """
         Return the names; None if the keys have to be named one by one, by `_name`.
 
-        This takes 0.05 to 0.15 us per key. It works if each part is valid text or a whole number, and no name is too
-        long.
+        The result is a list if each part is valid text or a whole number, and no name is too long. This takes 0.05 to
+        0.15 us per key.
         """
         columns: list[Sequence[Any]] = [keys] if self.columns == 1 else list(zip(*keys, strict=True))
         for n, column in enumerate(columns):
@@ -253,7 +259,7 @@ class KeyTemplate:
             size = len("".join(names).encode())  # one encoding of all names finds a lone surrogate in any name
         except UnicodeEncodeError:
             return None
-        # UTF-8 takes at most four bytes per character.
+        # UTF-8 takes at most four bytes per character, so the length in characters gives an upper limit of the bytes.
         return names if size <= MAX_KEY_BYTES or max(map(len, names)) * 4 <= MAX_KEY_BYTES else None
 
     def _name(self, key: Key) -> Name:
@@ -352,7 +358,8 @@ def _percent_bytes(char: re.Match[bytes]) -> bytes:
 
 def _text(part: Any) -> str | bytes:
     """
-    Return one part of a key as text, or as bytes if it is bytes; raises `RejectedKeyError`.
+    Return *part*, one part of a key, as text, or unchanged if it is bytes; raises `RejectedKeyError` if no name can
+    hold it.
 
     Instances of subclasses are rejected, for example a bool, which is an int in Python, and a datetime, which is a
     date.

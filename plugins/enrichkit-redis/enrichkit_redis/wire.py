@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Connection"]
 
 _PARTIAL: Any = object()
-# After a reply, hiredis frees its buffer if the buffer has more bytes than this. The default of hiredis, 16 KiB, would
-# cost a malloc for each reply.
+# After a reply, hiredis frees its buffer if the buffer has more bytes than this number. With the default of hiredis, 16
+# KiB, each larger reply would cost a new malloc.
 _KEPT_BUFFER = 256 * 1024
 
 # If a peer vanishes without a FIN, the kernel notices it after 30 + 3 x 5 s on an idle connection, and after 30 s if
@@ -49,10 +49,11 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         closed: Whether the connection must not be used again.
-        hello: Future of the replies to the greeting, the commands that are sent on connecting; see `exchange`.
-        used: Loop time of the last exchange; the pool sets it.
-        expires: Loop time after which the pool replaces the connection.
-        address: Address of the server; the pool sets it.
+        hello: Future of the replies to the greeting, which are the commands that are sent as soon as the connection is
+            made; see `exchange`.
+        used: Loop time of the end of the last exchange; the `Pool` sets it.
+        expires: Loop time after which the `Pool` replaces the connection; the `Dialler` sets it.
+        address: Address of the server; the `Dialler` sets it.
     """
 
     hello: asyncio.Future[list[Any] | ConnectorError]
@@ -73,12 +74,12 @@ class Connection(asyncio.Protocol):
         self._expected = self._received = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]  # streams get a Transport
+        self._transport = transport  # type: ignore[assignment]  # a stream has a Transport, a subclass of BaseTransport
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != getattr(socket, "AF_UNIX", None):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _SOCKET_OPTIONS:
-                if hasattr(socket, name):  # not every system has all options
+                if hasattr(socket, name):  # not every operating system has all these options
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         # The greeting is sent at once, so that an exchange is in progress when the server sends its first bytes. A
         # server that refuses a client sends the reason without being asked; with no exchange in progress, check 1 in
@@ -117,14 +118,16 @@ class Connection(asyncio.Protocol):
         return answers[1:-1]
 
     def abort(self) -> None:
-        """Close the connection at once; a caller that waits gets an error. May be called twice."""
+        """
+        Close the connection at once; a caller that waits for replies gets an error. A second call does nothing more.
+        """
         self._end(TransientError(f"The connection to {self._source} was closed."))
 
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
         if self._waiter is None:
-            self.abort()  # check 1
+            self.abort()  # check 1 in the docstring of the class: no exchange is in progress
             return
         self._received += len(data)
         replies = self._replies
@@ -132,7 +135,7 @@ class Connection(asyncio.Protocol):
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not _PARTIAL:
                 replies.append(reply)
-        except Exception as error:  # noqa: BLE001  # hiredis also raises MemoryError and UnicodeDecodeError
+        except Exception as error:  # noqa: BLE001  # hiredis can also raise MemoryError and UnicodeDecodeError
             self._end(TransientError(f"{self._source} sent what is not RESP ({type(error).__name__})."))
             return
         if self._received > self._max_bytes:
@@ -143,7 +146,7 @@ class Connection(asyncio.Protocol):
                 )
             )
         elif len(replies) > self._expected:
-            self._end(self._stray())  # check 3
+            self._end(self._stray())  # check 3 in the docstring of the class: there is one reply too many
         elif len(replies) == self._expected:
             if not _ends_with(data, replies[-1]):
                 self._end(self._stray())  # check 3: a part of a further reply has arrived
@@ -154,7 +157,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         reply = self._replies[0] if len(self._replies) == 1 else None
-        if isinstance(reply, hiredis.ReplyError):  # a server that refuses a client sends the reason and closes
+        # A server that refuses a client sends the reason and then closes the connection.
+        if isinstance(reply, hiredis.ReplyError):
             self._end(translate(reply, self._source))
         else:
             self._end(UnavailableError(f"{self._source} closed the connection."))

@@ -21,24 +21,25 @@ class SqliteConfig(SqlConfig):
     """
     The table, view or query with the values, in a file that every worker can read.
 
-    With one value column, the value of a key is the value of that column; with several, it is a struct. Names are spelt
-    as in the schema: case counts.
+    With one value column, the value of a key is the value of that column; with several, it is a struct. Names must be
+    spelled exactly as in the schema; upper and lower case differ.
 
     Attributes:
         path: Absolute path of the file on each worker, and also on the driver unless *returns* is set.
         table: Name of a table or view.
         key: Name of the key column, or a tuple of names in the order of the key columns in Spark. An index must begin
-            with these columns.
-        columns: Names of the value columns; empty: all columns of the table but the key columns and *expires*.
+            with these columns; otherwise SQLite reads the whole table for each key.
+        columns: Names of the value columns; empty: all columns of the table except the key columns and *expires*.
         max_bytes: Most bytes of one row; 64 KiB to 1 GiB.
-        expires: Name of a column of the type REAL that says until when a row is valid, in seconds since 1970, UTC;
-            NULL: for ever. A row that is no longer valid counts as absent. None: all rows are always valid.
+        expires: Name of a column of the type REAL that says until when a row is valid, in seconds since 1970, UTC.
+            A row with NULL in this column is always valid. A key whose row is no longer valid is a missing key. None:
+            all rows are always valid.
         writable: True allows `tiers(write_back=True)` to insert and update rows, on a separate connection. A unique
             index must hold exactly the key columns. False: the connector only reads the file.
         query: Used instead of *table*: one SELECT that returns the value columns for one key; `?1` is the first key
             column, `?2` the second, and so on. A query needs *returns*, because SQLite does not know the types of a
             query.
-        returns: DDL of one value, if it is to have another type than the table declares.
+        returns: DDL of one value; needed for a query. None: the value has the type that the table declares.
 
     Raises:
         ConfigError: On the driver, when a field is wrong.

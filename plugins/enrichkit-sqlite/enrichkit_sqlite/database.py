@@ -1,9 +1,10 @@
 """
 The connections to one file. Each serves one call at a time, in a thread, because calls of the library SQLite block.
 
-A progress handler of the connection stops a cancelled call. `Connection.interrupt` is not used, because it would have
-to be called at the right moment: before the statement has begun, it does nothing, and after the end of the statement,
-it may interrupt the next one (https://www.sqlite.org/c3ref/interrupt.html).
+A cancelled call is stopped by the connection's progress handler, a function that SQLite calls after every `STEPS`
+instructions. `Connection.interrupt` is not used, because it would have to be called at the right moment: before the
+statement has begun, it does nothing, and after the end of the statement, it may interrupt the next one
+(https://www.sqlite.org/c3ref/interrupt.html).
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ __all__ = ["Database", "translate"]
 
 T = TypeVar("T")
 
-BUSY_TIMEOUT = 0.25  # seconds that SQLite itself waits for a lock; after that the engine retries
-WRITE_BUSY_TIMEOUT = 2.0  # seconds that a write waits for the writes of other processes; a write is not retried
+BUSY_TIMEOUT = 0.25  # seconds that a lookup waits in SQLite for a lock; after that the engine retries the call
+# Seconds that a write waits for the writes of other processes. This is longer than `BUSY_TIMEOUT`, because the engine
+# does not retry a write.
+WRITE_BUSY_TIMEOUT = 2.0
 STEPS = 10_000  # instructions of SQLite's virtual machine between two calls of the progress handler; about 1 ms
 
 # https://www.sqlite.org/rescode.html
@@ -72,15 +75,16 @@ class Session:
 
     def run(self, use: Callable[[sqlite3.Connection], T]) -> T:
         """
-        Call *use* in a transaction that sees one state of the file, and return the result of *use*. Runs in a thread.
+        Call *use* in a transaction that sees one state of the file, and return the result of *use*. A thread of the
+        `Database` calls this method.
         """
-        if self.abandoned:  # abandoned while the call waited for a thread
+        if self.abandoned:  # the session was abandoned while its call waited for a thread
             raise TransientError(f"The connections to {self._path} were closed.")
         if self._connection is None:
             self._connection = _connect(self._path, self._max_bytes, writes=self._writes)
             self._connection.set_progress_handler(lambda: self.abandoned, STEPS)
-        # IMMEDIATE, because it waits until no other transaction writes. After a plain BEGIN, a transaction that reads
-        # before it writes would fail at once in this case.
+        # BEGIN IMMEDIATE waits until no other transaction writes. After a plain BEGIN, a transaction that reads before
+        # it writes would fail at once if another transaction writes.
         self._connection.execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
         result = use(self._connection)
         if self._writes and self.abandoned:
@@ -119,10 +123,10 @@ class Database:
 
     async def run(self, use: Callable[[sqlite3.Connection], T]) -> T:
         """
-        Call *use* with a connection that no other call uses, and return its result.
+        Call *use* with a connection that no other call uses, and return the result of *use*.
 
         Raises:
-            ConnectorError: Any failure of SQLite, translated.
+            ConnectorError: SQLite failed; `translate` chooses the subclass.
         """
         session = self._idle.pop() if self._idle else Session(self._path, self._max_bytes, writes=self._writes)
         future = self._threads.submit(session.run, use)
@@ -151,7 +155,7 @@ class Database:
         session.abandoned = True
         future = self._busy.pop(session, None)
         if future is not None:
-            future.add_done_callback(lambda _: session.close())  # called by the thread, or at once if the call is done
+            future.add_done_callback(lambda _: session.close())  # at once if the call is done, otherwise when it ends
 
 
 def translate(error: sqlite3.Error, path: str, what: str = "read") -> ConnectorError:
@@ -159,7 +163,7 @@ def translate(error: sqlite3.Error, path: str, what: str = "read") -> ConnectorE
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     primary = code & 0xFF
     name = getattr(error, "sqlite_errorname", type(error).__name__)
-    # The text of a permanent error is about a value, and may quote the value.
+    # The text of a permanent error is left out of the message, because it is about a value and may quote the value.
     reason = "" if primary in _PERMANENT else f": {error}"
     text = f"SQLite cannot {what} {path} ({name}){reason}.{_ADVICE.get(primary, '')}"
     if primary in _TRANSIENT:
@@ -168,7 +172,7 @@ def translate(error: sqlite3.Error, path: str, what: str = "read") -> ConnectorE
 
 
 def _connect(path: str, max_bytes: int, *, writes: bool) -> sqlite3.Connection:
-    # Checked first, because SQLite's "unable to open database file" has a dozen causes.
+    # The file is looked for first, because SQLite's message "unable to open database file" has a dozen causes.
     if not os.path.isfile(path):
         raise FatalError(
             f"SqliteConfig.path is {path!r}, and there is no such file on this machine. It must be there on each "

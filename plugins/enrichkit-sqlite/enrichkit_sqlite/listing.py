@@ -33,12 +33,13 @@ class Listing:
         self._table = table
         names = [f"t.{quote(name)}" for name in columns]
         together = ", ".join(names)
-        # A key column of SQLite may hold NULL, which no `=` finds.
+        # A key column of SQLite may hold NULL. Such rows are not listed, because no `=` finds a NULL.
         known = " AND ".join(f"{name} IS NOT NULL" for name in names) + serves
         behind = f"({together}) > ({', '.join('?' * len(names))})" if len(names) > 1 else f"{together} > ?"
         page = f"ORDER BY {together} LIMIT {size}"
-        self._first = f"SELECT DISTINCT {together} FROM {quote(table)} AS t WHERE {known} {page}"  # noqa: S608 - names of the schema, quoted
-        self._next = f"SELECT DISTINCT {together} FROM {quote(table)} AS t WHERE {known} AND {behind} {page}"  # noqa: S608 - as above
+        # S608 is ignored, because all names are from the schema and quoted.
+        self._first = f"SELECT DISTINCT {together} FROM {quote(table)} AS t WHERE {known} {page}"  # noqa: S608
+        self._next = f"SELECT DISTINCT {together} FROM {quote(table)} AS t WHERE {known} AND {behind} {page}"  # noqa: S608
 
     def after(self, connection: sqlite3.Connection, last: Sequence[Any] | None) -> list[tuple[Any, ...]]:
         """
@@ -50,7 +51,8 @@ class Listing:
         except sqlite3.OperationalError as error:
             if getattr(error, "sqlite_errorcode", None) is not None:
                 raise
-            # Python could not decode a text, and its message quotes the key.
+            # An error without a code of SQLite says that Python could not decode a text. Its message quotes the key, so
+            # the message below replaces it.
             raise FatalError(
                 f"A key of the table {self._table!r} is not UTF-8, so that the keys cannot be listed. Correct the row."
             ) from None
@@ -78,9 +80,10 @@ def _number_of(part: Any, kind: type) -> Any:
 
 def is_binary(connection: sqlite3.Connection, table: str, column: str) -> bool:
     """Return whether the collation of *column* treats only identical texts as equal, unlike NOCASE and RTRIM."""
-    # The first SELECT decides with which collation a UNION removes duplicates. This works for a column of a view, too.
+    # The first SELECT, of *column*, decides with which collation a UNION removes duplicates. So the three texts remain
+    # three rows only if *column* tells all of them apart. This works for a column of a view, too.
     (distinct,) = connection.execute(
-        f"SELECT count(*) FROM (SELECT t.{quote(column)} FROM {quote(table)} AS t WHERE 0 "  # noqa: S608 - as above
+        f"SELECT count(*) FROM (SELECT t.{quote(column)} FROM {quote(table)} AS t WHERE 0 "  # noqa: S608 - quoted names
         "UNION SELECT 'a' UNION SELECT 'A' UNION SELECT 'a ')"
     ).fetchone()
     return bool(distinct == 3)

@@ -3,8 +3,8 @@ The prepared statement of a source, executed once for each key of a call.
 
 SQLite is a library, so a statement costs no round trip (https://www.sqlite.org/np1queryprob.html). In a transaction
 with 500 keys, a key takes 1.9 us with a statement of its own, and 1.3 us if one statement with `json_each` takes all
-keys. Nevertheless the connector executes a statement for each key, because each row then belongs to the key of its
-statement, whatever the collation of the column, and because a key is bound without a conversion.
+keys. Nevertheless the connector executes a statement for each key. Each row then belongs to the key of its statement,
+whatever the collation of the column, and a key is bound without a conversion.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Statement:
         types: Types of the value columns, as DDL; an empty text stands for a type that is not declared.
 
     Raises:
-        FatalError: The schema does not have what *config* names.
+        FatalError: The schema lacks a table or column that *config* names, a field of `returns` has no column, or the
+            query is not one SELECT with a parameter for each key column.
     """
 
     def __init__(self, connection: sqlite3.Connection, config: SqliteConfig) -> None:
@@ -109,7 +110,7 @@ class Statement:
         return Listing(self._table, [key.name for key in self._keys], size, self._serves)
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
-        """Return whether a key with parts of the types *kinds* certainly has no row if it is not listed."""
+        """Return whether a key with parts of the types *kinds* certainly has no row if `scan` does not list it."""
         return self._is_binary and all(key.lists_all(kind) for key, kind in zip(self._keys, kinds, strict=True))
 
     def _prepare_table(self, connection: sqlite3.Connection, config: SqliteConfig, table: str) -> None:
@@ -124,17 +125,17 @@ class Statement:
         # Names have the prefix t, because SQLite reads an unqualified name in quotes as a text if the column no longer
         # exists (https://www.sqlite.org/quirks.html#dblquote).
         values = ", ".join(f"t.{quote(name)}" for name in self.names)
-        self._sql_of_all = f"SELECT {values} FROM {quote(table)} AS t WHERE {where}"  # noqa: S608 - names of the schema, quoted
+        self._sql_of_all = f"SELECT {values} FROM {quote(table)} AS t WHERE {where}"  # noqa: S608 - quoted names
         self._sql = self._sql_of_all + self._serves
         self._describe(value_columns)
-        connection.execute(self._sql, [None] * len(self._keys))  # for errors that only the execution finds
+        connection.execute(self._sql, [None] * len(self._keys))  # SQLite reports some errors only when it executes
 
     def _prepare_query(self, connection: sqlite3.Connection, config: SqliteConfig) -> None:
         query = subquery(config.query or "")
         self._keys = [KeyColumn(name, "", (str, int, float, bytes)) for name in config.key_columns]
         try:
-            cursor = connection.execute(f"SELECT * FROM {query}", [None] * len(self._keys))  # noqa: S608 - the user's own query
-        except (sqlite3.ProgrammingError, sqlite3.Warning) as error:  # Python 3.11 raises a Warning
+            cursor = connection.execute(f"SELECT * FROM {query}", [None] * len(self._keys))  # noqa: S608 - user's query
+        except (sqlite3.ProgrammingError, sqlite3.Warning) as error:  # Python 3.11 raises a Warning for two statements
             raise FatalError(
                 "SqliteConfig.query must be one SELECT with as many parameters as SqliteConfig.key has columns, "
                 f"{len(self._keys)}: ?1 for the first, ?2 for the second. Python says: {error}"

@@ -3,7 +3,7 @@ The match of SQLite's storage classes to declared types, without any conversion.
 
 A column may hold values of any storage class, whatever its declared type, and SQLite's `=` converts its operands, so
 that `12` finds `'12'` (https://www.sqlite.org/datatype3.html). The connector converts nothing. A key must have the
-storage class of its column, and a value one of the classes of its type:
+storage class of its column, and a value must have one of the storage classes of its declared type:
 
 | wanted | stored as | | wanted | stored as |
 |---|---|---|---|---|
@@ -39,12 +39,13 @@ _BY_NAME = {
     "DATETIME": "timestamp_ntz",
     "TIMESTAMP": "timestamp_ntz",
 }
-# https://www.sqlite.org/datatype3.html#determination_of_column_affinity, in this order
+# The rules of https://www.sqlite.org/datatype3.html#determination_of_column_affinity. The first rule that matches wins.
 _AFFINITIES = (
     ("INTEGER", re.compile("INT")),
     ("TEXT", re.compile("CHAR|CLOB|TEXT")),
     ("BLOB", re.compile("BLOB")),
-    ("ANY", re.compile("^(ANY)?$")),  # SQLite counts such a column as BLOB or NUMERIC; it holds values of any class
+    # SQLite gives such a column the affinity BLOB or NUMERIC. The column can hold values of any storage class.
+    ("ANY", re.compile("^(ANY)?$")),
     ("REAL", re.compile("REAL|FLOA|DOUB")),
 )
 _DDL = {"INTEGER": "bigint", "TEXT": "string", "BLOB": "binary", "REAL": "double"}
@@ -98,8 +99,8 @@ class KeyColumn:
         return -(2**63) <= part < 2**63 and (self.affinity != "REAL" or int(float(part)) == part)
 
     def lists_all(self, kind: type) -> bool:
-        """Return whether SQLite finds a key of the type *kind* equal to a stored value only if Python does, too."""
-        # An int that REAL cannot hold exactly is rejected with an error, so it must not count as a miss.
+        """Return whether each stored value that SQLite finds equal to a key of type *kind* is equal in Python, too."""
+        # An int that REAL cannot hold exactly is rejected with an error, so it must not be taken for a missing key.
         return kind in self.types and not (kind is int and self.affinity == "REAL")
 
 
@@ -133,7 +134,7 @@ def readers(wanted: str) -> Mapping[type, Reader]:
         whole = {0: "0", 1: "1"}.get
     elif kind in _EXACT_IN:
         most = _EXACT_IN[kind]
-        whole = lambda value: str(value) if abs(value) <= most else None  # noqa: E731  # a function is assigned in the other branches, too
+        whole = lambda value: str(value) if abs(value) <= most else None  # noqa: E731
     return {
         int: whole,
         float: repr if kind in _EXACT_IN or not kind else _refuse,
@@ -143,7 +144,7 @@ def readers(wanted: str) -> Mapping[type, Reader]:
 
 
 def _refuse(value: Any) -> None:
-    """Return None, because a value of the wanted type is never stored in this storage class."""
+    """Return None; used for a storage class in which no value of the wanted type is stored."""
 
 
 def _affinity(column: Column) -> str:

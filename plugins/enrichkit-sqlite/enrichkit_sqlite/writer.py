@@ -48,7 +48,8 @@ class Writer:
         statement: The statement that looks keys up.
 
     Raises:
-        FatalError: The table cannot be written to.
+        FatalError: The table is a view, has no unique index over exactly the key columns, or has a key column that
+            treats different texts as equal.
     """
 
     def __init__(self, connection: sqlite3.Connection, config: SqliteConfig, statement: Statement) -> None:
@@ -144,7 +145,7 @@ def _stored(value: Any) -> int | float | str | bytes | None:
         value.encode()  # half a surrogate pair raises UnicodeEncodeError, a ValueError
         return value
     if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return int(value)  # makes a bool 0 or 1
+        return int(value)  # turns a bool into 0 or 1
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, Decimal):
