@@ -27,6 +27,7 @@ from enrichkit import (
     UnknownConnectorError,
     default,
     register,
+    tiers,
 )
 from enrichkit.driver.fallbacks import plan_fallbacks
 from enrichkit.driver.pickling import pack
@@ -65,11 +66,20 @@ def nobody(key):
     return {"name": key}
 """
 
+ALSO_BESIDE_IT = """
+from enrichkit_redis import RedisConfig
+
+
+class Near(RedisConfig):
+    pass
+"""
+
 AS_ON_A_WORKER = """
 import pickle, sys
 
 plan = pickle.load(sys.stdin.buffer)
-print(plan.default_values, [type(stage.config).__name__ for stage in plan.fallbacks], plan.fallbacks[-1].config)
+sides = [type(side.config).__name__ for side in (*plan.fallbacks, *plan.tiers)]
+print(plan.default_values, sides, plan.fallbacks[-1].config)
 """
 
 
@@ -278,12 +288,16 @@ def test_the_fingerprint_of_a_source_does_not_depend_on_its_fallbacks() -> None:
     assert functions[0].fallbacks[0].engine_key == functions[1].fallbacks[0].engine_key
 
 
-def test_what_a_fallback_is_made_of_need_not_be_on_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_sides_of_a_source_are_made_of_need_not_be_on_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sides are tiers and fallbacks."""
     (tmp_path / "beside_a_script.py").write_text(BESIDE_A_SCRIPT)
     monkeypatch.syspath_prepend(str(tmp_path))
-    beside = importlib.import_module("beside_a_script")
+    (tmp_path / "also_beside_it.py").write_text(ALSO_BESIDE_IT)
+    beside, near = importlib.import_module("beside_a_script"), importlib.import_module("also_beside_it")
     plan, _ = make_plan(
-        RedisConfig(kind="json"),
+        tiers(near.Near(kind="json"), RedisConfig(kind="json")),
         1,
         beside.User,
         {
@@ -295,7 +309,8 @@ def test_what_a_fallback_is_made_of_need_not_be_on_the_workers(tmp_path: Path, m
     # Isolated, or Python would look for modules in the current folder, too.
     worker = subprocess.run([sys.executable, "-I", "-c", AS_ON_A_WORKER], input=pack(plan), capture_output=True)
     assert worker.returncode == 0, worker.stderr.decode()
-    assert worker.stdout.decode().startswith("{'on_timeout': {'name': 'nobody'}} ['Ours', 'KeyFunctionConfig'] ")
+    sides = ["Ours", "KeyFunctionConfig", "Near"]
+    assert worker.stdout.decode().startswith(f"{{'on_timeout': {{'name': 'nobody'}}}} {sides} ")
     assert plan.options.policy("on_timeout") == default(None)
     assert [plan.options.policy(name) for name in ("on_error", "on_missing")] == ["null", "null"]
 

@@ -22,7 +22,7 @@ from ..functions import name_of
 
 if TYPE_CHECKING:
     from ..interface import Connector, ConnectorConfig
-    from ..plan import FallbackPlan, LimitPlan, Plan
+    from ..plan import LimitPlan, Plan, SidePlan
 
 __all__ = [
     "canonical_text",
@@ -92,9 +92,9 @@ def pack(plan: Plan) -> bytes:
     return pickle_value(plan, *_parts_of(plan))
 
 
-def _parts_of(plan: Plan | FallbackPlan | LimitPlan) -> list[Any]:
+def _parts_of(plan: Plan | SidePlan | LimitPlan) -> list[Any]:
     """Return the classes and functions of *plan* that may have to travel by value."""
-    others = (*getattr(plan, "fallbacks", ()), *getattr(plan, "limits", ()))
+    others = [part for name in ("tiers", "fallbacks", "limits") for part in getattr(plan, name, ())]
     of_others = [part for other in others for part in _parts_of(other)]
     return [plan.connector, type(plan.config), *functions_of(plan.config), *of_others]
 

@@ -43,7 +43,7 @@ def sql_batches(payload: bytes, batches: Iterable[Any]) -> Iterator[pa.Array[Any
     def checked_batches() -> Iterator[Any]:
         for batch in batches:
             count = len(batch) if isinstance(batch, tuple) else 1
-            for config in (plan.config, *(fallback.config for fallback in plan.fallbacks)):
+            for config in (plan.config, *(side.config for side in (*plan.tiers, *plan.fallbacks))):
                 check_key_parts(
                     config,
                     count,

@@ -10,7 +10,7 @@ from enrichkit_postgres import PostgresConfig
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as F
 
-from enrichkit import ConfigError, UnknownConnectorError, default, enrich, register, register_function
+from enrichkit import ConfigError, UnknownConnectorError, default, enrich, register, register_function, tiers
 from enrichkit.errors import UnknownOptionError
 
 if TYPE_CHECKING:
@@ -188,16 +188,17 @@ def test_a_call_without_keys_fails_also_where_any_number_would_do(spark: SparkSe
     ) in str(caught.value)
 
 
-def test_a_fallback_that_needs_other_keys_is_refused_where_it_can_be_known(spark: SparkSession, table: Table) -> None:
+def test_a_side_that_needs_other_keys_is_refused_where_it_can_be_known(spark: SparkSession, table: Table) -> None:
     source = PostgresConfig(dsn="postgresql://app@127.0.0.1:1/shop", table="places", key="id", returns="string")
     fallback = PostgresConfig(dsn="postgresql://app@127.0.0.1:1/shop", table="old", key=("a", "b"))
     said = r"^on_missing is the source 'postgres', which gets 1 key column; its PostgresConfig needs 2\."
     with pytest.raises(ConfigError, match=said):
         register_function(spark, "place_of", source, on_missing=fallback)
-    register_function(spark, "name_of", table({}), returns="string", on_missing=fallback)
-    with pytest.raises(PySparkException) as caught:
-        spark.sql("SELECT name_of('u1')").collect()
-    assert "A SQL function of 'table' was called with 1 key; its PostgresConfig needs 2." in str(caught.value)
+    for of, options in ((table({}), {"on_missing": fallback}), (tiers(fallback, table({})), {})):
+        register_function(spark, "name_of", of, returns="string", **options)
+        with pytest.raises(PySparkException) as caught:
+            spark.sql("SELECT name_of('u1')").collect()
+        assert "A SQL function of 'table' was called with 1 key; its PostgresConfig needs 2." in str(caught.value)
 
 
 # --- wrong registrations, on the driver
