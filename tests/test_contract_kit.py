@@ -23,7 +23,7 @@ import pytest
 
 from enrichkit import Answers, Call, ConfigError, Connector, ConnectorConfig, Failure, Keys, PermanentError
 from enrichkit.testing import ConnectorContract
-from enrichkit.testing.bench import decoded
+from enrichkit.testing.bench import Bench, decoded
 from enrichkit.testing.contract.lifecycle import failure_in_a_fork
 from enrichkit.testing.contract.source import Source
 
@@ -586,3 +586,33 @@ def test_there_are_more_than_forty_checks_and_a_bug_for_most_of_them() -> None:
     assert len(checks) >= 40
     assert set(BUGS.values()) <= checks
     assert len(BUGS) >= len(set(BUGS.values())) >= 25, "some checks have several bugs"
+
+
+class Stuck(Connector[ConnectorConfig]):
+    """Never answers, and goes on when its call is cancelled, until `over` is set."""
+
+    def __init__(self, config: ConnectorConfig) -> None:
+        super().__init__(config)
+        self.over = asyncio.Event()
+
+    async def fetch_many(self, keys: Sequence[Any], call: Call) -> dict[Any, Any]:
+        while not self.over.is_set():
+            try:
+                await self.over.wait()
+            except asyncio.CancelledError:
+                continue
+        return {}
+
+
+def test_a_call_that_goes_on_has_not_ended_and_cannot_be_cancelled() -> None:
+    """So the check that waits for the call fails with its own message, which says where to look."""
+    connector = Stuck(ConnectorConfig())
+    with Bench(connector, patience=0.2) as bench:
+        task = bench.start(["a"])
+        assert not bench.ended(task)
+        assert not bench.ended(task, 0.05)
+        with pytest.raises(AssertionError) as caught:
+            bench.cancel(task)
+        assert str(caught.value) == "A cancelled call of `fetch_many` must end; it still runs after 0.2 s."
+        bench.loop.call_soon_threadsafe(connector.over.set)
+        assert bench.ended(task, 60.0)

@@ -107,19 +107,20 @@ class Bench:
             if not self._thread.is_alive():
                 self.loop.close()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T], within: float | None = None) -> T:
         """
         Run *coroutine* on the loop and return its result.
 
         Raises:
-            AssertionError: *coroutine* did not end within `patience` seconds.
+            AssertionError: *coroutine* did not end within *within* seconds (None: `patience`).
         """
+        within = self.patience if within is None else within
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        done, _ = concurrent.futures.wait([future], self.patience)
+        done, _ = concurrent.futures.wait([future], within)
         if not done:
             future.cancel()
             raise AssertionError(
-                f"The connector did not finish within {self.patience:g} s. Its event loop is at:\n{self._stack()}"
+                f"The connector did not finish within {within:g} s. Its event loop is at:\n{self._stack()}"
             )
         return future.result()
 
@@ -166,21 +167,27 @@ class Bench:
 
     def ended(self, task: asyncio.Task[Any], within: float | None = None) -> bool:
         """
-        Wait for *task*, and return whether it has ended within *within* seconds.
+        Wait for *task*, and return whether it has ended within *within* seconds (None: `patience`).
 
         Raises:
-            AssertionError: *within* is None or more than `patience`, and *task* did not end within `patience` seconds.
+            AssertionError: The event loop is blocked.
         """
+        within = self.patience if within is None else within
 
         async def wait() -> bool:
             return bool((await asyncio.wait({task}, timeout=within))[0])
 
-        return self.run(wait())
+        return self.run(wait(), within + self.patience)
 
     def cancel(self, task: asyncio.Task[Any]) -> None:
-        """Cancel *task*, as the engine does with a call that is far too late, and wait until the task has ended."""
+        """
+        Cancel *task*, as the engine does with a call that is far too late, and wait until the task has ended.
+
+        Raises:
+            AssertionError: *task* did not end within `patience` seconds.
+        """
         self.loop.call_soon_threadsafe(task.cancel)
-        self.ended(task)
+        assert self.ended(task), f"A cancelled call of `fetch_many` must end; it still runs after {self.patience:g} s."
 
     def attempt(self, keys: Sequence[Key]) -> dict[Key, Any] | None:
         """
