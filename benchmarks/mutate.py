@@ -86,7 +86,11 @@ timeout_constant=5.0
 
 QUICK_TESTS_FIRST = """\
 import json
+import resource
 from pathlib import Path
+
+# A mutant that loops without end may fill the memory long before its time limit ends it.
+resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, resource.RLIM_INFINITY))
 
 
 def pytest_collection_modifyitems(items):
