@@ -323,8 +323,13 @@ class Engine:
     def _slot_ended(self, slot: asyncio.Task[None]) -> None:
         """Replace *slot*, which has ended, for example because a connector left a cancellation of its task pending."""
         self._slots.discard(slot)
-        if not self._closing:
-            self.wake()
+        if self._closing:
+            return
+        error = None if slot.cancelled() else slot.exception()
+        if error is not None:  # a defect of the engine, which would end the next slot as well, and so on for ever
+            for run in list(self.runs):
+                run.broken(error)
+        self.wake()
 
     def _next(self, task: asyncio.Task[None] | None) -> tuple[InFlight, Run] | None:
         """Return the next call that *task* makes, and its run; None: no call can be sent now. The runs take turns."""

@@ -211,6 +211,12 @@ async def test_the_sweeper_comes_by_twenty_times_in_the_shortest_timeout_and_in_
     assert len(moments) == 3
 
 
+DEFECT_HERE = (
+    r"^scripted: a step of the engine raised ZeroDivisionError \(test_bookkeeping\.py, line \d+\)\. This is a defect; "
+    r"please report it\.$"
+)
+
+
 async def test_a_defect_in_the_sweeper_fails_every_task_instead_of_hanging_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,16 +228,32 @@ async def test_a_defect_in_the_sweeper_fails_every_task_instead_of_hanging_it(
     monkeypatch.setattr(watchdog, "expire", defect)
     task.admit("a")
     other.admit("b")
-    text = (
-        r"^scripted: a step of the engine raised ZeroDivisionError \(test_bookkeeping\.py, line \d+\)\. This is a "
-        r"defect; please report it\.$"
-    )
     for each in (task, other):
-        with pytest.raises(TaskFailedError, match=text):
+        with pytest.raises(TaskFailedError, match=DEFECT_HERE):
             await each.end()
     assert lab.now < 1.0
     await lab.settle()
     assert server.in_flight == 0
+
+
+async def test_a_defect_in_the_gate_fails_every_task_instead_of_ending_slot_after_slot(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(gate: Gate, now: float, in_flight: int) -> float:
+        raise ZeroDivisionError
+
+    server, task = lab.start(rate=10.0)
+    other = lab.task(lab.engines[0])
+    gate = lab.engines[0].gate
+    monkeypatch.setattr(type(gate), "delay", defect)
+    gate.may_hold = True
+    task.admit("a")
+    other.admit("b")
+    for each in (task, other):
+        with pytest.raises(TaskFailedError, match=DEFECT_HERE):
+            await each.end()
+    assert lab.now < 1.0
+    assert server.calls == []
 
 
 async def test_the_answer_of_a_call_that_outlives_its_task_is_remembered(lab: Lab) -> None:
