@@ -92,7 +92,7 @@ class Account:
         self._wanted_at = float("-inf")
 
     def most_of(self, connector: Connector[Any], group: Group) -> dict[str, float]:
-        """Return the most that a call for *group* may take, by unit; an error of `connector.most()` is not caught."""
+        """Return the most that a call for *group* may use up, by unit; raises what `connector.most()` raises."""
         keys: tuple[Any, ...] = tuple(
             chain.from_iterable(held.keys if isinstance(held, Bundle) else (held.key,) for held in group)
         )

@@ -137,7 +137,7 @@ class Allowance:
         else:
             self._answers += 1
         # An answer takes longer than a refusal. Of the calls sent after `begun`, some may have been refused by now, but
-        # hardly any can have been answered. So refusals that came after `begun` are left out of the share.
+        # hardly any can have been answered. So the share of refused calls does not count refusals after `begun`.
         begun = now - self._took
         ended = self._answers + len(self._refusals)
         if ended < max(self.ROUND, self._calls) or not self._answers or begun - self._began <= self._took:

@@ -67,7 +67,7 @@ class EnginePort(Protocol):
         batch_size: Most keys per call.
         retry_budget: How many retries the source may get.
         gate: The gate, which may hold calls back although a slot is free.
-        calls: The calls in flight, late ones included, each with its run.
+        calls: Dict from each call that has not ended to its run; a late call stays here until it has really ended.
         now: Function that returns the loop time.
         attach: Function that registers a run, which the engine then serves until the run closes.
         wake: Function that lets free slots look for groups of pending keys.

@@ -42,7 +42,8 @@ class Absent:
         path: The path, for example `data.profile`.
         names: Function that follows the path until a name of it is absent, and returns the names of the fields that the
             answer has at this place. It returns None if the answer has a null there, because a null does not tell
-            whether the path is wrong. The function is called for a few answers only.
+            whether the path is wrong. It may be slow,
+            because the engine calls it for a few answers only.
     """
 
     path: str

@@ -17,7 +17,7 @@ from ..errors import ConfigError
 __all__ = ["Journal", "Scope"]
 
 _LONGEST_RUN_ID = 200
-_LONGEST_NAME = 150  # bytes of a folder's name; most file systems allow 255
+_LONGEST_NAME = 150  # bytes of the quoted part of a folder's name; most file systems allow 255 for the name
 
 
 @dataclass(frozen=True, slots=True)

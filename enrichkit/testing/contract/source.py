@@ -117,7 +117,12 @@ class Source(Bench):
         return [key for key in keys if key not in self.known][:count]
 
     def hostile_keys(self) -> list[Key]:
-        """Return keys with the types of the missing key, each with one part that is meant to do harm."""
+        """
+        Return keys that test for injection.
+
+        Each is a copy of the key that the source does not hold, with one part replaced by a value of the same type that
+        a careless statement would misread, such as a quotation mark or a wildcard.
+        """
         parts = parts_of(self.missing)
         keys = [
             (*parts[:n], bad, *parts[n + 1 :]) if isinstance(self.missing, tuple) else bad

@@ -69,7 +69,8 @@ class ResponseReader:
         Args:
             key: The key as text, for the comparison with the key that the response repeats.
             body: Body of the response.
-            charset: Declared charset of a body of text. None: the charset of its byte order mark, or UTF-8.
+            charset: Declared charset of a body of text. If None, the charset is that of the byte order
+            mark, or UTF-8 if there is no such mark.
             many: True when the value is a list of matches.
             framed: True when the service announced the length of the body, so that the body is known to be whole.
 
@@ -99,7 +100,8 @@ class ResponseReader:
         Args:
             keys: The keys by their texts, in the order of the request.
             body: Body of the response.
-            charset: Declared charset of a body of text. None: the charset of its byte order mark, or UTF-8.
+            charset: Declared charset of a body of text. If None, the charset is that of the byte order
+            mark, or UTF-8 if there is no such mark.
             many: True when each value is a list of matches.
             framed: True when the service announced the length of the body.
 

@@ -213,7 +213,7 @@ def _literal(value: Any) -> int | float | str | bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, int):
-        return int(value)  # int() turns a bool into 0 or 1
+        return int(value)  # a bool is written as 0 or 1, as MariaDB stores it
     if isinstance(value, str):
         value.encode()  # half a surrogate pair raises UnicodeEncodeError, a ValueError
         return value

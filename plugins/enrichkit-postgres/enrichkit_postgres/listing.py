@@ -27,7 +27,7 @@ class Listing:
     The statements that list the keys of a table.
 
     Args:
-        table: SQL of the table, with its alias `t`.
+        table: The table as it stands after FROM, with its alias `t`.
         columns: The key columns.
         serves: SQL of a further condition, which begins with `AND` and is true for rows that have not expired; empty if
             rows never expire.

@@ -88,8 +88,8 @@ class Connection(asyncio.Protocol):
 
     def exchange(self, data: bytes, replies: int) -> asyncio.Future[list[Any] | ConnectorError]:
         """
-        Send *data*, the bytes of *replies* commands, and return a future of the replies, one for each command. The
-        reply to a refused command is a `ReplyError`.
+        Send *data*, which holds as many commands as the number *replies*, and return a future of the list of their
+        replies. The reply to a refused command is a `ReplyError`.
 
         If the connection is lost, the error becomes the result of the future and not its exception. The reason: if the
         caller has been cancelled, nobody would retrieve an exception, and asyncio would log it.
