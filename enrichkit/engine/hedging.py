@@ -32,7 +32,7 @@ LOOKS = 4
 
 class Hedges:
     """
-    When a call of one source is slow, and how many second calls the source may get.
+    Decides from what duration on a call of one source is slow, and how many second calls the source may get.
 
     Attributes:
         delay: Seconds after which a call is slow; None: too few calls have been answered to tell.

@@ -186,7 +186,11 @@ class Lessee:
             await connection.release()
 
     async def _ask(self, share: Share) -> None:
-        """Ask for *share* repeatedly, until it is idle or the store can never answer."""
+        """
+        Ask the store for *share* again and again.
+
+        End when no call needs the share any more, or when the store fails in a way that no repetition will change.
+        """
         while True:
             asked = self._loop.time()
             if self.waiting_since is None and not self._answered:

@@ -265,8 +265,8 @@ class Run:
         self.source = source
         self.options = options
         self.decode = decode
-        # Answers stay in columns only in ordered runs without a cache, because the cache, and rows that are returned
-        # one by one, need single values. Lists of matches cannot be read as a column either.
+        # An unordered run returns rows one by one, and a cache stores answers one by one, so both need single values.
+        # Lists of matches cannot be read as a column either. All other runs keep the answers of a call in a column.
         self.columns = columns if ordered and not many and cache is None else None
         stages: tuple[Stage | None, ...] = (preload, reuse, journal, cache)
         self.stages: tuple[Stage, ...] = tuple(stage for stage in stages if stage is not None)

@@ -35,8 +35,10 @@ class Point(NamedTuple):
 
 def spread(found: Sequence[tuple[float, Key]], size: int, calls: int) -> list[list[tuple[float, Key]]]:
     """
-    Return at most *calls* groups of up to *size* keys, picked at even intervals from *found*, a sample sorted by the
-    bytes of its keys.
+    Return at most *calls* groups of up to *size* keys each.
+
+    *found* is a sample of keys, each with its number of bytes, and sorted by this number. The groups get keys at even
+    intervals from it, and so keys of all sizes.
     """
     wanted = min(len(found), calls * size)
     chosen = [found[int((place + 0.5) * len(found) / wanted)] for place in range(wanted)]

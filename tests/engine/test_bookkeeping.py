@@ -16,6 +16,7 @@ from enrichkit.engine.deadlines import TICKS_PER_TIMEOUT, Deadlines, Sweeper
 from enrichkit.engine.limits import Gate, RetryBudget
 from enrichkit.engine.pending import Pending
 from enrichkit.engine.records import InFlight, Lookup, State
+from enrichkit.engine.retries import PLACES_MAX
 from enrichkit.engine.search import Search
 from enrichkit.engine.sizes import size_of
 from enrichkit.engine.stats import RunStats
@@ -29,7 +30,7 @@ from enrichkit.testing.scripted import Step
 if TYPE_CHECKING:
     from enrichkit.engine.run import Run
 
-    from .bench import Lab
+    from .bench import Lab, Task
 
 POISON = Step(error=PermanentError("poison"))
 
@@ -217,6 +218,15 @@ DEFECT_HERE = (
 )
 
 
+async def both_fail_by_the_defect(lab: Lab, *tasks: Task) -> None:
+    for task in tasks:
+        task.admit("a")
+    for task in tasks:
+        with pytest.raises(TaskFailedError, match=DEFECT_HERE):
+            await task.end()
+    assert lab.now < 1.0
+
+
 async def test_a_defect_in_the_sweeper_fails_every_task_instead_of_hanging_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,12 +236,7 @@ async def test_a_defect_in_the_sweeper_fails_every_task_instead_of_hanging_it(
     server, task = lab.start(otherwise=Step(never=True), timeout=1.0)
     other = lab.task(lab.engines[0], timeout=1.0)
     monkeypatch.setattr(watchdog, "expire", defect)
-    task.admit("a")
-    other.admit("b")
-    for each in (task, other):
-        with pytest.raises(TaskFailedError, match=DEFECT_HERE):
-            await each.end()
-    assert lab.now < 1.0
+    await both_fail_by_the_defect(lab, task, other)
     await lab.settle()
     assert server.in_flight == 0
 
@@ -244,15 +249,8 @@ async def test_a_defect_in_the_gate_fails_every_task_instead_of_ending_slot_afte
 
     server, task = lab.start(rate=10.0)
     other = lab.task(lab.engines[0])
-    gate = lab.engines[0].gate
-    monkeypatch.setattr(type(gate), "delay", defect)
-    gate.may_hold = True
-    task.admit("a")
-    other.admit("b")
-    for each in (task, other):
-        with pytest.raises(TaskFailedError, match=DEFECT_HERE):
-            await each.end()
-    assert lab.now < 1.0
+    monkeypatch.setattr(Gate, "delay", defect)
+    await both_fail_by_the_defect(lab, task, other)
     assert server.calls == []
 
 
@@ -385,3 +383,52 @@ def test_a_call_is_dispensable_if_no_key_needs_its_answer(state: State, routes: 
     call = InFlight([lookup], None, 0.0, None)
     lookup.state, lookup.routes = state, routes
     assert call.dispensable() is dispensable
+
+
+def test_a_quota_of_tokens_counts_in_calls_and_a_single_dear_call_does_not_change_what_a_call_takes() -> None:
+    gate = Gate("source", 1, None, Random(0))
+    gate.took({"tokens": 100.0})
+    gate.took({"tokens": 200.0})
+    call = InFlight([Lookup("a", Outcomes(["a"], 1), 0)], None, 0.0, None)
+    gate.told(0.0, 330.0, 10.0, 1_100.0, "tokens")  # three of ten calls, at 110 tokens each
+    gate.sent(call)
+    assert gate.delay(0.0, 0) == 0.0
+    gate.told(0.0, 220.0, 10.0, 1_100.0, "tokens")  # two of ten calls: a fifth is left
+    gate.sent(call)
+    assert gate.delay(0.0, 0) == pytest.approx(5.0)
+
+
+async def test_calls_of_a_task_that_nobody_waits_for_are_counted_as_abandoned(lab: Lab) -> None:
+    _, task = lab.start(otherwise=Step(never=True))
+    task.admit("a", "b")
+    await lab.at(0.1)
+    task.close()
+    await lab.settle()
+    assert task.run.stats.abandoned == 2
+
+
+async def test_keys_that_are_sent_again_are_counted_by_the_reason(lab: Lab) -> None:
+    script = {
+        "late": [Step(never=True), Step(value="v")],
+        "failed": [Step(error=TransientError("busy")), Step(value="v")],
+    }
+    _, task = lab.start(script, attempt_timeout=0.5, timeout=10.0)
+    task.admit("late", "failed")
+    await task.end()
+    assert task.statuses == ["ok", "ok"]
+    assert task.run.stats.retried_for == {"attempt_timeout": 1, "TransientError": 1}
+
+
+async def test_no_more_than_twenty_places_of_defects_are_logged(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    def defect(number: int) -> Exception:
+        try:
+            exec(compile("1 / 0", f"connector_{number}.py", "exec"))
+        except ZeroDivisionError as error:
+            return error
+        raise AssertionError
+
+    keys = [str(number) for number in range(PLACES_MAX + 5)]
+    _, task = lab.start({key: Step(error=defect(int(key))) for key in keys}, on_error="null", max_fallback_ratio=1.0)
+    task.admit(*keys)
+    await task.end()
+    assert sum("the connector raised" in record.getMessage() for record in caplog.records) == PLACES_MAX
