@@ -68,8 +68,8 @@ class Keys(Sequence[Key]):
         if isinstance(self._objects, list) or len(self.columns) > 1:
             return self.objects()[start : start + count]
         try:
-            # The keys have no objects yet. The worker makes such keys only from one column of texts or whole numbers,
-            # for which `to_pylist` returns the keys.
+            # No Python objects of these keys were made yet. The worker makes keys without objects only from one column
+            # of texts or whole numbers, for which `to_pylist` returns the keys.
             return list(self.columns[0][start : start + count].to_pylist())
         except UnicodeDecodeError:
             return []

@@ -158,9 +158,9 @@ class UnavailableError(TransientError):
             of the call may be the reason for the error. So a key that fails alone, while no other key is asked for,
             waits for the source no longer than its `timeout`.
         busy: Whether the source has refused the call because it has as many calls as it can take, for example by HTTP
-            429 or for lack of a free connection. While the source answers other calls, the engine keeps fewer calls in
-            flight. If *busy* is True and *sent* is False, the source has no free connection. Then the idle engines of
-            this process whose connector has the same class close their connections.
+            429 or for lack of a free connection. If *busy* is True while the source answers other calls, the engine
+            keeps fewer calls in flight. If *busy* is True and *sent* is False, the source has no free connection. Then
+            the idle engines of this process whose connector has the same class close their connections.
     """
 
     def __init__(

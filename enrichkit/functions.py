@@ -90,7 +90,7 @@ def raised(error: BaseException, *, show_text: bool = False) -> str:
 def make_connector(connector: Callable[[Any], Any], config: Any) -> Any:
     """
     Return a connector with *config*. If its `__init__` raises an exception that is not an `EnrichkitError`, raise a
-    `FatalError` without the text of that exception.
+    `FatalError` without the text of that exception, which may hold secrets.
     """
     try:
         return connector(config)
@@ -98,8 +98,8 @@ def make_connector(connector: Callable[[Any], Any], config: Any) -> Any:
         raise
     except Exception as error:  # noqa: BLE001  # the border to a plugin
         reason = raised(error)
-    # Raised after the `except` block. Inside it, *error* would become the context of this exception, and the text of
-    # *error* may hold secrets.
+    # Raised after the `except` block, because inside the block *error* would become the context of this exception, and
+    # the text of *error* may hold secrets.
     raise FatalError(f"{name_of(connector)}: the connector could not be made: its __init__ raised {reason}.")
 
 

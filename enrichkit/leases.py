@@ -56,9 +56,9 @@ class Ask:
             seconds as in `cost`; negative if they have taken less.
         period: Seconds for which the calls that the store grants have to last.
         lease: Seconds after which the share of a worker that has not asked again falls back to the other workers.
-        ahead: The store grants no calls that may be sent only after more than this number of seconds.
-        recovery: Seconds after an outage of the store during which no worker gets more than the share that it already
-            has, because other workers may still use the shares that they had before the outage.
+        ahead: The most seconds from now until the first granted call may be sent; if that is later, no call is granted.
+        recovery: Seconds after an outage of the store during which no worker's share grows, because other workers may
+            still use the shares that they had before the outage.
     """
 
     limit: str
@@ -182,7 +182,7 @@ def grant(state: dict[str, Any], ask: Ask, now: float) -> Grant:
     workers: dict[str, list[float]] = state.setdefault("workers", {})
     many = state.get("many")
     ended = False
-    if many is None or now >= many[0]:  # before many[0], no entry of a worker is removed
+    if many is None or now >= many[0]:  # until many[0], the computed fair part is used, and no worker is removed
         many = None
         alive = {name: entry for name, entry in workers.items() if entry[2] > now}
         ended = bool(workers and not alive)

@@ -70,13 +70,13 @@ class Retry:
     When and how often a key is looked up again after a transient error.
 
     Attributes:
-        attempts: Calls for one key, the first call included; 1 to 100.
+        attempts: Most calls for one key, the first call included; 1 to 100.
         wait: Longest wait before the second attempt, in seconds; 0 to 3,600.
         factor: Factor by which the longest wait grows with each further attempt; 1 to 100.
-        wait_max: The longest wait never grows beyond this number of seconds; `wait` to 3,600.
+        wait_max: The longest wait never grows beyond this number of seconds; at least `wait`, at most 3,600.
         jitter: `"full"` draws each wait at random between 0 and the longest wait, which AWS recommends against retry
             storms; `"none"` always takes the longest wait.
-        on_missing: Whether a key that the source does not hold is asked again, too.
+        on_missing: Whether a key that the source does not hold is looked up again, too.
 
     >>> Retry(attempts=5, wait=0.1)
     Retry(attempts=5, wait=0.1, factor=2.0, wait_max=5.0, jitter='full', on_missing=False)
@@ -116,7 +116,7 @@ class Cache:
         jitter: The lifetime of each answer is shortened by a random share, which is at most this number, so that not
             all answers expire together; 0 to 0.9.
         stale_if_error: Seconds after its expiry for which a value may still be used if a new lookup fails or times out,
-            or if the source is away; 0 to 604,800. 0: not at all. The origin of such rows is `stale`.
+            or if the source is unavailable; 0 to 604,800. 0: not at all. The origin of such rows is `stale`.
         refresh_ahead: An answer that is still asked for is refreshed in the background before it expires. The number
             says how long before, on average, as a multiple of the time that a call takes; 0 to 1,000. 0: no answer is
             refreshed before it expires.
@@ -248,13 +248,13 @@ class Options:
             keys if answers are so large that the answers to all calls in flight would fill more than half of
             `window_bytes`.
         window: Most rows of a task that may be under way: taken for lookup and not yet returned to Spark; 1 to
-            100,000,000. None: 20,000, or 4 x `capacity` x `batch_size` if that is more; 10 x instead of 4 x for a
-            source that is faster if the keys of a call are neighbors in key order, such as PostgreSQL.
-        window_bytes: Limit for the bytes of a task's answers that Spark has not taken yet. Above this limit, only the
-            oldest rows are looked up, and no rows are looked up while finished rows wait for Spark.
+            100,000,000. None: 20,000, or 4 x `capacity` x `batch_size` if that is more. The factor is 10 instead of 4
+            for a source that is faster if the keys of a call are neighbors in key order, such as PostgreSQL.
+        window_bytes: Limit for the bytes of a task's answers that Spark has not taken yet. A task above this limit
+            looks up only its oldest rows, and makes no new calls at all while finished rows wait for Spark.
         timeout: Seconds for one lookup, from the start of its first call to its outcome, retries and waits included;
             0.001 to 86,400. None: no limit, and then `attempt_timeout` is required.
-        attempt_timeout: Seconds after which a key may be asked again while its first call goes on; shorter than
+        attempt_timeout: Seconds after which a key may be asked for again while its first call goes on; shorter than
             `timeout`. `"p95"`: hedged reads. If a call takes longer than 95 % of the last calls, its keys are asked for
             once more, and the first answer is used; this makes at most 2 % more calls.
         on_timeout: Value of a row whose lookup timed out: `"fail"` (the task fails), `"null"`, `default(value)`, a
@@ -266,8 +266,8 @@ class Options:
             and `on_error` say. With a larger share the task fails, as soon as 100 of its keys are done. 1.0: the task
             fails at no share.
         retry: How a key is asked for again after a transient error. None: one attempt.
-        stall_timeout: Seconds after which the task fails if the source is away all this time, or if calls are held back
-            all this time because they fail; 0.001 to 86,400.
+        stall_timeout: Seconds after which the task fails if the source is unavailable all this time, or if calls are
+            held back all this time because they fail; 0.001 to 86,400.
         reuse: Whether an answer or a miss is used for all later rows of its task with the same key, so that a task asks
             for a key once. Errors and fallbacks are never kept. If there is a `cache`, it decides how long an answer is
             used.
@@ -277,7 +277,7 @@ class Options:
             means `Preload()`. For small tables.
         journal: Where answers are written, so that a task or job that runs again does not ask the source for them
             again; see `Journal`. None: nowhere.
-        cache: How answers are remembered beyond the end of the task. None: no answer is.
+        cache: How answers are remembered beyond the end of the task. None: there is no cache.
         rate: Calls per second per worker process, 0.001 to 1,000,000; or a `Rate`, per process or for the whole job.
             None: no limit.
         limit: Calls in flight of the whole job, as a `Limit`; each worker process has at most `capacity` of them. None:
@@ -289,12 +289,12 @@ class Options:
         absent_fields: What happens when a declared field, or the path in the config, is absent from all of the first 20
             answers of a task, or from all answers of a task that has fewer: `"fail"` (the task fails, because the name
             is probably misspelled), or `"null"`. While no answer has the field, the first 1,000 rows of a task wait for
-            more answers, so that `show(5)` fails, too. If some answers have the field, it is null for the other
-            answers, with either choice.
+            more answers, so that even `show(5)`, which needs few rows, fails. If some answers have the field, it is
+            null for the other answers, with either choice.
         show_keys: Whether messages show keys instead of hashes of keys.
         deterministic: Whether Spark may move and repeat the expression, as join conditions and aggregates require.
         carrier: Format in which Spark and the Python worker exchange rows: `"arrow"`, `"pandas"`, or `"auto"`, which is
-            Arrow where PySpark has `arrow_udf`.
+            Arrow if PySpark has `arrow_udf`, else pandas.
     """
 
     capacity: int | Literal["auto"] | None = None
@@ -536,9 +536,9 @@ def _check_instance(name: str, value: Any, cls: type, example: str) -> None:
 
 
 def _check_policy(name: str, value: Any) -> None:
-    # A text may be the name of a source, which the planner looks up. Classes are callable, too, so a check of callables
-    # alone would accept two mistakes: the class of a config or connector instead of a config, and `default` instead of
-    # `default(value)`.
+    # Any text but "" is accepted here, because it may be the name of a source, which the planner looks up. Classes are
+    # callable, too, so a check of callables alone would accept two mistakes: the class of a config or connector instead
+    # of a config, and `default` instead of `default(value)`.
     is_slip = value is default or (isinstance(value, type) and issubclass(value, ConnectorConfig | Connector | Default))
     if is_slip or value == "" or not (isinstance(value, str | Default | ConnectorConfig) or callable(value)):
         raise ConfigError(

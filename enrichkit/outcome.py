@@ -90,10 +90,10 @@ class Outcomes:
         details: Attempts, latencies and origins; None unless the user asked for details.
         counts: List of length n: the number of rows that have each key; needed in unordered mode only.
         unsettled: How many keys still have no outcome.
-        bytes: About how many bytes the values take that are known and not yet handed on.
+        bytes: Approximate size, in bytes, of the values that have come and are not yet passed on to the Spark thread.
         admitted: Time by the event loop's clock at which the engine got the slice.
-        spent: Seconds that the tiers took before they passed keys on to the main source. These seconds are a part of
-            the timeout of the keys.
+        spent: Seconds that the tiers took before they passed keys on to the main source. These seconds are subtracted
+            from the time that the main source has until the timeout.
         ticket: The slice's position in the queue of its run.
     """
 

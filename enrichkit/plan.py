@@ -47,9 +47,9 @@ class SidePlan:
     Attributes:
         source: Name of the source in messages.
         connector: Class of the connector, which the worker builds from *config*.
-        config: Config of the source, or of the function.
-        capacity: Calls in flight per worker process.
-        batch_size: Keys per call.
+        config: Config of the source; for a fallback that is a function of the key, the config of that function.
+        capacity: Most calls in flight per worker process.
+        batch_size: Most keys per call.
         options: Options of the lookups in this source, for example their timeout.
         engine_key: Fingerprint of everything that its engine depends on. Lookups with the same fingerprint share an
             engine.
@@ -71,7 +71,7 @@ class SidePlan:
 @dataclass(frozen=True, kw_only=True)
 class FallbackPlan(SidePlan):
     """
-    One fallback that has to be asked: another source, or a function of the key.
+    One fallback that makes lookups of its own: another source, or a function of the key, but no `default(value)`.
 
     Attributes:
         when: Names of the options that name the fallback, for example `on_error`.
@@ -107,18 +107,18 @@ class Plan:
         source: Name of the source in messages.
         connector: Class of the connector, which the worker builds from *config*.
         config: Config of the source.
-        capacity: Calls in flight per worker process.
-        batch_size: Keys per call.
+        capacity: Most calls in flight per worker process.
+        batch_size: Most keys per call.
         window: Most rows of a task that may be under way: taken for lookup and not yet returned to Spark.
-        options: Flow control, with fallbacks in a form that a worker can unpickle, see `options_for_worker`.
+        options: Options of the lookups, with fallbacks in a form that a worker can unpickle, see `options_for_worker`.
         value_type: Arrow type of one value.
-        default_values: Decoded `default(...)` values by option name.
+        default_values: Values of the fallbacks `default(value)`, converted to *value_type*, by option name.
         engine_key: Fingerprint of everything that an engine depends on. A worker adds a digest of the resolved secrets,
             so that a changed secret leads to another engine.
         cache_key: Fingerprint of everything that a cache depends on. A worker adds a digest of the resolved secrets and
             the types of the keys.
         many: True when a value is a list, with one element for each match of its key.
-        fallbacks: The fallbacks that have to be asked.
+        fallbacks: The fallbacks that are sources or functions; the other fallbacks need no lookup.
         content_key: Fingerprint of everything that an answer depends on. Every program that makes the same lookup gets
             the same fingerprint. Empty if neither a journal nor an idempotency key needs it.
         run: Name of the run of a batch job, which is a part of idempotency keys; empty if nothing needs it.

@@ -17,15 +17,15 @@ pyspark nor msgspec, and no plugin.
 | `objects_of` | the Python objects of a column |
 | `Secret`, `reveal`, `redact` | a reference to a secret, the secret itself, and a text without secrets |
 | `secrets_of` | the references to secrets in a config, or in some of its fields |
-| `revealed`, `fresh`, `refuse` | `reveal` on a thread; whether a secret is at hand; the report that it was refused |
+| `revealed`, `fresh`, `refuse` | `reveal` on a thread; whether a secret is in memory; the report that it was refused |
 | `RefusedLogin` | the pause after a refused login, because more attempts could lock the account |
 | `tls_context` | a TLS context from the certificate files that a config names |
 | `RenewedContext` | a TLS context that is made again for the next connection when a file has changed |
 | `file_stamp` | a value that changes when a file is changed or replaced |
-| `files_exhausted` | why no more files can be opened, where an error says so |
+| `files_exhausted` | the text that explains the error "Too many open files" |
 | `time_limit` | a time limit for an operation of several round trips, such as a login |
-| `LeaseStore`, `Ask`, `Grant`, `grant` | a store of limits of a whole job, its questions and answers, and their rules |
-| `Draw`, `Drawn`, `draw`, `ALIVE` | the same for the account of a budget |
+| `LeaseStore`, `Ask`, `Grant`, `grant` | a store of job-wide limits; a question, an answer, and the rules of answers |
+| `Draw`, `Drawn`, `draw`, `ALIVE` | the same for a budget; the seconds after which silent workers are taken for dead |
 | `did_you_mean` | a hint for the message about a misspelt name |
 | `fields_of` | names and types of the fields in the DDL of a struct |
 """

@@ -142,7 +142,7 @@ class Work:
         return Batches(self._source, tuple(batches), **counts)
 
     def _unanswered(self, slices: Iterable[Keys], counts: Counter[str]) -> Iterable[Any]:
-        """Yield the keys that have no answer in the journal; count the others as `known` in *counts*."""
+        """Yield the keys that have no answer in the journal; add the number of the others to `counts["known"]`."""
         index = index_of(self._journal, self._table, self._scope)
         for keys in slices:
             held = set(index.lookup(keys, self._scope).places.to_pylist())
@@ -170,7 +170,7 @@ class Work:
         self._states.put(msgspec.structs.replace(state, step="submitted", batch=batch))
 
     def _keys(self, state: State) -> dict[str, Any]:
-        """Return the keys of a batch by the names of their requests, in the order of the requests."""
+        """Return the key of each request of a batch, by the name of the request, in the order of the requests."""
         keys, _ = encode(self._states.keys(state))
         return {self._name_of(key): key for key in keys}
 

@@ -81,7 +81,7 @@ def _option_of_parts(cls: type[Retry | Cache], option: str, parts: dict[str, Any
             )
     try:
         return cls(**parts)
-    except TypeError as error:  # a part that `cls` requires is not given
+    except TypeError as error:  # no text sets a field that `cls` requires
         raise ConfigError(f"{cls.__name__} needs {known[0]!r}. Add, for example, {option}.{known[0]}=60.") from error
 
 

@@ -35,7 +35,7 @@ def doctor(
         master: Spark's master; None: as Spark's own settings say.
         remote: Address of a Spark Connect server; None: as Spark's own settings say.
         conf: Settings of Spark, as `NAME=VALUE`.
-        archive: Path of an archive of `enrichkit pack` that is shipped to the executors first; None: no archive.
+        archive: Path of an archive, made by `enrichkit pack`, that is shipped to the executors first; None: no archive.
         tasks: Number of tasks; None: twice as many as there are task slots.
         options: Options of `enrich`.
 

@@ -69,7 +69,8 @@ def lint(path: Path, *, secrets: bool = True) -> tuple[int, list[Finding]]:
     except OSError as error:
         return 0, [Finding(str(path), None, None, None, f"The file cannot be read: {error.strerror}. Name another.")]
     except (ValueError, RecursionError) as error:
-        # A number of 5,000 digits also raises a ValueError, and 5,000 open brackets raise a RecursionError.
+        # A number of 5,000 digits also raises a ValueError, and 5,000 open brackets raise a RecursionError; both have a
+        # message without a line number.
         place = re.search(r"at line (\d+)", str(error))
         message = f"This is not TOML: {error}. Write tables such as [sources.users] with type = 'redis'."
         return 0, [Finding(str(path), int(place[1]) if place else None, None, None, message)]
@@ -207,7 +208,8 @@ def _line_of(lines: list[str], table: str, setting: str | None = None) -> int | 
     """
     Return the line number of *setting* in *table*.
 
-    Without a *setting*, or if the line is not found, return the line number of the table's header; None: no header.
+    Without a *setting*, or if its line is not found, return the line number of the table's header, or None if the table
+    has no header.
     """
     header, inside = None, False
     for number, line in enumerate(lines, 1):

@@ -56,8 +56,8 @@ class Probe:
         name: Name of the source.
         connector: Class of the source's connector.
         config: Config of the source.
-        options: Options of `enrich`. `OUTCOMES_AS_DATA` replaces `on_error`, `on_timeout` and the other options that
-            decide about keys without a value.
+        options: Options of `enrich`. `on_error`, `on_timeout` and the other options that decide about keys without a
+            value are ignored; `OUTCOMES_AS_DATA` replaces them.
     """
 
     def __init__(

@@ -29,8 +29,8 @@ def enrich(
         source: Name of a source, its config, or `tiers(...)` of several.
         keys: One key column, or several that form one key; columns or their names. A row with a null in a key column
             gets a null, without a lookup. A config that refers to key columns by name, such as the prompt of a model,
-            finds them by the names of *keys*. Columns without a name take, in their order, the names in the config that
-            no other column has.
+            finds them by the names of *keys*. Key columns without a name get the remaining names in the config, in the
+            order of the columns.
         returns: Type of one value: DDL text, a Spark type, an Arrow type or schema, or a dataclass or `TypedDict`.
             None: the type that the config declares, or else the type that the source reports.
         options: Options of the lookups, such as timeouts; see `Options`. Durations are in seconds.

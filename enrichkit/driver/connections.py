@@ -33,7 +33,7 @@ For each session, the fingerprints of the sources about which a warning was logg
 
 
 class _NoSession:
-    """The class of the key that `_warned` has in place of a session when no session is active."""
+    """The class of `_NO_SESSION`, which `_warned` has as a key, in place of a session, when no session is active."""
 
 
 _NO_SESSION = _NoSession()

@@ -63,8 +63,8 @@ class _Writer:
 
     def text(self, value: Any) -> str:
         """
-        Return the text of *value*. Return a number instead if the text of *value* is being made, or if *value* is a
-        function or class that has its text already.
+        Return the text of *value*. Return a reference such as `#3` instead if the text of *value* is being made, or if
+        *value* is a function or class that has its text already.
         """
         if isinstance(value, _PLAIN) and type(value) in _PLAIN:
             return f"{type(value).__name__}:{value!r}"
@@ -89,7 +89,7 @@ class _Writer:
 
 @functools.singledispatch
 def _text(value: Any, writer: _Writer) -> str:
-    """Return the text of *value*, whose class has no function registered below."""
+    """Return the text of a *value* for whose class no function is registered below with `_text.register`."""
     kind = writer.text(type(value))
     if is_dataclass(value):
         counting = (f for f in fields(value) if f.metadata.get(CHANGES_ANSWERS, True))

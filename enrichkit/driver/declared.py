@@ -64,8 +64,8 @@ the source, and such a value does not fit. Declare array<string>, or leave retur
 
 def _misfits(path: _Path, declared: pa.DataType, told: pa.DataType) -> Iterator[tuple[_Path, pa.DataType, pa.DataType]]:
     """
-    For each part of the type, at or below *path*, into which no value of the source fits, yield the path of the part,
-    its declared type and its type in the source.
+    Yield each part of the type, at or below *path*, into which no value of the source fits: the path of the part, its
+    declared type and its type in the source.
     """
     if _is_plain_struct(declared) and _is_plain_struct(told):
         theirs = {field.name: field.type for field in told}

@@ -1,5 +1,5 @@
 """
-Checks the fallbacks of a lookup on the driver, and plans the fallbacks that have to be asked.
+Checks the fallbacks of a lookup on the driver, and plans those that the worker has to ask: sources and functions.
 
 A fallback is a `default(value)`, another source, or a function of the key. A source or a function becomes a
 `FallbackPlan`: the worker asks it after the main source, with limits of its own. Options that name the same fallback
@@ -92,7 +92,7 @@ def _plan_source(
         config = config.for_columns(names)
     if config.returns not in (None, type(config).__dataclass_fields__["returns"].default):  # the user declares a type
         declared, _ = arrow_type_of(config.returns)
-        if ddl_of(declared) != ddl_of(spark_type):  # as DDL, so that comments of fields do not matter
+        if ddl_of(declared) != ddl_of(spark_type):  # compared as DDL, which leaves out comments of fields
             raise ConfigError(
                 f"{name} is the source {source!r}, whose values are declared as {declared.simpleString()}; they must "
                 f"be of the column's type, {spark_type.simpleString()}. Leave returns= out of the fallback's config, "
@@ -124,11 +124,11 @@ def _plan_function(name: str, function: Callable[[Any], Any], options: Options) 
 
 def options_for_worker(options: Options) -> Options:
     """
-    Return *options* with fallbacks that a worker can unpickle: `default(None)` for a default value, "null" for a source
-    or a function.
+    Return *options* with fallbacks that a worker can unpickle: `default(None)` replaces a default value, and "null"
+    replaces a source or a function.
 
-    The workers may not have the class or function of a fallback. Default values travel decoded in the plan, and
-    fallbacks that have to be asked travel as a `FallbackPlan`.
+    The workers may not have the class or function of a fallback. Therefore default values travel decoded in the plan,
+    and sources and functions travel as a `FallbackPlan`.
     """
     fallbacks: dict[str, Any] = {name: "null" for name, _ in _policies_to_ask(options)}
     fallbacks |= {name: Default(None) for name in POLICIES if isinstance(options.policy(name), Default)}

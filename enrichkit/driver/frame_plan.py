@@ -124,10 +124,11 @@ def _shuffled(numbered: DataFrame, keys: Sequence[int], partitions: int | None) 
     """
     Return *numbered* with all rows of a key in one partition, and the rows without a key spread over all partitions.
 
-    Spark's adaptive execution may merge small partitions, but it splits none. The hint REBALANCE is not used, because
-    with it Spark would also split partitions, so that the rows of one key could get to two tasks. Rows without a key
-    are spread by a hash of their other columns and of the partition that they come from, not by a random number,
-    because a repeated task of the shuffle has to send each row to the same partition as before.
+    Spark's adaptive execution may merge small partitions, but it splits none, so all rows of a key stay in one task.
+    The hint REBALANCE is not used, because with it Spark would also split partitions, so that the rows of one key could
+    get to two tasks. Rows without a key are spread by a hash of their other columns and of the partition that they come
+    from. A random number would be wrong here, because a repeated task of the shuffle has to send each row to the same
+    partition as before.
     """
     columns = [F.col(f"c{place}") for place in keys]
     null = reduce(or_, (column.isNull() for column in columns))
@@ -188,7 +189,7 @@ def _check_clashes(columns: Sequence[str], added: Sequence[str], same: Any) -> N
     Args:
         columns: Names of the columns of the DataFrame.
         added: Names of the columns of values.
-        same: Function that returns equal texts for names that are the same to Spark.
+        same: Function that returns equal texts for names that are the same to Spark, such as `id` and `ID` by default.
     """
     taken = {same(name) for name in columns}
     clashing = [name for name in added if same(name) in taken]
@@ -218,7 +219,7 @@ def _locate_columns(df: DataFrame, parts: Sequence[Column | str], same: Any) -> 
     Args:
         df: The DataFrame of the user.
         parts: The key columns, and the barrier if there is one.
-        same: Function that returns equal texts for names that are the same to Spark.
+        same: Function that returns equal texts for names that are the same to Spark, such as `id` and `ID` by default.
 
     Returns:
         *df*, with a column appended for each part that is not the plain name of a column of *df*; and for each part the

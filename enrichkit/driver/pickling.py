@@ -183,7 +183,7 @@ def _is_installed(module: ModuleType) -> bool:
 
 
 def _editable_modules() -> set[str]:
-    """Return the top-level modules of enrichkit and its plugins, because editable installs list no modules."""
+    """Return the top-level modules of enrichkit and its plugins: `packages_distributions` lacks editable installs."""
     from importlib.metadata import entry_points
 
     return {"enrichkit", *(point.module.partition(".")[0] for point in entry_points(group="enrichkit"))}

@@ -97,7 +97,7 @@ def make_plan(
     declared = None if returns is None else arrow_type_of(returns)
     if declared is not None:
         if isinstance(returns, type):
-            config = replace(config, returns=returns)  # a config may use details of a class that its DDL lacks
+            config = replace(config, returns=returns)  # a config may use details of this class that DDL lacks
         # A connector may return other values for another type, so the type is part of the config. It is set as the
         # DDL that `ddl_of` returns, so that users who write one type in different forms share an engine and a cache.
         config = replace(config, returns=ddl_of(declared[0]))
@@ -337,7 +337,8 @@ def _describe(connector: Connector[Any], timeout: float) -> str | BaseException 
 
     async def question() -> str | None:
         described = await connector.describe()
-        # Connectors with this encoding are connected after `open`; others connect only at the first lookup.
+        # Only a connector with this encoding is asked how many connections its source accepts, because it is connected
+        # after `open`. Other connectors connect only at the first lookup.
         if connector.encoding == "python":
             await hear_connections(connector)
         return described

@@ -72,7 +72,8 @@ def register_function(
             "digit. For example register_function(spark, 'user_of', 'users')."
         )
     if spark.sql(f"SHOW SYSTEM FUNCTIONS LIKE '{name}'").collect():
-        # Spark 4.3 would go on calling the built-in function, and older versions would replace it, without an error.
+        # If the new function had this name, Spark 4.3 would go on calling the built-in function, and older versions
+        # would replace the built-in function, both without an error.
         raise ConfigError(
             f"The name of the SQL function is {name!r}, the name of a built-in function of Spark; it must be another. "
             f"For example register_function(spark, 'my_{name}', 'users')."

@@ -84,11 +84,11 @@ def _pandas_column(plan: Plan, result_type: DataType, columns: list[Column]) -> 
     """
     Return the column for the pandas carrier.
 
-    A text key travels as its bytes, a timestamp key as text, and any other key as an array of one element. The value
-    travels inside a struct. These forms avoid four faults of a plain pandas Series. In such a Series, an integer key
-    beside a null would become a float, so that 2^53 + 1 would become the key of another user. A text that is not UTF-8,
-    which Spark allows, would fail the task. A timestamp in the hour that the session's time zone repeats in autumn
-    could mean either of two instants. A null struct would come back as a struct of nulls.
+    A text key travels as its bytes, a timestamp key as text, and any other key as an array of one element. The
+    looked-up value travels back inside a struct. These forms avoid four faults of a plain pandas Series. In such a
+    Series, an integer key beside a null would become a float, so that 2^53 + 1 would become the key of another user. A
+    text that is not UTF-8, which Spark allows, would fail the task. A timestamp in the hour that the session's time
+    zone repeats in autumn could mean either of two instants. A null struct would come back as a struct of nulls.
     """
     import pandas as pd
     from pyspark.sql import functions as F

@@ -4,7 +4,7 @@ The engine: it gets distinct keys and returns the outcome of each key. The engin
 From the Spark thread to the loop thread and back:
 
     bridge.py       the Spark thread's side: limits the rows under way, waits for finished rows, watches the loop
-    consumer.py     the receiver of the rows: until it seems to want many, few keys are asked for; once it is gone, none
+    consumer.py     the receiver of the rows: few keys are asked for until it seems to want many, none once it is gone
     overlap.py      whether a slice (some rows of the input) has keys in common with another slice under way
     loop.py         the loop thread of a worker process, its mailbox, its engines and caches
     names.py        how the event loop connects to a host: resolves each name on its own thread, and tries all addresses

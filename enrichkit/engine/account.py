@@ -45,8 +45,8 @@ class Account:
         total: The budget: the most that the job may take, by unit.
         calls: What is reserved for each call in flight, by unit.
         waiting: Whether a call waits for an answer from the store.
-        spent_up: Whether the store's last answer granted none of the reservations that were asked for, and no process,
-            this one included, has a reservation that it could give back.
+        spent_up: Whether the budget is spent: the store granted none of the reservations in the last question, and no
+            process, this one included, has a reservation that it could give back.
     """
 
     AHEAD = 1.5
@@ -81,7 +81,7 @@ class Account:
         self.calls: dict[InFlight, Mapping[str, float]] = {}
         self.waiting = False
         self.spent_up = False
-        self._ready = dict.fromkeys(self.total, 0.0)  # reserved for calls that have not been sent
+        self._ready = dict.fromkeys(self.total, 0.0)  # amounts reserved for calls that have not been sent
         self._spent = dict.fromkeys(self.total, 0.0)
         self._told = dict(self._spent)  # the part of `_spent` that the store knows of
         self._left = dict(self.total)
@@ -115,7 +115,7 @@ class Account:
         return False
 
     def over(self, most: Mapping[str, float]) -> bool:
-        """Whether a call that may take up to *most* can never be sent."""
+        """Whether a call that may take up to *most* can never be sent, because too little of the budget is left."""
         return self.spent_up and not self.calls and any(most[unit] > left for unit, left in self._left.items())
 
     def delay(self, now: float) -> float:
@@ -148,7 +148,8 @@ class Account:
         """
         Return the question that the lessee sends to the store.
 
-        With *last*, the question reports the reservations of calls in flight as spent.
+        The *last* question, asked when the lessee ends, reports the reservations of calls in flight as spent, because
+        nothing can report the real cost of these calls later.
         """
         in_flight = {unit: sum(most[unit] for most in self.calls.values()) for unit in self.total}
         spent, calls = dict(self._spent), []
@@ -156,7 +157,8 @@ class Account:
             spent = {unit: amount + in_flight[unit] for unit, amount in spent.items()}
             in_flight = dict.fromkeys(self.total, 0.0)
         elif self.waiting:
-            self._ready = dict.fromkeys(self.total, 0.0)  # give all of it back: too little for the waiting call
+            # Give the reservations that no call has taken back, because they are too small for the waiting call.
+            self._ready = dict.fromkeys(self.total, 0.0)
             further = max(self._free_slots() - 1, 0)
             calls = [self._first, *[dict(self._average)] * further]
         elif now - self._wanted_at < IDLE:
@@ -194,5 +196,5 @@ class Account:
         return now + AGAIN
 
     def told(self) -> str:
-        """Return how messages show the share: a budget has no share that calls may use while the store is away."""
+        """Return, as messages show it, the share of the budget that calls may use while the store is away: nothing."""
         return "nothing"

@@ -180,7 +180,7 @@ def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Seq
 
 
 def index_all(run: Run) -> None:
-    """Enter all bundles that are missing from the run's table, so that keys of later slices are found to be asked."""
+    """Enter the bundles that the run's table lacks, so that later slices find which keys are already asked for."""
     asked = (bundle for call in run.in_flight() for bundle in call.bundles)
     for bundle in chain(run.pending.bundles(), asked):
         if not bundle.entered:

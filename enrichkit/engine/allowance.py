@@ -4,9 +4,9 @@ The number of calls that may be in flight at a source that refuses some calls be
 This number is the allowance. After a round (20 calls or more) in which more than 5 % of the calls were refused, the
 allowance is multiplied by the share of the calls that were answered. After a round in which less than 2 % of the calls
 were refused, the allowance rises by one call or by a tenth, whichever is more, unless it fell less than a second ago. A
-slot whose call was refused rests for a moment. No other slot sends a call in place of the refused one until the source
-answers a call that was sent no earlier than the first refused call. So a source that refuses all calls gets one call
-from each slot, and then one call at a time.
+slot whose call was refused rests for a moment. Refused calls keep their places in the allowance, so that no other slot
+sends a call instead. They lose these places when the source answers a call that was sent no earlier than the first of
+them. So a source that refuses all calls gets one call from each slot, and then one call at a time.
 
 A source may refuse calls for another reason, for example because one of the servers behind a load balancer is full.
 Then a lower allowance does not lower the share of refusals, and the answers per second fall in proportion to the calls
@@ -70,7 +70,7 @@ class Allowance:
         self._capacity = capacity
         self._calls: float | None = None  # the allowance; None: as many calls as there are slots
         self._rests: deque[float] = deque()  # loop times until which the slots of refused calls rest
-        self._top: tuple[float, float] | None = None  # the allowance and the answers per second before the fall
+        self._top: tuple[float, float] | None = None  # the allowance before it fell, and the answers per second then
         self._fell_at = 0.0
         self._ignores = self.USELESS
         self._ignores_until = 0.0
@@ -85,7 +85,7 @@ class Allowance:
 
     @property
     def holds(self) -> bool:
-        """Whether calls may have to wait."""
+        """Whether calls may have to wait, because an allowance is set or a slot rests after a refusal."""
         return self._calls is not None or bool(self._rests)
 
     def delay(self, now: float, in_flight: int) -> float:
@@ -162,7 +162,7 @@ class Allowance:
         elif share > self.TOLERATED:
             if self._top is not None and share <= self.MOST:
                 most, best = self._top
-                # The answers per second fell about in proportion to the calls in flight, so the fall did not help.
+                # The answers per second fell about in proportion to the calls in flight: a lower allowance is no use.
                 if per_second < best * (1.0 + calls / most) / 2:
                     self._calls, self._top = most, None
                     self._ignores_until, self._ignores = now + self._ignores, min(self.USELESS_MAX, 2 * self._ignores)

@@ -61,7 +61,7 @@ class Mark(enum.Enum):
 
     Attributes:
         BARRIER: In an unordered run, all rows before the barrier are returned before the rows after it.
-        PAUSE: The next slice may take long to arrive, so the bridge yields `NOTHING` first.
+        PAUSE: The next slice may take long to arrive, so the bridge yields `NOTHING`, and its caller can flush rows.
     """
 
     BARRIER = enum.auto()
@@ -345,7 +345,7 @@ class Bridge:
             yield part
             if self._first_rows is not None and part.rows:
                 self._first_rows.leave()
-            self.run.taken_bytes += part.bytes  # not earlier: Spark used the column made of the part until now
+            self.run.taken_bytes += part.bytes  # added only now: until now, Spark used the column made of the part
             del part  # free its values: the next part may take long to come
         if self._run is not None and self._run.held_back:  # None until the loop thread has made the run
             self._loop.post(self._run.resume)
@@ -360,7 +360,7 @@ class Bridge:
                 return self._ready.get(timeout=step)
             except queue.Empty:
                 now = time.monotonic()
-                if now - asked < step + FROZEN:  # else the whole process stood still, which is not the loop's fault
+                if now - asked < step + FROZEN:  # after a longer wait, the whole process stood still, not only the loop
                     self._watch()
                 if until is not None and now >= until:
                     return []

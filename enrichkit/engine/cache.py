@@ -172,7 +172,7 @@ class AnswerCache(Stage):
         self._content = 0  # bytes of keys and values, the stale ones included
         self._eviction = Eviction(max(LEAST_COUNTERS, min(MOST_COUNTERS, self._max_bytes // BYTES_PER_COUNTER)))
         self._expiries: list[tuple[float, int, Batch]] = []
-        self._soon: list[tuple[float, int, Batch]] = []  # entries that `due` has not handled yet
+        self._soon: list[tuple[float, int, Batch]] = []  # entries of `_expiries` that `due` has not handled yet
         self._old: deque[Batch] = deque()  # batches of stale values
         self._renewed: dict[Any, Batch] = {}  # each key that is in several batches, with its last batch
         # By time to live: the loop time until which a batch is open, and that batch.
@@ -187,7 +187,7 @@ class AnswerCache(Stage):
         found: list[Any] | None = None
         if self._knew_all and len(keys) > 1:
             try:
-                found = list(itemgetter(*keys)(self._answers))  # a sixth quicker than `get` if all keys are known
+                found = list(itemgetter(*keys)(self._answers))  # a sixth quicker than `get` if all keys have answers
             except KeyError:
                 self._knew_all = False
         if found is None:
@@ -257,7 +257,7 @@ class AnswerCache(Stage):
         self._make_room()
 
     def _schedule(self, keys: list[Any], ttl: float, known: list[Any], now: float) -> None:
-        """Let the answers to *keys* expire after *ttl* seconds, or a little less; *known* keys had answers before."""
+        """Let the answers to *keys* expire after *ttl* seconds or a little less; keys in *known* had answers before."""
         parts = JITTER_PARTS if self._jitter and len(keys) >= JITTER_PARTS * FEW else 1
         for start in range(parts if keys else 0):
             part = keys[start::parts]
@@ -266,7 +266,7 @@ class AnswerCache(Stage):
                 self._renewed.update(dict.fromkeys(set(known).intersection(part), batch))
 
     def _joined(self, keys: list[Any], ttl: float, now: float) -> Batch | None:
-        """Add the few *keys* to the open batch, and return the batch; return None if no open batch can take them."""
+        """Add the few *keys* to the open batch (see `JOINED`) and return it; return None if no such batch has room."""
         # If a key had a batch of its own, the batch would take as many bytes as the key. The price of joining: the key
         # expires with the batch, a little before its time to live is over.
         until, batch = self._open.get(ttl, (now, None))

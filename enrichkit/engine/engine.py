@@ -286,7 +286,7 @@ class Engine:
                 if self._closing and isinstance(error, asyncio.CancelledError):
                     raise
                 if isinstance(error, GeneratorExit) and (task is None or asyncio.current_task(self._loop) is not task):
-                    raise  # not from the connector: Python discards this coroutine, for example in a forked child
+                    raise  # comes from Python, which discards this coroutine, for example in a forked child
             self._end(run, call, answers, failure)
             answers = None  # otherwise a parked slot would keep the answers in memory
             turns += 1
@@ -326,7 +326,7 @@ class Engine:
         if self._closing:
             return
         error = None if slot.cancelled() else slot.exception()
-        if error is not None:  # a defect of the engine, which would end the next slot as well, and so on for ever
+        if error is not None:  # a defect of the engine: it would end each new slot, too, so all runs fail
             for run in list(self.runs):
                 run.broken(error)
         self.wake()
@@ -473,7 +473,7 @@ class Engine:
             self.gate.breaker.faulted()
 
     def became_late(self, call: InFlight, now: float) -> None:
-        """Count *call* as refused by the source, because it has not been answered in time."""
+        """Count *call*, which has not been answered in time, as refused, for the circuit breaker and the tuner."""
         self.silent = True
         call.late_since = now
         self.gate.refused()
@@ -489,7 +489,7 @@ class Engine:
         if hedges is not None and answered and hedges.answered(call, self.now(), earns=run.hedged):
             self._sweeper.watch(hedges.tick)
         tuner = self.tuner
-        if tuner is None or call.cancelled_at is not None:  # its end shows no latency of the source
+        if tuner is None or call.cancelled_at is not None:  # the end of a cancelled call shows no latency
             return
         if ending is TROUBLED or (ending is AWAY and not self.gate.outage.probes):
             tuner.refused(call.started, self.now())
@@ -519,7 +519,7 @@ class Engine:
         # Either the engine cancelled the call, or the connector cancelled its own task. In both cases the request to
         # cancel is taken back, so that the task of the slot can go on with the next call.
         while call.task is not None and call.task.cancelling() and not self._closing:
-            call.task.uncancel()  # needed even if the connector caught the CancelledError and returned answers
+            call.task.uncancel()  # also needed if the connector caught the CancelledError and returned answers
         if isinstance(failure, asyncio.CancelledError) and call.cancelled_at is not None:
             seconds = min(run.hard_limit, call.cancelled_at - call.started)
             failure = TransientError(f"no answer within {seconds:.3g} s; the call was cancelled")

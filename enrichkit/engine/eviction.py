@@ -1,18 +1,18 @@
 """
 The choice of the answers that leave a full cache: those asked for least often, by the estimate of a sketch.
 
-This is TinyLFU (Einziger, Friedman and Manes: TinyLFU: A Highly Efficient Cache Admission Policy, ACM Transactions on
-Storage 13, 2017) for whole batches of keys. The keys whose answers came together are one batch. New batches wait in a
-queue that is called the line and may hold a twentieth of the cache; the other batches are the main part. When there is
-no room, the oldest batch in the line competes with the next batches of the main part. Of all keys in the competing
+This is TinyLFU for whole batches of keys (Einziger, Friedman and Manes, "A Highly Efficient Cache Admission Policy",
+ACM Transactions on Storage 13, 2017). The keys whose answers came together are one batch. New batches wait in a queue
+that is called the line and may hold a twentieth of the cache; the other batches are the main part. When there is no
+room, the oldest batch in the line competes with the next batches of the main part. Of all keys in the competing
 batches, those that were asked for least often are removed: as many as the batch from the line has. The other keys go to
 the end of the main part. So keys that come only once, as in a scan, do not push out keys that are asked for again and
 again.
 
 A sketch estimates how often a key was asked for. The sketch is an array of small counters, and the hash of a key says
 which counter counts the key. Two keys may have the same counter, and then both seem to be asked for more often than
-they are. Each time that `AGE` times as many keys have been counted as there are answers in the cache, all counters are
-halved, so that old popularity is forgotten. Nothing is counted until the cache is half full.
+they are. When the number of counted keys exceeds `AGE` times the number of answers in the cache, this number and all
+counters are halved, so that old popularity is forgotten. Nothing is counted until the cache is half full.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Batch:
         self.came = len(keys)
 
     def join(self, keys: list[Any]) -> None:
-        """Append *keys*, whose time to live must not end before the batch expires."""
+        """Append *keys*; the time to live of their answers must not end before the batch expires."""
         self.keys += keys
         self.came += len(keys)
 
@@ -101,7 +101,7 @@ class Eviction:
         return True
 
     def count(self, keys: Iterable[Any], answers: int) -> None:
-        """Count that *keys* were asked for; *answers* is the number of answers in the cache."""
+        """Count one request for each of *keys*; *answers* is the number of answers in the cache."""
         counters, size = self._counters, self._size
         for code in map(hash, keys):
             place = code % size
@@ -144,7 +144,7 @@ class Eviction:
         return list(map(itemgetter(0), leaving))
 
     def tidy(self) -> None:
-        """Remove batches without keys, whose answers have expired, from the heads of both queues."""
+        """Remove batches that have no keys left, because their answers have expired, from the heads of both queues."""
         while self._new and not self._new[0].keys:
             self._first_in_line()
         while self._main and not self._main[0].keys:

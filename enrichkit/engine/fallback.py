@@ -1,10 +1,10 @@
 """
-Fallbacks that have to be asked: another source, or a function of the key.
+Fallbacks that are asked for a value, unlike a fixed default value: another source, or a function of the key.
 
 A fallback has its own run on the engine of its source, so grouping, limits, timeouts, retries and late calls work for
-the fallback's lookups as for all others. At each flush, the main run passes lookups without an answer on to their
-fallback. The rows wait until the fallback has an outcome. Meanwhile the lookup is not in the main run's table of keys:
-a later row with the same key makes a new lookup.
+the fallback's lookups as for all others. At each flush, in which the main run returns finished rows to Spark, it also
+passes lookups without an answer on to their fallback. The rows wait until the fallback has an outcome. Meanwhile the
+lookup is not in the main run's table of keys: a later row with the same key makes a new lookup.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Fallback:
         head = parent.only_slice()
         room = self._limit - self._held
         taken: list[FallbackRequest] = []
-        # There may be thousands of small slices. Each slice here has at least one waiting key, so looking at `room`
-        # slices is enough.
+        # Look at the first `room` slices only, because there may be thousands of small slices. These are enough,
+        # because each slice in `_waiting` has at least one waiting key.
         for outcomes in list(islice(self._waiting, room)) if head is None else [head]:
             waiting = self._waiting.get(outcomes, [])  # type: ignore[arg-type]  # a head that is no slice has no entry
             left = room - len(taken)

@@ -2,9 +2,9 @@
 Hedged reads: a second call for the keys of a call that takes longer than usual; the answer that comes first is used.
 
 `attempt_timeout="p95"` asks for hedged reads. A call is slow once it takes longer than 95 % of the last thousand calls
-that were answered. Second calls are at most 2 % of the first calls. As more calls than that are slow, the calls that
-have taken longest get their second call first. The idea and both numbers come from "The Tail at Scale" (Dean and
-Barroso, 2013) and from Finagle's back-up requests.
+that were answered. Second calls are at most 2 % of the first calls. About 5 % of the calls are slow, more than may get
+a second call, so the calls that have taken longest get theirs first. The idea and both numbers come from "The Tail at
+Scale" (Dean and Barroso, 2013) and from Finagle's back-up requests.
 
 A second call also costs as many tokens as a retry, see `RetryBudget`. No second call is sent while the source is away
 or refuses calls, because second calls help with a few slow calls, but harm a source that is overloaded.
@@ -54,7 +54,7 @@ class Hedges:
         self.delay: float | None = None
         self._took: deque[float] = deque(maxlen=self.LAST)
         self._until_look = self.EVERY
-        self._saved = 0.0  # number of second calls that may be sent now; first calls have to be answered before
+        self._saved = 0.0  # number of second calls that may be sent now; it grows when first calls are answered
 
     @property
     def tick(self) -> float:
@@ -63,7 +63,7 @@ class Hedges:
 
     def answered(self, call: InFlight, now: float, *, earns: bool) -> bool:
         """
-        Record that *call* was answered; with *earns*, a first attempt adds `SHARE` to the second calls that may follow.
+        Record that *call* was answered; if *earns* is True, a first attempt adds `SHARE` to the allowed second calls.
 
         Returns:
             Whether the delay has been computed again.
@@ -135,7 +135,8 @@ def answered_twice(call: InFlight, run: Run, now: float) -> bool:
 def _ask_twice(run: Run, call: InFlight) -> None:
     """Queue the keys of *call* once more, ahead of all others; *call* itself goes on."""
     call.separate()
-    call.overdue = True  # a failure of this call does not count for keys that another call asks for
+    # With this mark, a failure of *call* is no failed attempt of its keys, because the second call asks for them, too.
+    call.overdue = True
     waiting = [lookup for lookup in call.held() if lookup.waits_for(call) and lookup.routes == 1]
     for lookup in waiting:
         lookup.queued()

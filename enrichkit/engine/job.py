@@ -1,4 +1,4 @@
-"""The limits of the whole job: an engine's shares of them, and the errors of the limits' stores that fail a run."""
+"""The limits of the whole job: the shares that one engine has of them, and the errors of stores that fail a run."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ class JobLimits:
         )
 
     def fatal(self) -> FatalError | None:
-        """Return an error if the store of a limit can never hold it; None: no store has reported such an error."""
+        """
+        Return an error if a store has reported that it can never hold its limit; None: no store has reported this.
+        """
         for share in self._shares:
             if (error := share.lessee.fatal) is not None:
                 return FatalError(

@@ -55,7 +55,10 @@ class StoreConnection:
 
     @classmethod
     def of(cls, connector: type[Connector[Any]], config: ConnectorConfig) -> StoreConnection:
-        """Return the connection to the store of *config* for one more user; the first question opens the connection."""
+        """
+        Return the connection to the store of *config*, and count one user more; the first question opens the
+        connection.
+        """
         connections = _connections.setdefault(asyncio.get_running_loop(), {})
         key = (connector, config)
         if key not in connections:
@@ -92,7 +95,8 @@ class Share(Protocol):
         """
         Return the question that the lessee sends to the store.
 
-        With *away*, it says that the last question got no answer. With *last*, it gives the share back.
+        With *away*, the question says that the last question got no answer. With *last*, the question gives the share
+        back.
         """
 
     def unanswered(self, ask: Any) -> None:

@@ -54,7 +54,7 @@ def asked_pause(retry_after: float | None, stall_timeout: float = RETRY_AFTER_MA
 
 
 def background_slots(capacity: int) -> int:
-    """Return how many of *capacity* slots calls in the background may take."""
+    """Return how many of the *capacity* slots may be taken by calls in the background."""
     return min(capacity - 1, max(1, capacity // BACKGROUND_SHARE))
 
 
@@ -77,7 +77,7 @@ class Breaker:
 
     K = 2.0
     PERIOD = 30.0
-    FLOOR = 20  # requests; with fewer the breaker holds no call back
+    FLOOR = 20  # if there were fewer requests in the last 30 s, the breaker holds no call back
     PROBABILITY_MAX = 0.9
     HOLD = 0.05
     RECOVERED = 3
@@ -86,7 +86,8 @@ class Breaker:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        # Refused calls since the start. The formula subtracts the number in the oldest entry of `_then`.
+        # Number of refused calls since the start. To count those of the last 30 s, `_recent` subtracts the number in
+        # the oldest entry of `_then`.
         self._refusals = 0
         self.accepts = 0
         self.faults = 0
@@ -200,7 +201,7 @@ class Gate:
         self.breaker = Breaker(rng)
         self.make_room: Callable[[], None] = _no_engines
         self.patience = RETRY_AFTER_MAX
-        self.accepted = self.breaker.accepted  # a method of the gate that calls it would take 1 % of a lookup's time
+        self.accepted = self.breaker.accepted  # bound here: a method that calls it would take 1 % of a lookup's time
         self.may_hold = rate is not None or limit is not None or account is not None
         self._rate = rate
         self._limit = limit
@@ -209,7 +210,7 @@ class Gate:
         self._mean: dict[str, float] = {"requests": 1.0}  # how much of each unit a call takes on average
         self._paused_until = 0.0
         self.asked = (0.0, 0.0)
-        self._room_at = 0.0  # earliest loop time at which a refused connection makes idle engines close
+        self._room_at = 0.0  # before this loop time, no further refused connection makes idle engines close
 
     def delay(self, now: float, in_flight: int) -> float:
         """Return 0 if a call can be sent now beside *in_flight* others, else the seconds until the next check."""
@@ -226,7 +227,8 @@ class Gate:
             wait = self._rate.delay(now)
         if wait <= 0 and self._quotas:
             wait = max(quota.delay(now) for quota in self._quotas.values())
-        if wait <= 0 and self.outage.since is None and self.breaker.troubled():  # the breaker holds no probe back
+        # In an outage, each call is a probe, and the breaker must not hold probes back.
+        if wait <= 0 and self.outage.since is None and self.breaker.troubled():
             wait = self.breaker.delay(now)
             self._paused_until = now + wait  # a pause for all slots: else each slot would draw its own random number
         if wait > 0:
@@ -238,7 +240,9 @@ class Gate:
         return 0.0
 
     def reason(self, now: float) -> str:
-        """Return what holds calls back: `outage`, `refusals`, `breaker`, `pause`, `budget`, `limit`, else `rate`."""
+        """
+        Return what holds calls back, one of `outage`, `refusals`, `breaker`, `pause`, `budget`, `limit` and `rate`.
+        """
         if self.outage.holds:
             return "outage"
         if self.allowance.holds:
@@ -315,7 +319,7 @@ class Gate:
             self.may_hold = True
 
     def pause_left(self, now: float) -> float:
-        """Return the seconds for which the source or the breaker has paused all calls; 0 or less: there is no pause."""
+        """Return for how many more seconds the source or the breaker pauses all calls; 0 or less: there is no pause."""
         return self._paused_until - now
 
     def stood_still(self, gap: float) -> None:

@@ -178,8 +178,8 @@ class LoopThread:
 
     def _make_room(self, kind: type[Connector[Any]], asks: Engine | None = None) -> None:
         """
-        Close the idle engines with a connector of *kind*, because a connector of this class got no connection, either
-        in the engine *asks* or in the load of a table.
+        Close the idle engines whose connectors are of the class *kind*, because a connector of this class got no
+        connection. This connector belongs to the engine *asks*, or to the load of a table if *asks* is None.
 
         Tasks with another `batch_size`, `capacity` or table have an engine of their own, and its idle connections may
         have used up the connections of the server.
@@ -211,7 +211,8 @@ def _forget_after_fork() -> None:
 
 
 def _stop_at_exit() -> None:
-    # If a timer of uvloop fires after the interpreter has ended, it asks for the GIL, and the process crashes.
+    # Stop the loop, because a timer of uvloop that fires after the interpreter has ended asks for the GIL, and the
+    # process crashes.
     if _current is not None:
         _current.stop()
 

@@ -9,15 +9,15 @@ a server that is still down. After the outage, the number of calls in flight is 
 that has just come back is not called by all slots at once.
 
 In two cases it turns out that the source was not away, and the failed keys are blamed for the failures. In the first
-case, the answered call was sent before the first failure came in, but no earlier than the last of the failed calls. In
-the second case, only the keys of one call have failed, and a probe is answered. In both cases all slots may send calls
-again at once: if the number of calls were doubled step by step, a source that refuses some calls immediately would lose
-throughput.
+case, the call whose answer ends the outage was sent before the first failure came in, but no earlier than the last of
+the failed calls. In the second case, only the keys of one call have failed, and a probe is answered. In both cases all
+slots may send calls again at once: if the number of calls were doubled step by step, a source that refuses some calls
+immediately would lose throughput.
 
 Calls overlap, so the first call that fails in an outage may have been sent before another call was answered. After each
-such failure the source is in *doubt* until it answers a call that was sent no earlier than the failed one, because an
-answer to an older call does not show that the source still works. While the source is in doubt, one call is sent every
-50 ms. Without this limit, each slot whose older call is answered would send its next call into the same outage.
+such failure the source is in *doubt* until it answers a call that was sent no earlier than the failed one. An answer to
+an older call does not show that the source still works. While the source is in doubt, one call is sent every 50 ms.
+Without this limit, each slot whose older call is answered would send its next call into the same outage.
 
 The beginning and the end of an outage are logged. For a minute after the log has reported the end of an outage, another
 outage is logged only once it has lasted five seconds. The next log line about the beginning of an outage gives the
@@ -62,8 +62,8 @@ class Outage:
     Attributes:
         since: Loop time since which the source has been away; None: the source is not away.
         alone: The lookups of the call that began this outage, as long as their keys may be the reason for the failures.
-            The dict becomes empty when a call without these lookups fails, or when a call could not even be sent. It
-            serves as an ordered set.
+            If a call without these lookups fails, or if a call could not even be sent, the keys are not the reason, and
+            the dict becomes empty. The dict serves as an ordered set.
         suspects: The lookups of all calls that have failed in this outage.
         last: The error of the last failed call.
         probes: Number of probes sent in this outage.
@@ -117,7 +117,7 @@ class Outage:
         self.seconds = 0.0
         self._logged = False
         self._quiet_until = 0.0  # loop time until which short outages are not logged
-        self._untold = 0  # number of short outages since the last line in the log
+        self._untold = 0  # number of short outages that the log has not mentioned yet
         self._clock = ""  # time of day at which the outage began, for the message
         self._probe: InFlight | None = None
         self._wait = self._next_probe = 0.0
@@ -139,7 +139,7 @@ class Outage:
         """
         if self.since is not None:
             wait = max(0.0, self._next_probe - now)
-            # A probe that is in flight may fail meanwhile, and the time of the next probe then changes.
+            # If the probe in flight fails, the time of the next probe changes, so the gate has to ask again soon.
             return wait if self._probe is None else min(wait, self.HOLD)
         if self._allowed is not None and in_flight >= self._allowed:
             return self.HOLD
@@ -230,7 +230,7 @@ class Outage:
                     self._allowed = None
             return None
         if call.started < self._last_failed:
-            return None  # the source may have answered an older call before it went away
+            return None  # *call* is older than a failed call, so its answer may come from before the outage
         suspects = self.suspects if call.started <= self._failing_since else self.alone
         blamed = [lookup for lookup in suspects if not lookup.settled]
         lasted = now - self.since

@@ -35,7 +35,8 @@ class OverlapCheck:
         Add a slice.
 
         Args:
-            column: The keys of the slice as one Arrow column; None: the keys are no column and cannot be compared.
+            column: The keys of the slice as one Arrow column; None: the keys are not in a column, so they cannot be
+                compared.
 
         Returns:
             True when this slice has no key in common with another slice; False when it has one, or when the slices were

@@ -94,7 +94,9 @@ class AverageCost:
         return {unit: cost[unit] - average for unit, average in self.units.items()}
 
     def learn(self, reserved: Mapping[str, float], cost: Mapping[str, float]) -> None:
-        """Adjust both averages: a call for which the units *reserved* were reserved has really cost *cost*."""
+        """
+        Adjust both averages after a call that has cost *cost*, and for which the units *reserved* had been reserved.
+        """
         for unit, average in self.units.items():
             self.units[unit] = average + self.WEIGHT * (cost[unit] - average)
             if reserved[unit] > 0.0:

@@ -5,7 +5,7 @@ Retries go first, and so do the parts of a failed group, in which a bad key is s
 call of its own. Keys that have had no slot yet go in the order of their arrival. If the source stores its keys in
 sorted order, they go in elevator order (SCAN) instead: each call takes the lowest keys that wait. A new key that is
 lower than the last key taken waits for the next round, which starts again from the lowest key. A B-tree of a million
-keys finds 2,000 neighbouring keys, chosen from 80,000 that wait, in a quarter of the time that it needs for 2,000
+keys finds 2,000 neighboring keys, chosen from 80,000 that wait, in a quarter of the time that it needs for 2,000
 scattered keys.
 """
 

@@ -54,7 +54,7 @@ class LimitShare:
         self.away = False
         self.waiting = False
         self._most = 0  # most calls in flight since the last answer of the store
-        self._ends = 0.0  # loop time at which the lease ends, unless the store is away
+        self._ends = 0.0  # loop time at which the lease ends; ignored while the store is away
         self._wanted_at = float("-inf")
 
     def delay(self, now: float, in_flight: int) -> float:

@@ -4,7 +4,8 @@ next, as in Flink.
 
 `OrderedQueue` follows Flink's `OrderedStreamElementQueue`: an entry is returned when it is done and all earlier entries
 have been returned. `UnorderedQueue` follows `UnorderedStreamElementQueue`: entries are returned as they become ready,
-but never cross a barrier. A barrier is an entry that is done from the start.
+but never cross a barrier. A barrier is an entry that is done from the start; it separates the entries before it from
+those after it.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class UnorderedQueue(Generic[T]):
         return self._size
 
     def put(self, entry: T) -> Ticket[T]:
-        """Add *entry* to the last segment and return its ticket."""
+        """Add *entry* to the last segment (the entries after the last barrier), and return its ticket."""
         ticket = Ticket(entry)
         ticket.segment = self._segments[-1]
         ticket.segment.pending[id(ticket)] = ticket
@@ -117,7 +118,12 @@ class UnorderedQueue(Generic[T]):
         self._segments.append(_Segment())
 
     def ready(self, ticket: Ticket[T], part: T, *, last: bool = True) -> None:
-        """Hand in a *part*, which is returned as soon as its segment is the first; the *last* part ends the entry."""
+        """
+        Hand in a *part* of an entry; the *last* part ends the entry.
+
+        The part is returned as soon as all entries before its segment (the entries between two barriers) have been
+        returned.
+        """
         if ticket.done:
             return
         segment = ticket.segment
@@ -128,7 +134,7 @@ class UnorderedQueue(Generic[T]):
             del segment.pending[id(ticket)]
 
     def pop(self) -> list[T]:
-        """Remove and return the ready parts that no earlier segment holds back, first segment first."""
+        """Remove and return the ready parts up to the first barrier that still waits for an earlier entry."""
         leaving: list[T] = []
         while True:
             segment = self._segments[0]
@@ -147,7 +153,10 @@ class UnorderedQueue(Generic[T]):
         return next((ticket.entry for segment in self._segments for ticket in segment.pending.values()), None)
 
     def entries(self) -> Iterator[T]:
-        """Iterate over what is queued: per segment, the ready parts in order, then the pending entries in order."""
+        """
+        Iterate over what is queued: per segment (the entries between two barriers), the ready parts in order, then the
+        pending entries in order.
+        """
         for segment in self._segments:
             yield from (part for _, part, _ in segment.parts)
             yield from (ticket.entry for ticket in segment.pending.values())
@@ -177,7 +186,7 @@ class Window:
 
     def admits(self, rows: int) -> bool:
         """
-        Whether another *rows* rows fit. An empty window admits any slice; otherwise a large one would wait for ever.
+        Whether another *rows* rows fit. An empty window admits any slice; otherwise a large one would wait forever.
         """
         return self.held == 0 or self.held + rows <= self.size
 

@@ -5,13 +5,13 @@ A slice is a group of rows that enters the run together; a part is the rows of a
 
 The table shows the states of a lookup, which only the methods of `Lookup` and `settlement.py` change:
 
-| state     | the key                                                     | event: next state                     |
-|-----------|-------------------------------------------------------------|---------------------------------------|
-| PENDING   | waits for its first slot                                    | `sent`: IN_FLIGHT; `joined`: DRAINING |
-| IN_FLIGHT | is in a call that was made for it                           | `queued`, `returned`: WAITING         |
-| WAITING   | waits for a retry; an earlier call may still answer         | `sent`, `blamed`: IN_FLIGHT           |
-| DRAINING  | waits for a late call that an earlier lookup began          | `queued`: WAITING                     |
-| SETTLED   | has its outcome, which is final; a late call may still run  |                                       |
+| state     | the key                                                    | event -> next state                       |
+|-----------|------------------------------------------------------------|-------------------------------------------|
+| PENDING   | waits for its first slot                                   | `sent` -> IN_FLIGHT; `joined` -> DRAINING |
+| IN_FLIGHT | is in a call that was made for it                          | `queued`, `returned` -> WAITING           |
+| WAITING   | waits for a retry; an earlier call may still answer        | `sent`, `blamed` -> IN_FLIGHT             |
+| DRAINING  | waits for a late call that an earlier lookup began         | `queued` -> WAITING                       |
+| SETTLED   | has its outcome, which is final; a late call may still run |                                           |
 
 A key in any other state becomes SETTLED when it gets its outcome. After `attempt_timeout` a key may be in several calls
 at once, and a call may outlive the lookups that it was made for. So the first answer settles the key. When a call ends
@@ -406,7 +406,8 @@ class InFlight:
 
         If a lookup has timed out, a later lookup of the same key may replace it here.
         """
-        # Made when it is first read, because a dict for each call of one key takes 4 % of the time of a lookup.
+        # The dict is made when it is first read, because a dict for each call of one key takes 4 % of the time of a
+        # lookup.
         if self._lookups is None:
             self._lookups = {lookup.key: lookup for lookup in self.held()}
             self.alone = None
@@ -458,7 +459,7 @@ class InFlight:
 
     def release(self) -> None:
         """
-        Drop the bundles and lookups. Otherwise their reference cycle with the call would last until a garbage
+        Drop the bundles and lookups, because they and the call would otherwise keep each other alive until a garbage
         collection.
         """
         self.bundles = ()
@@ -488,7 +489,8 @@ class Part:
 
 def _joined_keys(parts: list[Sequence[Any]], key_columns: bool) -> Sequence[Any]:
     """
-    Return the keys of *parts*: as `Keys` if *key_columns* is True and all parts are `Keys` that fit, else as a tuple.
+    Return the keys of *parts*: as `Keys` if *key_columns* is True and all parts are `Keys` that can be joined, else as
+    a tuple.
     """
     if key_columns:
         columns = [part for part in parts if isinstance(part, Keys)]

@@ -143,7 +143,9 @@ def _answered(run: Run, call: InFlight, answers: Mapping[Any, Any]) -> None:
 
 
 def _settle_values(run: Run, call: InFlight, lookups: Sequence[Lookup], raws: Sequence[Any]) -> None:
-    """Decode *raws*, the answers to *lookups*, and settle each lookup: as failed if its answer cannot be decoded."""
+    """
+    Decode *raws*, the answers to *lookups*, and settle each lookup; it has failed if its answer cannot be decoded.
+    """
     values, bad = run.decode(raws)
     good = [index for index in range(len(lookups)) if index not in bad]
     for index, decode_error in bad.items():

@@ -211,8 +211,8 @@ def ask_again(
     Queue again, after their back-off, those of *lookups* that may be asked for once more; return the other lookups.
 
     When the retry budget has fewer tokens than the *cost* of the retry, the keys wait until it has enough. But if
-    `on_error` gives rows another value, the keys do not wait: none is queued, and all lookups without an outcome are
-    returned. With *only_delayed*, which is for misses, the keys wait even then.
+    `on_error` replaces the value of failed rows and does not fail the task, no key waits or is queued, and all lookups
+    without an outcome are returned. With *only_delayed*, which is for misses, the keys wait in this case, too.
     """
     retry = run.options.retry
     if run.closed or retry is None:

@@ -138,7 +138,8 @@ def give_up(run: Run, since: float, now: float) -> bool:
         for lookup in group:
             if lookup.error is not None and not (lookup.settled or run.closed):
                 settlement.settle(run, lookup, ERROR, error=lookup.error)
-        # Keep lookups without an error: they are misses that are asked for once more.
+        # The lookups that have no outcome now had no error. They are misses that are asked for once more, so keep them
+        # queued.
         run.put_first([lookup for lookup in group if not lookup.settled], search)
     run.flush()
     return True

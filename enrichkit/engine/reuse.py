@@ -7,10 +7,10 @@ generation is full, it becomes the old one, and the entries of the former old ge
 used ones.
 
 Remembering an answer takes 0.3 us, a tenth of the time that a bulk lookup takes per key. If the answers come as an
-Arrow column, it also makes a Python object of each of them. If keys do not repeat, nothing is remembered after the
-first `TRIAL` keys. Then the keys of some slices are kept without their answers, like the ghost entries of a cache; when
-later slices have these keys again, the task remembers answers again. All this takes 2 % more CPU in a task whose keys
-do not repeat, measured with Redis and 500,000 keys.
+Arrow column, remembering them also makes a Python object of each answer. If keys do not repeat, nothing is remembered
+after the first `TRIAL` keys. Then the keys of some slices are kept without their answers, like the ghost entries of a
+cache; when later slices have these keys again, the task remembers answers again. All this takes 2 % more CPU in a task
+whose keys do not repeat, measured with Redis and 500,000 keys.
 """
 
 from __future__ import annotations
@@ -115,14 +115,19 @@ class Reuse(Stage):
             self._keys = self._hits = 0
 
     def _whole(self, keys: Sequence[Any]) -> list[Any] | None:
-        """Return the values of two or more *keys*, a sixth quicker than `get`; None if a key is not in `_young`."""
+        """
+        Return the values of two or more *keys*, a sixth quicker than `dict.get` for each; None if one is not in
+        `_young`.
+        """
         try:
             return list(itemgetter(*keys)(self._young))
         except KeyError:
             return None
 
     def put_many(self, keys: Iterable[Any], values: Iterable[Any], now: float, *, late: bool = False) -> None:
-        """Remember *values*, or `MISS`, under *keys*; *late* values replace no value of the young generation."""
+        """
+        Remember *values*, or `MISS`, under *keys*; with *late*, keep what the young generation holds: it may be newer.
+        """
         self._take_in()
         given = dict(zip(keys, values, strict=True))
         if late:

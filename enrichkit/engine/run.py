@@ -3,10 +3,10 @@ The lookups of one task on the loop thread: the counterpart of Flink's AsyncWait
 
 A slice (a group of rows) is admitted as `Outcomes` (`admission.py`), the engine turns its pending keys into calls, the
 keys get their outcomes (`settlement.py`), and the rows of settled keys are returned through the queue. Of the methods
-of a run, only `drain` waits. Each other method is one step of a state machine, called by the mailbox (which takes work
-from the Spark thread), by a slot (a task that makes calls) or by the sweeper (a periodic timer). The functions of
-`admission.py`, `settlement.py` and similar modules take the run as their first argument; this module imports none of
-these modules.
+of a run, only `drain` is a coroutine. Each other method is one step of a state machine, called by the mailbox (which
+takes work from the Spark thread), by a slot (a task that makes calls) or by the sweeper (a periodic timer). The
+functions of `admission.py`, `settlement.py` and similar modules take the run as their first argument. They depend on
+this module, so this module imports none of them.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Run:
         salt: Salt of the hashes that stand for keys in messages.
         seed: Seed of the random jitter; tests give one.
         many: Whether an answer is a list, with one element for each match of its key.
-        neighbours: Whether the keys of each slice come sorted, and neighbouring keys are asked for together.
+        neighbours: Whether the keys of each slice come sorted, and neighboring keys are asked for together.
         first_answers: The object that checks the first answers; None: the first answers are not checked.
         looks_up: How the source is asked for a key, as a warning shows it: the config of the source, without secrets.
         shows_costs: Whether the details of the rows show what their calls have cost.
@@ -283,7 +283,7 @@ class Run:
         self.refresher = refresher
         self.serves_stale = refresher is not None and refresher.serves_stale
         self.stats = RunStats()
-        # The timeout from which the hard limit is computed: a late call may go on after the deadline, but not for ever.
+        # The timeout from which the hard limit is computed: a late call may go on after the deadline, but not forever.
         limit = options.longest_wait or DAY
         self.attempt_timeout = options.seconds_of_attempt
         self.hedged = options.hedged
@@ -448,13 +448,14 @@ class Run:
         all emitted rows, the result is `NO_SLICE`: Spark is slower than the source, and each slice would add bytes.
         """
         was = self.held_back
-        # Set before the check, because the Spark thread first counts the bytes it takes and then reads `held_back`.
+        # The Spark thread counts the bytes that it takes, and then calls `resume` if `held_back` is set. So `held_back`
+        # is set before the check: otherwise bytes that are taken during the check would wake no slot.
         self.held_back = True
         if self.settled_bytes - self.taken_bytes > self.options.window_bytes:
             return self.queue.head() if self.taken_bytes >= self.emitted_bytes else NO_SLICE
         self.held_back = False
         if was:
-            self.resume()  # the Spark thread may read `held_back` only now, and then it wakes no slot
+            self.resume()  # the Spark thread may read `held_back` only now, and then it does not call this
         return None
 
     def resume(self) -> None:
@@ -493,8 +494,8 @@ class Run:
     def _start_call(self, call: InFlight) -> None:
         """Start the clocks of the keys of *call* as if the clocks had already run while the tiers were asked."""
         records = _by_spent(call.record)
-        # The end of a call empties only one record. A lookup in another record knows that it is settled; a bundle does
-        # not, so bundles are replaced by lookups.
+        # The end of a call empties only `call.record`, which is the first of *records*. A lookup in another record has
+        # a state that says that it is settled. A bundle has no such state, so bundles are replaced by lookups.
         if len(records) > 1 and call.bundles:
             call.separate()
             records = _by_spent(call.record)
@@ -516,7 +517,7 @@ class Run:
 
     def stood_still(self, since: float, until: float) -> None:
         """
-        Do not count the time from *since* to *until*, which is now, for any lookup or outage.
+        Leave the time from *since* to *until*, which is now, out of the durations of all lookups and outages.
 
         The process stood still in that time, for example because its virtual machine was paused.
         """

@@ -47,7 +47,8 @@ def settle(
     origin: str = "call",
 ) -> None:
     """
-    Give *lookup* its outcome, or ask its fallback for one. If it has an outcome already, the new one is only counted.
+    Give *lookup* its outcome, or ask its fallback for one. If *lookup* has an outcome already, only add 1 to
+    `stats.late`.
 
     Args:
         run: The run of *lookup*.
@@ -106,8 +107,8 @@ def settle_lookup(run: Run, lookup: Lookup, raw: Any, started: float, size: int)
     Settle *lookup*, alone in a call sent at *started*, with its *raw* answer of about *size* bytes: the fastest path.
 
     Returns:
-        Whether *lookup* is settled. When more is needed (for example, another slice waits for the key, the user asked
-        for details, or the value cannot be decoded), nothing is done, and the result is False.
+        Whether *lookup* is settled. Nothing is done and the result is False if more work is needed: for example, if
+        another slice waits for the key, if the user asked for details, or if the value cannot be decoded.
     """
     outcomes = lookup.outcomes
     if (

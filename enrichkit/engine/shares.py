@@ -49,8 +49,8 @@ class RateShare:
     expire with their lease, except for the few that the next lease takes over (`CARRIED`).
 
     Args:
-        per_second: The rates of the job, by unit.
-        average: What a call costs on average.
+        per_second: The rates of the job: amounts per second, by unit.
+        average: What a call costs on average, by unit.
         lessee: The client that requests the share from the store of the limit.
 
     Attributes:
@@ -108,7 +108,7 @@ class RateShare:
         self._unused = False  # whether a lease has ended with calls left since the last answer of the store
 
     def _cost(self) -> dict[str, float]:
-        """Return, by unit, for how many seconds a call of average cost uses up the whole rate."""
+        """Return, by unit, the seconds for which an average call uses up the whole rate: 0.01 at 100 calls a second."""
         amounts = self._per_second.items()
         return {unit: max(self._average.units[unit], 1e-9) / (self.KEPT * amount) for unit, amount in amounts}
 
@@ -136,7 +136,7 @@ class RateShare:
 
     def correct(self, now: float, units: Mapping[str, float]) -> None:
         """
-        Count *units* in addition to the sent calls; negative amounts take units back. The next `ask` reports the sum.
+        Add *units* to the correction that the next `ask` reports to the store; a negative amount takes units back.
         """
         for unit, amount in units.items():
             if unit in self._settle and amount:
@@ -164,8 +164,8 @@ class RateShare:
 
     def _expire(self, lease: _Lease, now: float) -> None:
         """
-        Remove from *lease* the calls whose time is over, if the present call is the first that asks to be sent since
-        the lease began.
+        Remove from *lease* the calls that do not fit into its remaining time, if no call before the present one has
+        asked to be sent since the lease began.
 
         While a source is away, thousands of processes have leases that they do not use. If the unused calls were kept,
         each process would send the calls of the last third of a second when the source is back, in addition to the
@@ -201,7 +201,8 @@ class RateShare:
 
     def ask(self, now: float, name: str, worker: str, *, away: bool = False, last: bool = False) -> Ask:
         """
-        Return the question for the store. *away*: the last question got no answer; *last*: the share is given back.
+        Return the question that asks the store for a share. *away*: the store has not answered the last question;
+        *last*: the question gives the share back.
         """
         cost = self._cost()
         one = max(cost.values())

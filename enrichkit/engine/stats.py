@@ -13,7 +13,8 @@ from ..observe.stats import LARGEST, Distribution
 
 __all__ = ["Histogram", "RunStats"]
 
-# most different values that are kept exactly; durations have more only with a finer clock than uvloop's
+# The most different values that a histogram keeps before it counts them in buckets. With uvloop's clock, which ticks in
+# milliseconds, durations rarely have so many different values.
 EXACT_MAX = 1000
 
 
@@ -21,8 +22,9 @@ class Histogram:
     """
     Durations, or other numbers, in the buckets of a `Distribution`.
 
-    `add` counts the exact value. The clock of uvloop ticks in milliseconds, so there are few different durations. The
-    logarithm that gives the bucket of a duration is taken once for each different duration, when the counts are read.
+    `add` counts how often each exact value occurs; few durations differ, because the clock of uvloop ticks in
+    milliseconds. The logarithm that gives the bucket of a duration is taken once for each different duration, when the
+    counts are read.
 
     Args:
         unit: See `Distribution`.
@@ -92,10 +94,10 @@ class RunStats:
     Counters of one run; written on the loop thread only. Most of them are fields of `Stats`, too, and described there.
 
     Attributes:
-        alone: Durations of calls with one key that took the fastest path. Each is also the duration of a lookup.
+        alone: Durations of the calls whose only key `fast_paths.py` has settled; each is also that of a lookup.
         latency: Durations of all other lookups.
         calls_took: Durations of all other calls.
-        further: Keys that were sent beyond the first key of each call.
+        further: Number of keys that were sent, without the first key of each call.
         fill: Number of keys per call, for calls with several keys.
         slow: A heap of the slowest keys, with the duration of each; the quickest of these keys comes first.
         slow_from: A key that takes more than this many seconds is among the slowest.
@@ -145,7 +147,7 @@ class RunStats:
 
     @property
     def attempts(self) -> int:
-        """Number of keys sent; a key counts once for each call."""
+        """Number of keys sent; a key that several calls have sent is counted once for each of them."""
         return self.calls + self.further
 
     @property

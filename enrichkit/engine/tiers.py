@@ -57,7 +57,7 @@ _healths: WeakKeyDictionary[Engine, _Health] = WeakKeyDictionary()
 
 
 class _Request(NamedTuple):
-    """Keys of the slice `outcomes` of the parent run: `indices` in that slice; earlier tiers took `spent` seconds."""
+    """Keys of the parent run, at `indices` in its slice `outcomes`; earlier tiers took `spent` seconds for them."""
 
     outcomes: Outcomes
     indices: Sequence[int]
@@ -65,7 +65,9 @@ class _Request(NamedTuple):
 
 
 class TierRun(Run):
-    """A run whose keys wait while `window_bytes` holds back the keys of the parent run, which asks the tier."""
+    """
+    The run of a tier. Its keys wait while `window_bytes` holds back the keys of its parent, the run that asks the tier.
+    """
 
     tier: Tier
     behind_tiers = True  # an earlier tier may pass on keys of a slice after keys of later slices
@@ -80,7 +82,7 @@ class TierRun(Run):
 
     def only_slice(self) -> Part | Outcomes | None:
         """
-        Return the tier's slice for the only slice of the parent run; None: the keys of any slice may be asked for.
+        Return the tier's slice for the only slice whose keys the parent run may ask for; None: it may ask for all keys.
         """
         parent = self.tier.parent
         assert parent is not None
@@ -161,7 +163,7 @@ class Tier:
             asked.admitted += until - max(since, asked.admitted)
 
     def wake(self) -> None:
-        """Let the engine check again whether it may ask for keys of the tier."""
+        """Let the engine of the tier check again whether it may send calls for the keys of this tier."""
         if self._run is not None:
             self._engine.wake()
 
@@ -219,11 +221,11 @@ class Tier:
 
     def _settle(self, parent: Run, part: Part, request: _Request) -> None:
         """Give the rows of *request* the values in *part*, which the tier has found, and pass the other keys on."""
-        # Sorted, because `ask` and `admit_keys` assume that a list with an index for each key of the slice is in order.
+        # Sorted, because `ask` and `admit_keys` pair a list that has an index for each key with the keys in order.
         asked, places = part.outcomes, sorted(part.indices or ())
         assert asked.details is not None
         took = max((asked.details.latencies[place] for place in places), default=0.0)
-        # A key may have joined a lookup that had begun before the tier was asked for the key.
+        # A key may join a lookup that began before the tier was asked for the key; only the time since then counts.
         took = min(took, self._engine.now() - asked.admitted)
         hits = [place for place in places if asked.statuses[place] == OK]
         if hits:
@@ -269,8 +271,8 @@ class Tier:
             if request is not None:
                 left = [place for place, status in enumerate(asked.statuses) if status == PENDING]
                 indices = [request.indices[place] for place in left]
-                # Count at most the timeout: keys may have waited longer, but the wait for a slot counts for no
-                # deadline.
+                # Count at most the timeout: keys that took longer have waited for a slot, and no timeout includes this
+                # wait.
                 took = min(self.timeout, self._engine.now() - asked.admitted)
                 self._skip(_Request(request.outcomes, indices, request.spent + took))
 

@@ -119,7 +119,7 @@ class Tuner:
         elif self._limit < self._doubles_to:
             limit, self._ceiling = min(2.0 * self._limit, self._doubles_to), float(self._most)
         if limit > self._limit and self._busiest < self._limit / 2:
-            limit = self._limit  # too few calls were in flight to show whether the source can take more
+            limit = self._limit  # no increase: too few calls were in flight to show whether the source can take more
         if now - self._cut_at < self.MEMORY:
             limit = min(limit, self._ceiling)
         self._limit = min(float(self._most), max(1.0, limit))

@@ -23,7 +23,7 @@ def expire(run: Run, now: float) -> bool:
     outage = run.engine.gate.outage
     for lookup in run.deadlines.expired(now):
         if run.deadlines.of(lookup) > now:
-            continue  # the clock was restarted, so the deadline is later now
+            continue  # the clock of the lookup was restarted, so its deadline is later now
         if run.patient and outage.since is not None and lookup not in outage.alone and not _has_old(run, lookup):
             run.restart_clock(lookup, now)
             continue
@@ -33,12 +33,12 @@ def expire(run: Run, now: float) -> bool:
             run.draining[lookup.key] = call
         elif call is None:
             run.pending.clocked -= 1
-        if lookup in outage.alone:  # no other key has failed, so this key may be the reason
+        if lookup in outage.alone:  # no call for other keys has failed, so this key may be the reason for the outage
             lookup.attempts = max(1, lookup.attempts)
             settlement.settle(run, lookup, ERROR, error=lookup.error)
         else:
-            # A key that had no slot, or that is in the call of the probe, may have no error of its own: then the last
-            # error of the outage is used.
+            # A key that is in no call, or in the call that probes the source during an outage, may have no error of its
+            # own. It gets the last error of the outage instead.
             away = outage.last if call is None or outage.asks_with(call) else None
             settlement.settle(run, lookup, TIMEOUT, error=lookup.error or away)
         if run.closed:
@@ -61,7 +61,7 @@ def answer_stale(run: Run) -> None:
     outage = run.engine.gate.outage
     if run.stale_since != outage.since:
         run.stale_since = outage.since
-        run.pending.separate()  # keys that come later get their stale values on admission
+        run.pending.separate()  # once per outage: keys that come later get their stale values on admission
     waiting = run.pending.lookups()
     known = run.old_values([lookup.key for lookup in waiting])
     for lookup in waiting:

@@ -108,7 +108,7 @@ def stood_still(engine: WatchedEngine, since: float, until: float) -> None:
 
 
 def _expire_lookups(engine: WatchedEngine, now: float) -> None:
-    """Settle the lookups whose deadline has passed, and mark the calls as late for which no lookup waits any more."""
+    """Settle the lookups whose deadline has passed, and mark as late the calls for which no lookup waits any more."""
     outage = engine.gate.outage
     stands_still = outage.since is not None and not outage.alone
     for run in list(engine.runs):
@@ -180,7 +180,12 @@ def _fail_on_zombies(engine: WatchedEngine, now: float) -> None:
 
 
 def _is_zombie(call: InFlight, run: Run, now: float) -> bool:
-    """Whether *call* still runs long after it was cancelled and, if its run goes on, long after its hard limit."""
+    """
+    Whether *call* has ignored its cancellation for a long time.
+
+    The time is measured from the cancellation. If the run of the call goes on, and the call reaches its hard limit
+    later, the time is measured from there.
+    """
     if call.cancelled_at is None:
         return False
     patience = run.options.longest_wait or now - call.started
@@ -190,7 +195,7 @@ def _is_zombie(call: InFlight, run: Run, now: float) -> bool:
 
 def _start_clocks(engine: WatchedEngine, now: float) -> None:
     """
-    Start the clocks of the next keys in the queue if no call can end in time to give these keys a slot.
+    Start the timeout clocks of the next keys in the queue if no call can end in time to give these keys a slot.
 
     As long as a source at least refuses calls in time, slots become free, so the clocks of waiting keys do not run. But
     if the source answers nothing, even after a late call was cancelled for another key, the clocks of waiting keys have
@@ -222,11 +227,11 @@ def _patience(engine: WatchedEngine, run: Run, since: float) -> float:
 
 def _fail_on_outage(engine: WatchedEngine, now: float) -> None:
     """
-    End the patience of the runs that have waited longer than their `stall_timeout` for a source that is away.
+    Fail the runs that have waited longer than their `stall_timeout` for a source that is away, with two exceptions.
 
     A run whose rows get another value after a timeout goes on; `max_fallback_ratio` bounds the share of its keys that
-    fail. A run whose rows get another value for an error settles the failed keys with an error, once per outage,
-    because these keys may be the reason for the outage. All other runs fail.
+    fail. A run whose rows get another value for an error waits once more in each outage. Before that, its failed keys
+    are settled with an error, because they may be the reason for the outage.
     """
     outage = engine.gate.outage
     if outage.since is None:

@@ -94,8 +94,8 @@ class Call:
         many: True when a value is a list with one element per match.
         task: The Spark task.
         meter: The receiver of the call's reports; None: nobody needs the reports.
-        run: Fingerprint of the source and the run, for `idempotency_key`; empty: the connector does not call this
-            method.
+        run: Fingerprint of the source and the run, from which `idempotency_key` makes its digits; empty: the connector
+            does not call `idempotency_key`.
     """
 
     timeout: float

@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 class _ConfigType(ABCMeta):  # not just `type`, because a config may have abstract bases
     """
-    The metaclass of configs. When a config is refused, it clears the frames of the traceback, which hold the fields.
+    The metaclass of configs. When a config is refused, the metaclass clears the variables in the frames of the
+    traceback, because they hold the fields, and a field may be a secret.
     """
 
     @property
@@ -89,7 +90,7 @@ class ConnectorConfig(metaclass=_ConfigType):
 
     Attributes:
         returns: Type of one value: DDL, for example `"name string, tier int"`, or another form that `enrich` takes; a
-            connector always gets DDL. None: the connector knows or describes the type.
+            connector always gets DDL. None: the type is what `Connector.describe` returns.
     """
 
     returns: Any = None  # a user sets `Returns | None`; a connector gets `str | None`
@@ -123,9 +124,9 @@ def check_key_parts(
     Args:
         config: Config of the source.
         count: How many key columns there are; None: not known yet, so that nothing is checked.
-        subject: Beginning of the message: the source, and the verb that takes *count* as its object.
+        subject: Beginning of the message, up to *count*, for example "enrich('redis', ...) was given".
         remedy: End of the message: the sentence that says how to fix the call.
-        noun: What the message counts, in the singular.
+        noun: The noun that follows *count* in the message, in the singular.
 
     >>> check_key_parts(ConnectorConfig(), 0, "A SQL function of 'redis' was called with", "Add a key.", noun="key")
     Traceback (most recent call last):

@@ -163,7 +163,7 @@ class Connector(Generic[ConfigT]):
         learn the units.
 
         Returns:
-            Amounts by unit, `tokens` and `cost` where they are known; None: there is no bound.
+            The most of each unit that has a bound, such as `tokens` and `cost`; None: no unit has a bound.
 
         Raises:
             ConfigError: The config lacks a field without which there is no bound. Raised on the driver only.

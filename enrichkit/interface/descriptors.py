@@ -13,7 +13,7 @@ def files_exhausted(error: BaseException) -> str | None:
     helps; None if *error* has another reason.
 
     Each connection is an open file. The text of the system, "Too many open files", names neither the limit nor its
-    value. When a connection fails with this text, the server seems to be at fault.
+    value. A user who sees this text after a connection has failed may think that the server is at fault.
 
     >>> files_exhausted(OSError(errno.ENFILE, "Too many open files in system"))
     'the machine of this worker may open no more files (sysctl fs.file-max). Raise that limit, or lower capacity'

@@ -57,7 +57,8 @@ class Entries:
 
     def sort(self) -> None:
         """
-        Sort the added entries into runs. As in a log-structured merge tree, each entry is merged only a few times.
+        Sort the added entries into a new run, i.e. a sorted array, and merge it with earlier runs that are not much
+        longer. As in a log-structured merge tree, each entry is merged only a few times.
         """
         if not self._new:
             return

@@ -68,7 +68,7 @@ class FileReader:
 
         Args:
             file: The file of this reader with its present size.
-            copied: Bytes that the index has copied into memory so far.
+            copied: Bytes that the index has copied into memory so far; `read` copies blocks only up to `COPY_BYTES`.
 
         Raises:
             RefusedFileError: The file does not belong to this table.

@@ -1,11 +1,11 @@
 """
 The answers that a run may use, found by key. A scope is the part of a journal that one run writes.
 
-If a key has several answers, all processes always find the same one: the first that the scope itself has written, or,
-if it has written none, the first that another scope has written. The first answer is used and not the last, so that a
-replay gives each row the answer that the row got before, even if another answer was written later. The scope's own
-answers take precedence over the answers of other scopes, because a task may have asked the source for a key while a
-task of another scope was writing the answer for this key.
+If a key has several answers, all processes always find the same one: the first that the scope itself has written. If
+the scope has written none, they find the first that another scope has written. The first answer is used and not the
+last, so that a replay gives each row the answer that the row got before, even if another answer was written later. The
+scope's own answers take precedence, because tasks of two scopes may ask the source for the same key at the same time.
+Each task then gives its rows the answer that it has got itself, even if the other task was the first to write one.
 """
 
 from __future__ import annotations

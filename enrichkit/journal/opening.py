@@ -18,7 +18,7 @@ __all__ = ["index_of", "writer_of"]
 
 _indexes: OrderedDict[tuple[Any, ...], Index] = OrderedDict()
 _indexes_lock = threading.Lock()
-_MOST_INDEXES = 8  # a streaming query makes a new index for each micro-batch, and old ones are dropped
+_MOST_INDEXES = 8  # an LRU limit, because a streaming query makes a new index for each micro-batch
 
 
 def index_of(journal: Journal, table: Table, scope: Scope) -> Index:

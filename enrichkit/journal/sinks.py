@@ -61,9 +61,8 @@ class FileSink:
 
     def write(self, parts: Sequence[Any]) -> None:
         descriptor = self._descriptor
-        # A new file is needed in two cases:
-        # 1. This process is a fork, which must not write to the file of its parent process.
-        # 2. The file has been deleted, so a reader would not find the blocks that are appended to it.
+        # A new file is needed if this process is a fork, because a fork must not write to the file of its parent. A new
+        # file is also needed if the file has been deleted, because no reader would find blocks appended to it.
         if descriptor is not None and (self._process != os.getpid() or os.fstat(descriptor).st_nlink == 0):
             self.close()
             descriptor = None

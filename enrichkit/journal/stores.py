@@ -24,7 +24,7 @@ __all__ = ["SUFFIX", "File", "LocalStore", "ObjectStore", "Store", "is_remote", 
 
 SUFFIX = ".journal"
 _SMALL = 1 << 20  # most bytes of an object that is kept in memory
-_WITHOUT_FOLDERS = ("s3", "gcs", "abfs")  # stores without folders, in which pyarrow would make an empty object for each
+_WITHOUT_FOLDERS = ("s3", "gcs", "abfs")  # stores without folders, where pyarrow makes an empty object for a folder
 
 
 class File(NamedTuple):
@@ -139,8 +139,8 @@ class LocalStore:
             return mapped.read_buffer()
 
     def keep(self, file: File, data: Any) -> Any:
-        # The caller has read all bytes of *data*, so all pages of that map are in the memory of the process. A new map
-        # has no pages in memory yet, so it takes less memory once the old map is freed.
+        # The caller has read all bytes of *data*, a memory map, so all its pages are in the memory of the process. A
+        # new map has no pages in memory yet, so the process takes less memory once *data* is freed.
         return self.read(file)
 
     def delete(self, file: File) -> None:

@@ -216,7 +216,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # asyncio gives a TCP server a Transport
-        self.transport.set_write_buffer_limits(high=1 << 26)  # the buffer has room for a whole oversized answer
+        # The limit is 64 MiB, so that a whole answer of the fault `oversize` usually fits in the write buffer.
+        self.transport.set_write_buffer_limits(high=1 << 26)
 
     def data_received(self, data: bytes) -> None:
         if self.busy or self.buffer:
@@ -236,7 +237,7 @@ class HttpProtocol(asyncio.Protocol):
         self.open = False
 
     def parse(self) -> None:
-        """Handle complete requests from the buffer until one of them is not answered at once."""
+        """Handle the complete requests in the buffer, in order; stop after a request whose answer is delayed."""
         while self.buffer and not self.busy and not self.transport.is_closing():
             head, separator, rest = self.buffer.partition(b"\r\n\r\n")
             if not separator:
@@ -326,7 +327,7 @@ class LookupProtocol(HttpProtocol):
         delay = service.delay_of(keys) if service.latency or service.tail else 0.0
         if self.fault is not None:
             if self.fault.get("hang"):
-                return  # the request stays in flight until the client gives up
+                return  # no answer is sent: the request stays in flight until the client disconnects
             delay += self.fault.get("delay", 0.0)
         if service.ceiling:
             queued = service.queued(self.loop.time())
@@ -405,7 +406,7 @@ class LookupProtocol(HttpProtocol):
             self.transport.close()
         elif fault.get("drip"):
             self.drip(answer, fault["drip"])
-            return  # the request stays in flight until its last byte is sent
+            return  # the request stays in flight until the last byte of its answer is sent
         else:
             self.transport.write(answer)
         self.finish()
@@ -481,7 +482,8 @@ async def serve() -> None:
     protocols = (partial(LookupProtocol, service), partial(ControlProtocol, service))
     servers = [await loop.create_server(protocol, "127.0.0.1", 0, backlog=4096) for protocol in protocols]
     gc.collect()
-    # freeze() keeps the garbage collector from the objects that exist now; it would only add noise to the latencies.
+    # After freeze(), the garbage collector ignores all objects that exist now. Scans of these objects would only add
+    # noise to the latencies.
     gc.freeze()
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     print(json.dumps({"port": ports[0], "control": ports[1], "loop": type(loop).__module__}), flush=True)

@@ -108,8 +108,9 @@ def shim(runtime: Path) -> Path:
 
 
 def _shim_folder() -> Path:
-    # The folder is in the Python environment, or in the user's cache if the environment is not writable. It is never in
-    # a shared temporary folder, where another user could replace the script by a program of their own.
+    # The folder of the script `bin/java` is in the Python environment, or in the user's cache if the environment is not
+    # writable. It is never in a shared temporary folder, where another user could replace the script by a program of
+    # their own.
     prefix = Path(sys.prefix)
     if os.access(prefix, os.W_OK):
         return prefix / "share" / "enrichkit" / "java"

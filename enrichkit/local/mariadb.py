@@ -25,7 +25,7 @@ Debian's packages that hold only MariaDB's programs. The package `mariadb-server
 
 SETTINGS = {
     "bind-address": "127.0.0.1",
-    # MariaDB had this default before 11.6, so code that works only with a better default fails here.
+    # This was the default before MariaDB 11.6, so tests find code that works only with the new default, utf8mb4.
     "character-set-server": "latin1",
     "innodb-buffer-pool-size": "64M",
     "max-allowed-packet": "64M",  # for tests with a value above 16 MiB, the size of one packet of the protocol

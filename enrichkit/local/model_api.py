@@ -180,7 +180,7 @@ class LlmService:
 
     def seed(self, answers: Mapping[str, Any]) -> None:
         """
-        Store the *answers* of the models by prompt.
+        Add *answers*, a mapping from prompts to the answers that the models give from now on.
 
         The service sends a text as it is, None as an answer without text, and any other value as JSON.
         """

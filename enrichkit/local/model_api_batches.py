@@ -1,10 +1,11 @@
 """
 The part of `local.llm_service()` that answers `/v1/files` and `/v1/batches`, as the API of OpenAI does.
 
-A batch goes through `validating`, `in_progress` and `finalizing` within the `seconds` that `LlmBatches` sets, and ends
-as `completed`, `expired` or `cancelled`. If the service refuses the file of a batch, the batch ends as `failed`.
-Answers with the status 200 go into an output file, and the entries of all other requests go into an error file. Neither
-file has its entries in the order of the requests. `LlmBatches` in `model_api.py` documents the settings.
+A batch has the states `validating`, `in_progress` and `finalizing` one after the other, within the `seconds` that
+`LlmBatches` sets, and ends as `completed`, `expired` or `cancelled`. If the service refuses the file of a batch, the
+batch ends as `failed`. Answers with the status 200 go into an output file, and the entries of all other requests go
+into an error file. Neither file has its entries in the order of the requests. `LlmBatches` in `model_api.py` documents
+the settings.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Batches:
         """
         Return `(requests, None)`, or `(requests, error)` if the file of *batch* has an error.
 
-        In the second case, the list may lack the requests that follow the error.
+        If there is an error, *requests* may lack the requests that follow the error in the file.
         """
         lines: list[dict[str, Any]] = []
         seen: set[str] = set()

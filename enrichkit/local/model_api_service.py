@@ -285,7 +285,7 @@ class ApiProtocol(HttpProtocol):
             self.entry = {**entry, "status": status, "tokens": used, "lost": False}
             service.entries.append(self.entry)
         if method == b"POST" and service.batches.silent and target.endswith(f"/{service.batches.silent}"):
-            return  # the request stays in flight until the client gives up
+            return  # no answer is sent: the request stays in flight until the client disconnects
         delay = service.delay_of(body) if status == 200 else 0.0
         self.timer = asyncio.get_running_loop().call_later(delay, self.send, status, answer, more)
 
@@ -332,7 +332,7 @@ class ApiProtocol(HttpProtocol):
 def service_answer(
     service: Service, kind: str, document: dict[str, Any], texts: list[str]
 ) -> tuple[dict[str, Any], tuple[int, int]]:
-    """Return the answer to a request of this *kind*, and the numbers of tokens read and written for it."""
+    """Return the answer to a request of *kind*, e.g. `embeddings`, and how many tokens were read and written."""
     read = sum(map(tokens_of, texts))
     if kind == "embeddings":
         dimensions = document.get("dimensions") or 8

@@ -133,7 +133,7 @@ def start_on_free_port(
         timeout: Seconds to wait.
 
     Returns:
-        The process, the port, and the value of *ready*.
+        The process, the port, and the value that *ready* returned.
 
     Raises:
         LocalServerError: The server ended or did not answer in time, or other processes took all ports that were tried.

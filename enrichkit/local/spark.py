@@ -232,7 +232,7 @@ def launched(env: Mapping[str, str], *main: str) -> list[str]:
         raise LocalServerError(
             f"Spark's launcher failed with code {answer.returncode}: {answer.stderr.decode(errors='replace')}"
         )
-    # The launcher prints an empty line first and then the parts, separated by NUL characters.
+    # The launcher prints an empty line first and then the parts of the command line, separated by NUL characters.
     return [part.decode() for part in answer.stdout.lstrip(b"\0\n").rstrip(b"\0").split(b"\0")]
 
 

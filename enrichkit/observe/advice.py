@@ -187,7 +187,7 @@ def sentence(it: Situation) -> str:
 
 
 def arithmetic(it: Situation) -> str:
-    """Return a sentence that compares the tasks' time with the least time possible with these slots and this rate."""
+    """Return a sentence that compares the tasks' time with the least time needed at this capacity and rate."""
     stats = it.stats
     if not (stats.calls and stats.seconds):
         return ""
@@ -237,7 +237,7 @@ def _advice(it: Situation, kind: str) -> Iterator[Advice]:
         gain = it.gain(source=stats.source_seconds * it.batch_size / size)
         yield _told("More keys per call need fewer calls.", "batch_size", f"{size}", gain)
     elif kind == "source" and enough and it.capacity >= (it.capacity_max or 0):
-        # While the capacity is below its maximum, a higher maximum gains nothing, so it is not advised.
+        # With capacity="auto", a higher maximum is advised only if the present capacity has reached its maximum.
         factor = 4 if it.share(stats.source_seconds) > 0.75 else 2
         gain = min(it.gain(source=stats.source_seconds / factor), it.room_below_rate)
         yield _told(
@@ -284,7 +284,7 @@ def _about(number: float) -> str:
 
 
 def _would(best: Advice | None) -> str:
-    """Return the second half of the sentence: what the *best* change would gain; empty if the gain is not known."""
+    """Return the end of the text of `sentence`: what the *best* change would gain; empty if the gain is not known."""
     if best is None or best["gain"] is None:
         return ""
     change = "{value} tasks at the same time" if best["option"] == "repartition" else "{option}={value}"

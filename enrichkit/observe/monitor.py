@@ -293,8 +293,9 @@ def _hosts_and_slots(host: str | None) -> tuple[str, str | None, int | None]:
     Return the host under which workers reach this machine, the address to listen on, and the number of task slots.
 
     The address to listen on is Spark's setting `spark.driver.bindAddress`. It differs from the address of the host if,
-    for example, the workers reach the driver through a Kubernetes service. If it is None, the server listens on the
-    host. The number of task slots is None if there is no Spark session, or only one of Spark Connect.
+    for example, the workers reach the driver through a Kubernetes service. If the address to listen on is None, the
+    server listens on the host. The number of task slots is None if there is no Spark session, or only one of Spark
+    Connect.
     """
     from pyspark.sql import SparkSession
 

@@ -114,7 +114,7 @@ def time_shares(stats: Stats) -> list[TimeShare]:
 
 
 def totals_of(stats: Stats, failed: Stats) -> Totals:
-    """Return the counters of *stats*, and the tasks and calls of *failed*, which sums up the failed attempts."""
+    """Return the counters of *stats*, and the numbers of tasks and calls in *failed*, the sum of all failed tasks."""
     return {
         "rows": stats.rows,
         "keys": stats.rows - stats.null_keys,
@@ -285,7 +285,7 @@ def _worth_showing(tasks: Sequence[Task]) -> list[Task]:
     """
     Return at most `TASKS_SHOWN` of *tasks*, in the same order.
 
-    Failed tasks are chosen first, then running tasks, then the others; of equal tasks, the latest are chosen.
+    Failed tasks are chosen first, then running tasks, then the others; within each group, the latest first.
     """
     ranked = sorted(tasks, key=lambda task: (not task.failed, task.state != "running", -task.facts["began"]))
     shown = {task.facts["id"] for task in ranked[:TASKS_SHOWN]}

@@ -88,7 +88,8 @@ class Routes:
             Route("/{token}/{name:path}", self._read),
         ]
         self.application = Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=1000)])
-        self.application.router.redirect_slashes = False  # Starlette's redirects lack a proxy's prefix
+        # `_add_slash` redirects instead, because Starlette's redirects lack the prefix that a proxy adds to the path.
+        self.application.router.redirect_slashes = False
 
     def _check(self, request: Request) -> None:
         if not hmac.compare_digest(request.path_params["token"].encode(), self._view_token):

@@ -196,7 +196,8 @@ def sender(address: Address) -> Sender:
     with _lock:
         key = (os.getpid(), address)
         if key not in _senders:
-            # The other senders push to earlier monitors, or belong to the process from which this one was forked.
+            # All older senders are useless here: each pushes to an earlier monitor, or its thread runs in the process
+            # from which this one was forked.
             _senders.clear()
             _senders[key] = Sender(address)
         return _senders[key]

@@ -70,9 +70,9 @@ class Moment:
     Attributes:
         at: Time of the end of the step, in seconds since 1970.
         seconds: Length of the step.
-        stats: What was done in the step.
+        stats: Statistics of what the tasks did in the step.
         in_flight: Calls in flight at the end of the step.
-        capacity: Most calls in flight that were allowed, at the end of the step, to all running tasks together.
+        capacity: Most calls that all running tasks together might have in flight at the end of the step.
     """
 
     at: float
@@ -96,7 +96,8 @@ class _Ended:
     """
     The sums of those ended tasks of a source that are no longer kept one by one.
 
-    There is one sum over all these tasks and one over the failed ones. `facts` are the facts of the task added first.
+    There is one sum over all these tasks and one over the failed ones. `facts` are the `Task.facts` of the task that
+    was added first.
     """
 
     facts: dict[str, Any]
@@ -224,7 +225,11 @@ class State:
             return [task for task in self.tasks.values() if source in (None, task.facts["source"])]
 
     def facts(self, source: str) -> dict[str, Any]:
-        """Return the facts of the latest task of *source*; if none is kept one by one, those of an earlier task."""
+        """
+        Return the `Task.facts` of the latest task of *source*.
+
+        If no task of *source* is kept one by one, return the facts of the task that was added to its sum first.
+        """
         with self._lock:
             tasks = self.of(source)
             return tasks[-1].facts if tasks else self._ended[source].facts
@@ -237,8 +242,10 @@ class State:
 
     def _note_in_vain(self, task: Task) -> None:
         """
-        Set earlier attempts that had ended well back to `ok`, because *task*, which repeated their work, failed or was
-        stopped, so that Spark keeps the rows of the earlier attempts.
+        Set each earlier attempt at the work of *task* back to `ok` if that attempt had ended well.
+
+        The attempt *task* repeated the work in vain: it failed or was stopped, so Spark keeps the rows of the earlier
+        attempt.
         """
         for other in self._before_it(task):
             if other.repeated:

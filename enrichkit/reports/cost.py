@@ -47,8 +47,8 @@ class CostEstimate(Report):
             connector counts.
         seconds: Fewest seconds that the job can take, computed from the option `rate` and from the seconds that the
             calls for the estimate took. None: no `rate` is set, and no call was answered.
-        bound: The limit from which *seconds* follows: `the rate of` a unit, or `the latency of a call`; empty if
-            *seconds* is None.
+        bound: The limit from which *seconds* follows, as text: the rate of a unit, for example `the rate of tokens`, or
+            `the latency of a call`; empty if *seconds* is None.
         sampled: Number of keys in the sample.
         tried: Calls that were made for the estimate and were answered.
         paid: Cost of all calls that were made for the estimate, failed calls included, by unit.
@@ -127,8 +127,8 @@ def estimate(
         df: The DataFrame that will be enriched, with the partitions that it will have in the job.
         source: As for `enrich`.
         keys: As for `enrich`.
-        sample: Share of the distinct keys to take as a sample, above 0 and up to 1; the sample has about 50 to 10,000
-            keys.
+        sample: Share of the distinct keys to take as a sample, above 0 and up to 1. Whatever the share, the sample has
+            about 50 keys at least (if there are so many) and 10,000 at most.
         calls: Most calls to make, each with `batch_size` keys; 0 to 1,000.
         approximate: Whether distinct keys are counted with an error of about 2 %, but without a shuffle.
         shuffle: Whether to assume that each key is asked for once per job, as with `enrich_frame(..., shuffle=True)`.

@@ -26,7 +26,7 @@ class Counted(NamedTuple):
     Numbers of rows and keys of a DataFrame.
 
     `distinct` counts each key once; `asked` counts each key once for each partition that has it. `bytes` is the total
-    size of the keys as `asked` counts them.
+    size of the keys that `asked` counts, so a key in two partitions is added twice.
     """
 
     rows: int

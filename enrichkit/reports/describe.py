@@ -31,7 +31,7 @@ class Description(Report):
         source: Name of the source.
         connector: Name of the source's connector.
         value: Spark type of one value.
-        value_from: Origin of the type *value*, for example `returns=`.
+        value_from: Where the type *value* was found, for example in `returns=`.
         key_columns: Number of key columns that the source needs; None: one or more.
         key_types: Names of the Python types that a part of a key may have; empty: all.
         capacity: Default of `capacity`: calls in flight per worker process.
@@ -82,9 +82,9 @@ def describe(source: str | ConnectorConfig | Tiers, *, returns: Returns | None =
     Describe *source*: the type of its values, the origin of that type, its keys, and the defaults of its calls.
 
     Print the result to read it. When no type is declared, the source itself is asked for the type, as `enrich` does; no
-    key is looked up. A type in DDL text needs a Spark session. The source is also asked how many connections it
-    accepts, if no type is declared or if the workers run on this machine. If the tasks in all slots of the session
-    would open more connections than that, a warning is logged once.
+    key is looked up. If the type is a DDL text, there must be a Spark session, which parses the text. The source is
+    also asked how many connections it accepts, if no type is declared or if the workers run on this machine. If the
+    tasks in all slots of the session would open more connections than that, a warning is logged once.
 
     Args:
         source: Name of a source, or its config.

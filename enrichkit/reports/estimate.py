@@ -44,7 +44,7 @@ class Estimate:
         lookups: Fewest and most keys that are asked for; the most is None if it is not known.
         calls: Fewest and most calls, if every call has `batch_size` keys and none is retried; the most is None if it is
             not known.
-        model: Model from which the time of the job follows.
+        model: The model of the engine that computes the time of the job.
     """
 
     keys: int
@@ -70,7 +70,7 @@ class Estimate:
 
 def attempts(retry: Retry | None) -> Iterator[Attempt]:
     """
-    Yield the attempts that *retry* allows, also those that would start after the timeout; None: one attempt.
+    Yield the attempts that *retry* allows (None: one), also those that would start after the timeout.
 
     >>> from enrichkit import Retry
     >>> [attempt.latest for attempt in attempts(Retry(attempts=4, wait=0.5, wait_max=1.5))]

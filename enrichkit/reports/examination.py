@@ -87,7 +87,7 @@ def _packages(source: Mapping[str, Any]) -> Iterator[Found]:
             what = f"the client package {module} of the source {name!r} cannot be imported: {error}"
             yield "client", what, SHIP.format(install=source["install"])
     if source["package"] is None:
-        return  # the connector is in the pickled payload, or is a part of enrichkit
+        return  # no package to check: the connector is in the pickled payload, or is a part of enrichkit
     try:
         version = importlib.metadata.version(source["package"])
     except importlib.metadata.PackageNotFoundError:
@@ -171,6 +171,6 @@ async def _ask(connector: Any, config: Any, timeout: float) -> None:
             if isinstance(answer, Failure) and isinstance(answer.error, TransientError | FatalError):
                 raise answer.error
     except PermanentError:
-        return  # the source was reached, and does not take this key
+        return  # no finding: the source was reached, and refused only the key of this check
     finally:
         await opened.close()

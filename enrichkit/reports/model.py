@@ -80,8 +80,8 @@ def asked_by_tasks(keys: int, rows: int, tasks: int) -> float:
 
 def keys_of_equal_cost(asked: int, readers: int) -> int:
     """
-    Return the most keys that a source may hold if *readers* processes, which each read the whole source, are to read at
-    most *asked* keys in all.
+    Return the most keys that a source may hold so that *readers* processes, each of which reads all keys, together read
+    at most *asked* keys.
 
     If *asked* is the number of keys that lookups ask for, preloads of a source with at most this many keys cost no more
     than the lookups. A key costs the source about as much in a preload as in lookups with many keys per call, because a
@@ -105,7 +105,7 @@ def distinct_behind(rows: float, seen: float) -> float:
     """
     if seen >= rows:
         return math.inf
-    low, high = max(1.0, seen), max(2.0, rows * rows)  # with more than rows * rows keys, hardly any key would repeat
+    low, high = max(1.0, seen), max(2.0, rows * rows)  # `high`: with more keys, hardly any key would repeat
     for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if _different(middle, rows) < seen else (low, middle)

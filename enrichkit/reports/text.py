@@ -32,8 +32,8 @@ def table(rows: Sequence[Sequence[str]], indent: int = GAP) -> list[str]:
     left = indent + (sum(widths) + GAP * len(widths) if aligned else GAP)
     lines = []
     for row, is_wide in zip(rows, wide, strict=True):
-        # The widest cells of all columns may together exceed the page, although no row does. The last cell therefore
-        # gets at least LAST_MIN columns.
+        # Each column is as wide as its widest cell, and these cells may be in different rows. Together they may fill
+        # the page. The last cell therefore gets at least LAST_MIN columns, even if its line exceeds the page.
         first, *more = textwrap.wrap(row[-1], max(WIDTH - left, LAST_MIN), break_on_hyphens=False) or [""]
         if is_wide:
             lines += [" " * indent + (" " * GAP).join(row[:-1]), (" " * left + first).rstrip()]

@@ -69,7 +69,7 @@ class Tried:
         points: The calls that were answered.
         took: Seconds that each answered call took.
         paid: Cost of all calls, failed calls included, by unit.
-        problem: The reason why the last failed call failed; if no call failed, that the calls took too long.
+        problem: The reason why the last failed call failed. If no call failed, the text says that they took too long.
     """
 
     def __init__(self) -> None:

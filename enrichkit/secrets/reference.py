@@ -56,8 +56,8 @@ class Secret:
             function: `"package.module:function"`, a function without arguments that returns a text. The worker imports
                 the function, so its package must be installed there. The function is called on a separate thread.
             ttl: Seconds for which a value may be used; 1 to 604,800 (a week). The worker process asks for the next
-                value 60 seconds before a value expires, or a fifth of *ttl* before if that is less, and once more when
-                the source refuses a value.
+                value 60 seconds before a value expires (a fifth of *ttl* before, if that is less). It also asks once
+                more when the source refuses a value.
         """
         return cls("call", function, ttl)
 

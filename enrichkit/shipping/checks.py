@@ -183,7 +183,7 @@ def _check_needs(folder: Path, manifest: Manifest) -> None:
         for line in distribution.requires or ():
             match = re.match(r"[A-Za-z0-9._-]+", line)
             if match is None or ";" in line:
-                continue  # the line has a marker, which uv or pip has evaluated for the target
+                continue  # not checked: uv or pip has evaluated the marker of this requirement for the target
             needed = normalized(match[0])
             if needed not in there:
                 raise ConfigError(

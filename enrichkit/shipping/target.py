@@ -48,7 +48,7 @@ class Target:
 
     @property
     def machine(self) -> str:
-        """Name of the processor in wheels."""
+        """Name of the processor, as in the file names of wheels."""
         return PLATFORMS[self.platform]
 
     @property

@@ -67,8 +67,8 @@ def find_source(source: str | ConnectorConfig) -> tuple[str, type[Connector[Any]
     try:
         return source, connector, connector.config_class(**settings)
     except ConfigError as error:
-        # A variable has a wrong value, or a setting is absent that another setting requires. The message therefore
-        # names the variables.
+        # Either an environment variable has a wrong value, or a setting is absent that another setting requires. The
+        # message therefore names the variables of the source.
         variables = [_variable(source, name) for name in settings] or [_variable(source, "") + "<FIELD>"]
         raise ConfigError(f"{error} {_searched_places(source, path, *variables)}") from error
 
@@ -225,7 +225,7 @@ def _settings_in_environment(name: str, cls: type[ConnectorConfig]) -> dict[str,
 
 
 def _parse_setting(variable: str, text: str, setting: Field[Any]) -> Any:
-    """Return the value of an environment variable with the *text*, converted to the type of the field *setting*."""
+    """Convert *text*, the value of the environment variable *variable*, to the type of the field *setting*."""
     kind = _setting_type(setting)
     if kind is bool:
         if text.lower() not in ("true", "false", "1", "0"):
@@ -238,12 +238,12 @@ def _parse_setting(variable: str, text: str, setting: Field[Any]) -> Any:
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     if "tuple[int" in str(setting.type):
         return tuple(_parse_number(variable, part, int) for part in parts)
-    # A field that takes a text or a tuple of texts gets a single part as a text.
+    # If the field takes a text as well as a tuple of texts, a value of one part becomes a text.
     return parts[0] if len(parts) == 1 and "str |" in str(setting.type) else parts
 
 
 def _setting_type(setting: Field[Any]) -> type | None:
-    """Return the type of the default of *setting*, or else the type that its annotation names; None for a text."""
+    """Return the type of the default of *setting*, or else the type that its annotation names; None means a text."""
     if setting.default is not MISSING and setting.default is not None and not isinstance(setting.default, str):
         return type(setting.default)
     annotation = str(setting.type)

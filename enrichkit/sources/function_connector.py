@@ -101,7 +101,8 @@ def connector(
 @dataclass(frozen=True, kw_only=True)
 class FunctionConfig(ConnectorConfig):
     """
-    The config of a function or class. `connector` makes the config; its docstring describes the other fields.
+    The config of a function or class, made by the decorator `connector`. The docstring of `connector` describes the
+    fields `returns`, `batch_size` and `capacity`.
 
     Attributes:
         function: The decorated function or class.
@@ -114,14 +115,14 @@ class FunctionConfig(ConnectorConfig):
     @property
     def fetch(self) -> Callable[..., Any]:
         """
-        The function that takes keys. For a class, this is its `fetch` with None as the instance: callers inspect the
-        signature, but do not call the function.
+        The function that takes keys. For a class, this is its method `fetch` with None in place of `self`. Callers only
+        inspect the signature, and never call the function.
         """
         if not _is_class(self.function):
             return self.function
         method: Callable[..., Any] = self.function.fetch
         if isinstance(inspect.getattr_static(self.function, "fetch"), staticmethod | classmethod):
-            return method  # such a method has no parameter for an instance
+            return method  # a static or class method has no parameter `self`
         return functools.partial(method, None)
 
 

@@ -107,7 +107,7 @@ class KeyFunction(Connector[KeyFunctionConfig]):
 
     def _translate(self, error: Exception) -> ConnectorError:
         if isinstance(error, ConnectorError):
-            return error  # the function raised it on purpose, so its text is shown
+            return error  # the function raised this `ConnectorError` on purpose, so its text is shown
         return PermanentError(f"the function raised {raised(error, show_text=self.config.show_keys)}")
 
 

@@ -36,8 +36,8 @@ def tiers(
     """
     Return several sources as one: each key is looked up in one source after the other, until a source holds it.
 
-    If a source before the last one fails, is unavailable or takes too long, the next source is asked for its keys, and
-    no row fails because of that. All options of the lookup, such as `capacity`, refer to the last source.
+    If a source before the last one fails, is unavailable or takes too long, the next source is asked for the same keys,
+    and no row fails because of that. All options of the lookup, such as `capacity`, refer to the last source.
 
     Args:
         sources: Two or more names of sources or their configs, for example a Redis before a service.

@@ -13,8 +13,8 @@ __all__ = ["SqlConnector"]
 
 
 SqlConfigT = TypeVar("SqlConfigT", bound=SqlConfig)
-PoolT = TypeVar("PoolT", bound=Any)  # has a method `close` that drops all connections at once
-StatementT = TypeVar("StatementT", bound=Any)  # has an attribute `ddl`, the type of one value
+PoolT = TypeVar("PoolT", bound=Any)  # a class with a method `close` that drops all connections at once
+StatementT = TypeVar("StatementT", bound=Any)  # a class with an attribute `ddl`, the type of one value
 
 
 class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]):
@@ -28,7 +28,7 @@ class SqlConnector(Connector[SqlConfigT], Generic[SqlConfigT, PoolT, StatementT]
             for the keys sorts the whole table for each page.
         write_capacity: Number of sessions that may write, per worker process; the engine makes at most this number of
             calls of `store_many` at a time.
-        write_timeout: Seconds that `store_many` may take; the engine waits longer than that.
+        write_timeout: Seconds that `store_many` may take; less than the 5 seconds after which the engine cancels it.
     """
 
     neighbours = True  # a call costs less if its keys are next to each other in the B-tree index of the table

@@ -35,9 +35,9 @@ class Pool(Generic[SessionT]):
     """
     The connections to one server. A plugin implements `connect` and `translate`, and may override `survives`.
 
-    After a failure, only one caller at a time logs in, until a login works. After `connect` has raised a `FatalError`,
-    for example for a refused login, callers with the same password get the same error without another attempt until the
-    pause of `RefusedLogin` is over.
+    After a failure, only one caller at a time logs in, until a login works. When `connect` raises a `FatalError`, for
+    example for a refused login, the pause of `RefusedLogin` begins. During the pause, callers with the same password
+    get the same error without another attempt.
 
     Args:
         config: Config with the address of the server and the login.
@@ -62,10 +62,10 @@ class Pool(Generic[SessionT]):
         self._permits = asyncio.Semaphore(size)
         self._connect_permits = asyncio.Semaphore(max(2, size // 4))
         self._first_login = asyncio.Lock()
-        self._logins_work = False  # a login has succeeded, and no connection or login has failed since
+        self._logins_work = False  # True: a login has succeeded, and no connection or login has failed since
         self._ever_logged_in = False
         self._failures = 0  # number of connects that found the server unavailable
-        self._full = False  # whether the last of these connects failed because the server had no free connection
+        self._full = False  # whether the server, when it was last unavailable, only lacked a free connection
         self._refused = RefusedLogin()
         self._refusal = ""  # the error text of the last refused login
         self._idle: list[SessionT] = []
@@ -201,7 +201,7 @@ class Pool(Generic[SessionT]):
                     self._permits.release()
                     raise
         except TimeoutError as error:
-            if connecting:  # for example, the client package tried several hosts in turn, each with a time limit
+            if connecting:  # no connection in time, for example because the client package tried several hosts
                 raise UnavailableError(str(self.translate(error)), sent=False) from None
             raise
         self._busy.add(session)
@@ -230,7 +230,10 @@ class Pool(Generic[SessionT]):
             return await self._log_in(timeout, failures)
 
     async def _log_in(self, timeout: float, failures: int) -> SessionT:
-        """Return a new session for a caller that began to wait when `_failures` was *failures*."""
+        """
+        Return a new session for a caller that began to wait when `_failures` was *failures*. If the number has grown
+        since, the caller gets an `UnavailableError` without another attempt.
+        """
         server = f"{self.product} at {self.address}"
         if self._failures > failures:  # callers that waited while a connect failed would fail in the same way
             found = "had no free connection" if self._full else "could not be reached"
@@ -238,8 +241,8 @@ class Pool(Generic[SessionT]):
         try:
             session = await self._connected(timeout)
         except FatalError as error:
-            # If logins have worked before, the password or certificate is probably being replaced. After an
-            # `UnavailableError`, the engine keeps the keys until the new one works, as in an outage.
+            # If logins have worked before, the password or certificate is probably being replaced. The error is then an
+            # `UnavailableError`, so that the engine keeps the keys, as in an outage, until the replacement works.
             renewable = isinstance(self.config.password, Secret) or self.context.has_files
             if self._ever_logged_in and renewable:
                 raise UnavailableError(f"{error} Logins have worked before.", sent=False) from None
@@ -255,7 +258,7 @@ class Pool(Generic[SessionT]):
         """Return a new session. With *again*, try once more if the password is refused and may have changed."""
         if not fresh(self.config.password):
             try:
-                await revealed(self.config.password)  # so that `password` need not block the loop
+                await revealed(self.config.password)  # gets the secret on a thread, so that `password` does not block
             except ConfigError as error:
                 raise FatalError(str(error)) from None
         password = self.password()

@@ -43,7 +43,7 @@ class Session:
     @property
     def closed(self) -> bool:
         """Whether the connection is known to have ended."""
-        # The transport alone does not tell: after the server has closed its side, the transport stays open if the
+        # `is_closing` alone is not enough: after the server has closed its side, the transport stays open if the
         # protocol of the client package asks for that.
         ended: bool = self.transport.is_closing() or self.meter.ended
         return ended
@@ -59,5 +59,5 @@ def _keep_alive(sock: socket.socket | None) -> None:
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
-        if hasattr(socket, name):  # Linux has all of them, other systems only some
+        if hasattr(socket, name):  # Linux has all keep-alive options, other systems only some
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -143,7 +143,7 @@ class Source:
             part: Part of the key for that column.
             is_: Type of the column.
             takes: Values that the column takes, in words.
-            right: Whether *part* has a Python type that the column takes.
+            right: Whether the Python type of *part* is right, so that only its value does not fit the column.
         """
         why = ", which it cannot hold" if right else ""
         error = PermanentError(

@@ -2,7 +2,7 @@
 Tools with which the author of a connector tests it.
 
 `ConnectorContract` is a class of tests that the connector's own test class inherits. `fault_proxy` starts a TCP proxy
-between the connector and its server, which plays network faults on demand. `enrichkit.testing.fixtures` has pytest
+between the connector and its server, with which a test causes network faults. `enrichkit.testing.fixtures` has pytest
 fixtures for real servers, `enrichkit.testing.clock` has an event loop with virtual time, and
 `enrichkit.testing.scripted` has a source whose answers a test prescribes.
 """

@@ -102,8 +102,8 @@ class Bench:
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(self.patience)
-            # If the thread is still alive, the connector blocks the loop, which then cannot be closed. In this case a
-            # check has failed.
+            # If the thread is still alive, the connector blocks the loop, which then cannot be closed. The test has
+            # already failed in this case, because a call on the blocked loop did not end in time.
             if not self._thread.is_alive():
                 self.loop.close()
 

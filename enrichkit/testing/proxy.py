@@ -222,8 +222,8 @@ class FaultProxy:
 
         Args:
             data: Bytes that no request has asked for, for example a copy of an earlier reply.
-            quiet: Seconds without traffic after which a connection counts as idle, if the proxy holds no bytes that it
-                still has to pass on for the connection.
+            quiet: Seconds without traffic after which a connection is idle. A connection for which the proxy still has
+                bytes to pass on is not idle.
         """
         sent = 0
 
@@ -370,7 +370,7 @@ class FaultProxy:
 
     async def _shut(self) -> None:
         self._stop_listening()
-        # Repeated, because a connection that is being accepted now appears only in a later iteration of this loop.
+        # Three rounds, because a connection that is being accepted in one round can be ended only in a later round.
         for _ in range(3):
             self._end_all()
             for transport in self._transports:
@@ -462,7 +462,8 @@ class _End(asyncio.Protocol):
         self.link = link
         self.direction = direction
         self.peer: _End
-        self.passed = 0  # bytes read here that the peer has written, since the connection began or a `_Cut` was set
+        # Number of bytes that were read here and written by the peer since the connection began or a `_Cut` was set.
+        self.passed = 0
         self._opened: asyncio.Transport
         self._transport: asyncio.Transport | None = None  # None when this end is not open
         self._buffer: deque[tuple[float, bytes]] = deque()  # (loop time at which the bytes are due, bytes)

@@ -75,7 +75,7 @@ def storm(
         weather.over.set()
         thread.join()
         proxy.heal()
-    if weather.error is not None:  # otherwise nobody would notice that the faults ended too early
+    if weather.error is not None:  # raised, so that the test notices that the faults ended too early
         raise weather.error
 
 
@@ -144,7 +144,7 @@ class _Weather:
     def _lost(self) -> None:
         self._proxy.blackhole()
         self._last()
-        if self._dice.random() < 0.5:  # in the other cases the dead connections stay open
+        if self._dice.random() < 0.5:  # otherwise the connections that have lost bytes stay open
             self._proxy.cut()
 
     def _sliced(self) -> None:

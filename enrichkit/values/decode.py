@@ -85,8 +85,8 @@ def decoder(data_type: pa.DataType, encoding: Encoding) -> Decode:
     batch = {"python": _objects, "json": _documents, "text": _texts}[encoding](data_type)
     parts = list(parts_of(data_type))
     if any(map(is_variant, parts)) or (encoding != "text" and not all(map(has_ascii_names, parts))):
-        # The rules decode all values of such a type, because msgspec builds no variants, and because in a TypedDict,
-        # msgspec 0.22 does not find a field whose name is not ASCII.
+        # The rules decode all values of a type with a variant or a field whose name is not ASCII: msgspec builds no
+        # variants, and msgspec 0.22 does not find such a field of a TypedDict.
         batch = _batch_of(one)
 
     def decode(values: Sequence[Any]) -> tuple[list[Any], dict[int, PermanentError]]:
@@ -135,7 +135,7 @@ def _error(error: Exception) -> PermanentError:
 
 
 def _objects(data_type: pa.DataType) -> _Batch:
-    """Return the `_Batch` for Python objects."""
+    """Return the function that decodes a batch of Python objects."""
     element = msgspec_type(data_type, "python")
     list_type = list[element | None]  # type: ignore[valid-type]  # made at run time
     # `msgspec.convert` accepts lone surrogates, so the result is checked: msgspec's encoder raises for them, in a third
@@ -178,7 +178,7 @@ _read_string = msgspec.json.Decoder(str).decode
 
 
 def _texts(data_type: pa.DataType) -> _Batch:
-    """Return the `_Batch` for texts."""
+    """Return the function that decodes a batch of texts."""
     if pa.types.is_struct(data_type):
         return _text_structs(data_type)
     if pa.types.is_map(data_type):
@@ -199,7 +199,7 @@ def _texts(data_type: pa.DataType) -> _Batch:
 
 def _column_of_texts(convert: _Batch) -> _Batch:
     """
-    Return a `_Batch` that applies *convert* to all values except None, and keeps each None in place.
+    Return a function that applies *convert* to all values of a batch except None, and keeps each None in place.
 
     The values are bytes or str. *convert* must accept bytes. If *convert* raises TypeError for other values, it is
     called again without the None values and with each str encoded as UTF-8.
@@ -256,9 +256,9 @@ def _floats(texts: Sequence[bytes]) -> list[float]:
 
 def _text_structs(data_type: Any) -> _Batch:
     """
-    Return the `_Batch` for mappings from the names of fields to texts, such as Redis hashes.
+    Return the function that decodes a batch of mappings from the names of fields to texts, such as Redis hashes.
 
-    The `_Batch` converts the values field by field, each field as one column.
+    The function converts the values field by field, each field as one column.
     """
     structs = dicts_of(tuple(field.name for field in data_type))
     columns = [(field.name, field.name.encode(), _texts(field.type)) for field in data_type]
@@ -280,9 +280,9 @@ def _text_structs(data_type: Any) -> _Batch:
 
 def _text_maps(data_type: Any) -> _Batch:
     """
-    Return the `_Batch` for mappings of texts.
+    Return the function that decodes a batch of mappings of texts.
 
-    The `_Batch` converts the keys of all mappings as one column, and their values as another.
+    The function converts the keys of all mappings as one column, and their values as another.
     """
     keys, items = _texts(data_type.key_type), _texts(data_type.item_type)
 

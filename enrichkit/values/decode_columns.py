@@ -37,7 +37,7 @@ _Read = Callable[[Sequence[Any]], Any]
 """Takes n raw values and returns them as an array; raises an exception of any type if a value is not clearly right."""
 
 _INVALID_NAME = re.compile(r'[\x00-\x1f"\\]')  # msgspec cannot rename an attribute to a name with these characters
-SMALL = 4096  # bytes that the buffers of an array may have beyond twice its size before the array is copied
+SMALL = 4096  # an array is copied if its buffers have more than twice the array's bytes plus this number
 
 
 class Column:
@@ -122,7 +122,7 @@ def _reader(data_type: Any, encoding: Encoding) -> _Read:
     read_objects = _object_reader(data_type, encoding)
 
     # Arrow arrays of nested and of temporal types are read as Python objects, for two reasons. First, a struct may
-    # stand for a variant, and `to_pylist` turns a map into a list of pairs, so the rules must decide about both.
+    # stand for a variant, and `to_pylist` turns a map into a list of pairs, so the rules convert or refuse both.
     # Second, Arrow has dates and times that Python and Spark do not have.
     keeps_arrow = encoding == "python" and not (pa.types.is_nested(data_type) or pa.types.is_temporal(data_type))
 

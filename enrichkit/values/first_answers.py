@@ -74,7 +74,7 @@ class FirstAnswers:
         wrong.
         """
         if isinstance(answers, Answers) and isinstance(answers.columns, Mapping):
-            self.done = True  # the connector asks for each field by its name, so such answers are not checked
+            self.done = True  # answers in columns are not checked: their connector requests each field by its name
             return None
         for answer in islice(answers.values(), ENOUGH):
             for match in answer if isinstance(answer, list | tuple) else (answer,):
@@ -89,7 +89,7 @@ class FirstAnswers:
         Return an error if the answers so far show that a declared field or the config's path is wrong, otherwise None.
 
         Args:
-            which: The words for the inspected answers in the message; empty: the message speaks of all answers of the
+            which: Words that name the inspected answers in the message; empty: the message names all answers of the
                 task.
         """
         for path, (count, names) in self._paths.items():

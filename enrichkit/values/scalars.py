@@ -109,8 +109,8 @@ class _Leaf:
     Attributes:
         python: The rule for Python objects.
         text: The rule for text.
-        json: Python types of parsed JSON values that the rule `python` converts.
-        json_text: Python types of parsed JSON values that the rule `text` converts.
+        json: Python types of the parsed JSON values to which the rule `python` is applied.
+        json_text: Python types of the parsed JSON values to which the rule `text` is applied.
         takes: Descriptions, for messages, of the values that the type takes in the encodings python, json and text.
     """
 

@@ -181,7 +181,11 @@ def spark_name(data_type: Any) -> str:
 
 
 def is_variant(data_type: Any) -> bool:
-    """Return whether *data_type* is Arrow's type for a variant: a struct of value and metadata with Spark's mark."""
+    """
+    Return whether *data_type* is Arrow's type for a variant.
+
+    This is a struct of value and metadata in which a field has Spark's mark, the Arrow metadata `variant`: `true`.
+    """
     if not pa.types.is_struct(data_type) or {field.name for field in data_type} != {"value", "metadata"}:
         return False
     return any((field.metadata or {}).get(b"variant") == b"true" for field in data_type)

@@ -36,14 +36,14 @@ def columns_of(
     """
     Yield the column for the rows of a slice, in one or more pieces: values, or structs if *outcomes* have details.
 
-    A piece has at most `BYTES`. Several pieces are needed when many rows share a wide value: a value of 250 KB on
-    10,000 rows is 2.5 GB.
+    A piece has at most `BYTES` bytes. Several pieces are needed when many rows share a wide value: a value of 250 KB
+    on 10,000 rows is 2.5 GB.
 
     Args:
         outcomes: The final outcomes of the distinct keys of the slice.
         codes: For each row the index of its key; null where the key is null.
         data_type: The type of a value.
-        units: Units in which one row of each key shows what the calls of the key have cost; empty: no costs are shown.
+        units: Units of the costs of calls. One row of each key shows what its calls have cost; empty: no row does.
     """
     if outcomes.details is not None:
         values, codes = _details(outcomes, data_type), codes.fill_null(len(outcomes.keys))
@@ -75,7 +75,7 @@ def values_of(outcomes: Outcomes, data_type: pa.DataType) -> Any:
     if not outcomes.value_columns:
         return _array(outcomes.values, data_type)
     size = len(outcomes.values)
-    columns = sorted(outcomes.value_columns, key=lambda column: column[0][0])  # by the index of the first key
+    columns = sorted(outcomes.value_columns, key=lambda column: column[0][0])  # sorted by each column's first index
     parts = [column for _, column in columns]
     if _are_contiguous([indices for indices, _ in columns], size):
         return _concatenate(parts)
@@ -206,7 +206,7 @@ def _array(values: Any, data_type: pa.DataType) -> Any:
 
 
 def _are_contiguous(parts: Sequence[Sequence[int]], size: int) -> bool:
-    """Return whether *parts* are adjacent ranges that together are 0 to *size*."""
+    """Return whether *parts* are ranges that, one after the other, make up the indices from 0 to *size* - 1."""
     end = 0
     for indices in parts:
         if not isinstance(indices, range) or indices.start != end:
@@ -245,7 +245,7 @@ def _texts(texts: list[Any]) -> Any:
     try:
         return pa.array(texts, pa.string())
     except UnicodeEncodeError:
-        # The text of a connector's error may quote bytes that are not UTF-8.
+        # The text of a connector's error may quote bytes that are not UTF-8; these become escapes with a backslash.
         return pa.array([text and text.encode("utf-8", "backslashreplace").decode() for text in texts], pa.string())
 
 

@@ -103,8 +103,8 @@ class _ReadyRows:
     def __init__(self, task: FrameTask, plan: Plan) -> None:
         self._task = task
         self._plan = plan
-        # By slice, the indices of the keys whose rows are gathered. The slices are in the order in which their first
-        # rows came, so all slices before a barrier are ahead of the slices after it.
+        # For the outcomes of each slice, the indices of the keys whose rows are gathered. The slices are in the order
+        # in which their first rows came, so all slices before a barrier are ahead of the slices after it.
         self._indices: dict[Outcomes, list[int]] = {}
         self._rows = 0
         self._bytes = 0
@@ -113,8 +113,8 @@ class _ReadyRows:
     def add(self, part: Part) -> None:
         """Add the rows of *part*; a part that stands for a barrier has no rows."""
         if part.rows:
-            # The rows with a null key come as a part without keys. The number of keys, which is the index of no key,
-            # stands for them.
+            # The rows with a null key come as a part without keys. As their index they get the number of keys, which
+            # is the index of no key.
             self._indices.setdefault(part.outcomes, []).extend(part.indices or (len(part.outcomes.keys),))
             self._rows += part.rows
             self._bytes += part.bytes + part.rows * part.outcomes.tag.row_bytes
@@ -135,7 +135,7 @@ class _ReadyRows:
         rows = size = 0
         for outcomes, indices in indices_by_slice.items():
             null_index = len(outcomes.keys)
-            indices = sorted(indices)  # the rows with a null key are the last
+            indices = sorted(indices)  # the index of the rows with a null key is the last
             batch, places = outcomes.tag.take(indices)
             codes = pa.array(places, pa.int32())
             if indices[-1] == null_index:
@@ -148,7 +148,8 @@ class _ReadyRows:
                 batches.append(output)
                 rows += output.num_rows
                 size += output.nbytes
-                if rows >= ROWS or size >= BYTES:  # checked for each output, because a row may have very many matches
+                # Checked after each of a slice's output batches, because one row may have very many matches.
+                if rows >= ROWS or size >= BYTES:
                     yield from _merge_batches(batches)
                     batches, rows, size = [], 0, 0
         yield from _merge_batches(batches)
@@ -176,7 +177,7 @@ def _output(
         codes: For each row the index of its key in *outcomes*; null where the key is null.
     """
     if task.inner:
-        # A row whose key is missing stays if `on_missing` gave the key a value.
+        # A row whose key is missing stays in the output if `on_missing` gave the key a value.
         matches = [
             status != MISSING or (bool(value) if plan.many else value is not None)
             for status, value in zip(outcomes.statuses, outcomes.values, strict=True)

@@ -34,7 +34,7 @@ __all__ = ["encode", "intersects", "key_type_error", "key_year_error", "kinds_of
 _REFUSED = (
     pa.types.is_nested,
     pa.types.is_interval,
-    pa.types.is_timestamp,  # in nanoseconds, which Python does not have; microseconds are handled earlier
+    pa.types.is_timestamp,  # only in nanoseconds, which Python lacks: `_normalize` handles the other units first
     pa.duration("ns").equals,
     lambda data_type: isinstance(data_type, pa.BaseExtensionType),
 )
@@ -88,11 +88,12 @@ def encode(columns: Sequence[pa.Array[Any]], *, in_order: bool = False) -> tuple
         is_lazy = is_string(column.type) or pa.types.is_integer(column.type)
         return Keys([column], make_objects if is_lazy else make_objects()), encoded[0].indices
     codes: Any = encoded[0].indices.cast(pa.int64())
-    # One array for each column so far, with one element for each distinct combination: the code of the column's value.
+    # One array for each column that is combined so far. It has one element for each distinct combination of values: the
+    # code of the column's value.
     parts: list[Any] = []
     for column in encoded[1:]:
-        # The sum fits into 64 bits: there are at most 2**31 combinations times 2**31 codes. If one of the two codes is
-        # null, the sum is null, too.
+        # Two codes become one number: the first times *size*, plus the second. It fits into 64 bits, because there are
+        # at most 2**31 combinations times 2**31 codes. If one of the two codes is null, the number is null, too.
         size = max(1, len(column.dictionary))
         combined = dictionary_encode(pc.add(pc.multiply(codes, size), column.indices.cast(pa.int64())))
         left = pc.divide(combined.dictionary, size)
@@ -109,10 +110,10 @@ def encode(columns: Sequence[pa.Array[Any]], *, in_order: bool = False) -> tuple
 
 def kinds_of(columns: Sequence[pa.Array[Any]]) -> str | None:
     """
-    Return a text that tells types apart whose keys can be equal in Python: int `1`, float `1.0`, decimal `1.00` and
-    `True` are equal.
+    Return a text that names the kind of each key column, such as integer or float.
 
-    Return None if a column has no type. This is the case for a column of nulls that comes from pandas.
+    Keys of different kinds can be equal in Python: int `1`, float `1.0`, decimal `1.00` and `True` are equal. Return
+    None if a column has no type. This is the case for a column of nulls that comes from pandas.
 
     >>> kinds_of([pa.array([1]), pa.array([1.0]), pa.array(["a"])]) == kinds_of([pa.array([1])] * 3)
     False
@@ -193,8 +194,8 @@ def _normalize(column: Any) -> Any:
         # A dictionary may hold a value twice, or a value that no row has. So the column is decoded, to be encoded anew.
         values = column.dictionary
         return _normalize(values.cast(_PLAIN.get(values.type, values.type)).take(column.indices))
-    # pyarrow can neither sort views nor take their elements yet. A column of type null has only nulls, so it can be
-    # cast to any type.
+    # pyarrow can neither sort arrays of the types string_view and binary_view nor take their elements yet. A column of
+    # type null has only nulls, so it can be cast to any type.
     if data_type in _PLAIN:
         return column.cast(_PLAIN[data_type])
     if pa.types.is_run_end_encoded(data_type):

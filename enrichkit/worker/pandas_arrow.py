@@ -57,7 +57,7 @@ def _key_array(column: pd.Series, texts: pd.Series, instants: pd.Series) -> pa.A
     flat = np.concatenate([part for part, valid in zip(parts, is_valid, strict=True) if valid])
     try:
         values = pa.array(flat.tolist() if flat.dtype == object else flat)
-    except pa.ArrowTypeError as error:  # pyarrow takes a dict for a struct, but this dict's keys are not names
+    except pa.ArrowTypeError as error:  # a key is a map, whose dict pyarrow takes for a struct with invalid names
         raise key_type_error("map") from error
     if is_valid.all():
         return values

@@ -112,7 +112,7 @@ def spark_socket(enrichment: str) -> SparkSocket | None:
         if frame.f_globals.get("__name__") in ("pyspark.worker", "__main__"):
             stream = frame.f_locals.get("outfile")
             if isinstance(stream, io.BufferedWriter):
-                with contextlib.suppress(OSError, ValueError):  # the writer has no file descriptor
+                with contextlib.suppress(OSError, ValueError):  # raised if the writer has no file descriptor
                     return SparkSocket(stream, enrichment)
         frame = frame.f_back
     return None

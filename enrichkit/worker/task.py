@@ -104,7 +104,7 @@ def keys_of(
     keys, codes = encode(key_columns, in_order=connector.neighbours)
     # A cache and an unordered run handle each key as a Python object; without them, keys stay together in bundles.
     in_bundles = ordered and plan.options.cache is None
-    # With `neighbours`, the window has the keys of ten calls per slot; comparing so many keys would take too long.
+    # With `neighbours`, the window has the keys of ten calls per slot; comparing slices of so many keys takes too long.
     is_compared = in_bundles and len(key_columns) == 1 and plan.batch_size > 1 and not connector.neighbours
     key_array = keys.columns[0] if is_compared else None
     # With `neighbours`, the engine cuts a slice again and again, which is quicker for keys in Arrow columns.
@@ -115,8 +115,8 @@ def keys_of(
 def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) -> Bridge:
     loop, secrets, info = loop_thread(), _secrets_digest(plan), _task_info()
     start, few = 2 * plan.capacity * plan.batch_size, first_keys(plan.batch_size)
-    # The first slices have as many rows as the first calls may have keys, because smaller slices would make these calls
-    # smaller than allowed.
+    # The first slices have as many rows as the first calls may have keys. With smaller slices, these calls would have
+    # fewer keys than they may have.
     row_bytes = _row_bytes.setdefault(plan.cache_key, BytesEach(few))
     return Bridge(
         loop,
@@ -137,7 +137,8 @@ def _bridge(plan: Plan, key_columns: Sequence[pa.Array[Any]], *, ordered: bool) 
         intersects if ordered else None,
         spark_socket(plan.cache_key),
         ObservedTask(plan, info),
-        # While the size of the answers is not known, the window begins with the rows of two rounds of small calls.
+        # While the size of the answers is not known, calls have few keys, and the window begins with the rows of two
+        # such calls per slot.
         first=2 * plan.capacity * few if few is not None and row_bytes.each is None else start,
         row_bytes=row_bytes,
     )

@@ -55,8 +55,8 @@ def self_contained(view: View, title: str) -> str:
         SCRIPT: f'<script type="application/json" id="view">{data}</script>\n<script type="module">\n{script}</script>',
     }
     done = ""
-    # The marks are in the order in which they stand in the page. Inserted text, which may by chance contain a mark, is
-    # not searched for the later marks.
+    # The marks are placeholders in the page, and `parts` has them in the order of the page. Inserted text, which may by
+    # chance contain a mark, is not searched for the later marks.
     for mark, text in parts.items():
         before, found, page = page.partition(mark)
         assert found, mark

@@ -55,7 +55,10 @@ class Fixtures:
 
     @pytest.fixture
     def missing_key(self) -> Key:
-        """A key of the right type. The source holds neither this key nor any key that begins with it."""
+        """
+        A key of the right type. The source holds neither this key nor any key that begins with it, because checks
+        append digits to this key to get more missing keys.
+        """
         raise NotImplementedError(
             f"{type(self).__name__} must have a fixture `missing_key`: a key that the source does not hold."
         )
@@ -151,7 +154,7 @@ def sockets() -> set[int]:
     """Return the inodes of the open sockets of this process."""
     inodes = set()
     for fd in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError):  # listdir also lists the descriptor that it opened and has closed again
+        with contextlib.suppress(OSError):  # listdir also lists its own descriptor, which is closed by now
             status = os.fstat(int(fd))
             if stat.S_ISSOCK(status.st_mode):
                 inodes.add(status.st_ino)

@@ -192,7 +192,7 @@ class ConfigChecks(Fixtures):
         )
 
     def test_the_keys_are_of_the_declared_shape(self, connector: Connector[Any], known: dict[Key, Any]) -> None:
-        """Look at the config's `key_parts` and the connector's `key_types`: the driver checks key columns by them."""
+        """Look at the config's `key_parts` and the connector's `key_types`: the driver checks key columns with them."""
         parts = connector.config.key_parts or len(parts_of(next(iter(known))))
         other = [key for key in known if len(parts_of(key)) != parts]
         assert not other, (

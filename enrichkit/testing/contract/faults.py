@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["FaultChecks"]
 
 CLOSING = 0.5  # seconds within which the proxy notices that a connection has ended
-# Numbers of bytes of the answer after which the proxy ends a connection. The largest may be the whole answer.
+# Numbers of bytes of the answer after which the proxy ends a connection. An answer may have fewer bytes than the
+# largest number, and then arrives whole.
 CUTS = (0, 1, 2, 5, 9, 17, 33, 65)
 
 

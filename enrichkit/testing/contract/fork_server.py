@@ -138,12 +138,12 @@ class ForkServer:
 
 
 class _ProcessTraceback(Exception):
-    """The traceback of an exception in the process of a check, as text."""
+    """The text of the traceback of an exception that a check raised in its own process."""
 
 
 def _attend(channel: Connection, data: bytes, proxy: Any) -> Any:
     """
-    Send the job *data* to its process, and use *proxy* as the process requests, until the process sends its result.
+    Send the job *data* to its process, and carry out what the process requests of *proxy*, until it sends its result.
 
     Return this result, or None if the process ended without sending one.
     """

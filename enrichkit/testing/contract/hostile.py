@@ -85,7 +85,7 @@ class HostileKeyChecks(Fixtures):
             )
 
     def _harmless(self, source: Source, keys: list[Key]) -> dict[Key, Any]:
-        """Return the answers for *keys*, or {} after a `PermanentError`, as the engine would then split the call."""
+        """Return the answers for *keys*, or {} after a `PermanentError`, because the engine then splits the call."""
         try:
             answers = source.fetch(keys)
         except (FatalError, TransientError) as error:

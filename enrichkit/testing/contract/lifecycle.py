@@ -103,7 +103,7 @@ class LifecycleChecks(Fixtures):
                 right, got = source.expected(source.keys), twin.look_up_values(source.keys)
                 return "" if right == got else f"returned {told(right, got)}"
 
-        failure = failure_in_a_fork(child, 4 * self.patience)  # open, lookup and close each end within `patience`
+        failure = failure_in_a_fork(child, 4 * self.patience)  # open, lookup and close may take `patience` each
         assert failure is None, (
             "In a forked process, a new connector must return the values of all known keys, or raise a FatalError; the "
             f"process {failure}. Look for connections, threads and caches of the module, which a fork does not bring "
@@ -134,7 +134,7 @@ class LifecycleChecks(Fixtures):
                 source.fetch_at_once([[key] for key in source.keys[: source.capacity]])
                 source.close()
 
-        use_once()  # some files and threads are created once per process, at the first use
+        use_once()  # the first use may create files and threads that stay until the process ends
         files, threads = files_and_threads()
         use_once()
         assert wait_until(lambda: files_and_threads()[0] <= files, self.patience), (
@@ -159,7 +159,7 @@ class LifecycleChecks(Fixtures):
             await asyncio.wait({task})
             await source.connector.close()
 
-        for turns in range(1, 6):  # after 0 iterations `open` would not have started
+        for turns in range(1, 6):  # with 0 turns, `open` would be cancelled before it has started
             source.run(cancel_open_after(turns))
         source.open()
         right, got = source.expected(source.keys), source.look_up_values(source.keys)
@@ -220,9 +220,10 @@ class LifecycleChecks(Fixtures):
 
 def failure_in_a_fork(function: Callable[[], str], seconds: float) -> str | None:
     """
-    Return what *function* returns in a forked child process, or how it failed there, as the end of a sentence.
+    Call *function* in a forked child process, and return the error of the child, as the end of a sentence about it.
 
-    None means that *function* returned an empty text within *seconds*.
+    The error is the text that *function* returns, or how the child failed. None means that the child has ended within
+    *seconds* and without an error: *function* has returned an empty text.
     """
     ours, theirs = os.pipe()
     pid = fork()

@@ -125,7 +125,7 @@ def _play(
     *,
     has_network: bool,
 ) -> None:
-    """Run *check* in this process, with *proxy*, the stand-in for the fault proxy, if *has_network* is true."""
+    """Run *check* in this process. If *has_network* is true, it gets *proxy*, the stand-in for the fault proxy."""
     if has_network:
         with Network(kind(config), proxy, known, missing, patience=patience) as network:
             check.__wrapped__(tests(), network)

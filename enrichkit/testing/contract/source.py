@@ -168,7 +168,11 @@ class Network(Source):
             self.proxy.thaw()
 
     def start_all(self, *groups: Sequence[Key], timeout: float) -> list[Any]:
-        """Begin a call for each of *groups* on a frozen proxy; return the tasks once any call has reached the proxy."""
+        """
+        Begin a call for each of *groups* on a frozen proxy.
+
+        Return the tasks of all calls as soon as one of the calls has reached the proxy.
+        """
         before = self.proxy.heard
         tasks = [self.start(keys, timeout=timeout) for keys in groups]
         assert wait_until(lambda: self.proxy.heard > before, self.patience), (

@@ -21,7 +21,10 @@ __all__ = ["ValueChecks"]
 
 
 class ValueChecks(Fixtures):
-    """An optional method is checked if the connector's class has it. If not, it must raise `NotImplementedError`."""
+    """
+    An optional method is checked if the connector's class has it. If the class lacks the method, a call of the method
+    must raise `NotImplementedError`.
+    """
 
     def test_the_type_of_a_value_is_known(self, source: Source) -> None:
         """Look at `describe`, or set `returns` in the config of the fixture `connector` to the DDL of one value."""

@@ -260,7 +260,7 @@ async def receive(response: Response, limit: int, *, text: bool) -> Reply:
     return body, None, framed
 
 
-@lru_cache(maxsize=64)  # a service sends the same Content-Type with all its responses, so the search is rarely repeated
+@lru_cache(maxsize=64)  # the responses of a service have the same Content-Type, so the cache saves most searches
 def _charset_in(content_type: str) -> str | None:
     match = _CHARSET.search(content_type)
     return None if match is None else match[1]

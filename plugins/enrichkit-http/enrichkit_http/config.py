@@ -415,7 +415,7 @@ class HttpConfig(ConnectorConfig):
         shown = {name: getattr(self, name) for name in defaults if getattr(self, name) != defaults[name]}
         if self.raw and self.returns == RAW_RETURNS:
             shown.pop("returns", None)
-        # Header values, bodies and the fixed values in a query may be secrets, so the text shows only names, or `***`.
+        # Header values, bodies and the fixed values in a query may be secrets, so the repr shows only names, or `***`.
         shown["url"] = masked(self.url)
         for name in ("params", "headers", "form"):
             if name in shown:

@@ -58,8 +58,8 @@ class Credentials:
 
     async def read(self) -> None:
         """
-        Read the secrets that are due on another thread, so that `note` finds them and does not block the event loop.
-        Raises `FatalError`.
+        Read the secrets that are due. Another thread does this, so that `note` finds the new values and does not block
+        the event loop. Raises `FatalError`.
         """
         try:
             for secret in self.secrets:
@@ -86,7 +86,7 @@ class Renewed:
 
     Args:
         send: Function that sends one request, and raises `UnauthorizedError` for a 401.
-        sender: The sender, which holds the client and makes a new one.
+        sender: The `Sender` that holds the client and replaces it by a new one.
     """
 
     def __init__(self, send: Send, sender: Sender) -> None:

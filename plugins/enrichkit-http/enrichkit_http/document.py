@@ -77,7 +77,7 @@ def decompressed(body: bytes, encoding: str | None, limit: int) -> bytes:
         PermanentError: The encoding is not supported, the stream is not whole, or it holds more than *limit* bytes.
     """
     if not body:
-        return body  # some services announce a compression and send nothing
+        return body  # some services name a Content-Encoding even for an empty body
     match (encoding or "identity").strip().lower():
         case "identity":
             return body
@@ -123,7 +123,8 @@ def _begins_as_zlib(body: bytes) -> bool:
 
 def too_large(limit: int, *, pages: bool = False) -> PermanentError:
     """
-    Return the error for more than *limit* bytes in one response, or with *pages* in all pages of an answer together.
+    Return the error for a response with more than *limit* bytes. If *pages* is True, return the error for an answer
+    whose pages together have more than *limit* bytes.
     """
     together = "its pages have together" if pages else "it has"
     return PermanentError(f"{TOO_LARGE}: {together} more than {limit:,} bytes. Raise HttpConfig.max_bytes if it may.")

@@ -79,7 +79,7 @@ class Exchange:
     def listen(self, call: Call) -> None:
         """From now on, report rate limits in response headers to *call*, if the config has `follow_rate_headers`."""
         if self._follows:
-            # It does not matter which call reports, because all calls report to the same engine.
+            # The sender may use the `allows` of any call, because all calls report to the same engine.
             self.sender.allows = call.allows
 
     async def body(
@@ -99,8 +99,8 @@ class Exchange:
 
         Args:
             url: Address of the config, or another address of the same origin.
-            body: Body of the request, or None.
-            call: The call that the request is made for.
+            body: Body of the request; None: a GET without a body.
+            call: The engine's `Call`, which has the default timeout and takes reports of rate limits.
             timeout: Seconds after which the request is aborted; None: `Call.timeout`.
             headers: Headers of this request. A header given here replaces the header of the same name in the config.
             limit: Most bytes of the response; None: `max_bytes` of the config.

@@ -125,8 +125,8 @@ def header(response: Response, name: str) -> str | None:
     """
     Return the value of the header *name*, or None if *response* does not have it.
 
-    The client refuses to return a value that is not ASCII. Then the result is a text that every caller takes for a
-    malformed value.
+    The client refuses to return a value that is not ASCII. In place of such a value, the result is a fixed text, which
+    every caller takes for a malformed value.
     """
     try:
         return response.get_header(name)
@@ -209,14 +209,14 @@ def client_error(error: PyreqwestError, origin: str, timeout: float) -> tuple[Co
         ), unsent
     if unsent:
         message = f"No connection to {origin}: {_no_connection(causes)}."
-        # The name may be misspelled, and then waiting for the service does not help.
+        # A host name that is not found may be misspelled, and then waiting for the service does not help.
         if any(map(_UNKNOWN_NAME.search, causes)):
             return TransientError(message), True
         return UnavailableError(message, sent=False), True
     if isinstance(error, TimeoutError):
         return TransientError(f"No complete answer from {origin} within {timeout:.3g} s."), False
-    # Unlike other classes of errors, `DecodeError` can be relied on: it means that hyper could not parse the response,
-    # or that the response was cut off.
+    # The class `DecodeError`, unlike the client's other error classes, is reliable: hyper could not parse the response,
+    # or the response was cut off.
     cut_off = bool(causes) and _CUT_OFF.search(causes[-1]) is not None
     if any(cls.__name__ == "DecodeError" for cls in type(error).__mro__) and not cut_off:
         return PermanentError(

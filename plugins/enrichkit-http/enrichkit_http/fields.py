@@ -1,8 +1,9 @@
 """
 The named values of a request: the parameters of the query and the fields of a form.
 
-Each value holds at most one part of the key. No character could separate two parts in one value, because the service
-decodes the value: the parts `a:b` and `c` would become the same text `a:b:c` as the parts `a` and `b:c`.
+Each value holds at most one part of the key. With two parts in one value, two keys could give the same text, because
+the service decodes the value: with a colon in between, the parts `a:b` and `c` would become `a:b:c`, and so would the
+parts `a` and `b:c`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Named: TypeAlias = tuple[str, str | Secret]
 
 
 def pairs_of(field: str, values: Any, example: str) -> tuple[tuple[Any, Any], ...]:
-    """Return *values*, a mapping or pairs, as a tuple of pairs; *field* and *example* are for the message."""
+    """Return *values*, a mapping or pairs, as a tuple of pairs; *field* and *example* are for an error message."""
     try:
         return tuple((name, value) for name, value in (values.items() if isinstance(values, Mapping) else values))
     except (TypeError, ValueError):

@@ -29,7 +29,7 @@ _list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def check_paging(config: HttpConfig, query: str) -> None:
-    """Raise `ConfigError` for paging fields that are wrong or contradict others; *query* is the query of `url`."""
+    """Raise `ConfigError` if a paging field is wrong or contradicts another field; *query* is the query of `url`."""
     check_path("next_page", config.next_page, brackets=False)
     if type(config.max_pages) is not int or not 1 <= config.max_pages <= 10_000:
         raise ConfigError(
@@ -95,7 +95,7 @@ class Pages:
         """
         Ask for all pages and return their lists as one JSON list, or None for a miss; see `Sender.request`.
 
-        The timeout of *asking* and `max_bytes` apply to all pages together.
+        The timeout of the request *asking* and the limit `max_bytes` apply to all pages together.
         """
         deadline = monotonic() + asking.timeout
         asked: set[str] = set()
@@ -168,7 +168,7 @@ class Pages:
 
 
 def _with(first: str, name: str, token: Any) -> str | ValueError:
-    """Return the address *first* with *token* as its parameter *name*, or the reason why the token is not sent."""
+    """Return the address *first* with *token* as its parameter *name*, or an error that says why *token* is refused."""
     if type(token) is int:
         token = str(token)
     if not isinstance(token, str) or len(token) > MAX_TOKEN or not token.isprintable():

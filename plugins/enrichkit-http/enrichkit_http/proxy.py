@@ -62,7 +62,7 @@ def with_proxy(builder: ClientBuilder, proxy: str, auth: Secret | None) -> Clien
     except ConfigError as error:
         raise FatalError(str(error)) from None
     if ":" not in pair:
-        del pair  # a traceback of the error below may show the variables of this frame
+        del pair  # so that no traceback of the error below shows this secret
         raise FatalError("HttpConfig.proxy_auth holds no colon; it must be 'user:password'. Correct the secret.")
     credential = base64.b64encode(pair.encode()).decode()
     return builder.proxy(settings.custom_http_auth(f"Basic {credential}"))

@@ -193,7 +193,7 @@ def _seconds(text: str, date: str | None) -> float | None:
     number = _number(text)
     if number is not None:
         if number > EPOCH:
-            # The clock of the service is used, if the response has a date.
+            # The date of the response, if it has one, is the present time by the clock of the service.
             now = moment(date or "") or datetime.now(UTC)
             number = (number / 1000 if number > 1000 * EPOCH else number) - now.timestamp()
         return min(max(number, 0.0), _LONGEST)

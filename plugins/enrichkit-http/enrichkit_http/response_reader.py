@@ -163,8 +163,8 @@ class ResponseReader:
         absent: dict[str, Absent] = {}
         for element in elements:
             document = bytes(element)
-            # The null stands for a key that the service does not hold, but does not say for which; a key without an
-            # element is a miss anyway.
+            # A null says that the service does not hold one of the keys, but not which one. It is skipped, because a
+            # key without an element is a miss anyway.
             if document == b"null":
                 continue
             value = self._element(document, many=False)
@@ -187,8 +187,8 @@ class ResponseReader:
 
     def _element(self, document: bytes, many: bool) -> Any:
         """
-        Return the value of one key of a bulk response; `ABSENT` or an `Absent` for a miss; a `Failure` fails only this
-        key.
+        Return the value of one key of a bulk response; `ABSENT` or an `Absent` for a miss; a `Failure` for an error
+        that concerns only this key.
         """
         try:
             if self._looks and self._envelope is None:
@@ -221,7 +221,7 @@ class ResponseReader:
             return None
         if not self.is_text:
             return document
-        # As Spark's `get_json_object` does: a string becomes text without its quotes, any other value its JSON text.
+        # Like Spark's `get_json_object`, return a string without its quotes, and any other value as its JSON text.
         return _string.decode(document) if document[:1] == b'"' else document.decode()
 
     def _repeated_key(self, document: bytes) -> str:

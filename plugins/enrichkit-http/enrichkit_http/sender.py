@@ -75,7 +75,7 @@ class Sender:
     def __init__(self, config: HttpConfig, *, text: bool) -> None:
         self._config = config
         self._text = text
-        # A config that was checked has a default in place of None in `missing` and `max_bytes`; each `or` is for the
+        # The check of the config has replaced a None in `missing` and `max_bytes` by a default; each `or` is for the
         # type checker only.
         self._missing = frozenset(config.missing or ()) | ({204} if config.missing_when else set())
         self._max_bytes = config.max_bytes or 0
@@ -222,7 +222,7 @@ class Sender:
             self._answered()
             return reply
         except asyncio.CancelledError:
-            if request is not None and unread is None:  # the client continues the request until its time limit
+            if request is not None and unread is None:  # the request goes on to its time limit and needs a permit
                 permits.keep(deadline + LINGER - monotonic())
             raise
         except AmbiguousLengthError:
@@ -297,8 +297,8 @@ class Sender:
         """
         Raise the error for a 403 by which the service reports a rate limit, or refuses a single key.
 
-        Do nothing if a 403 means a miss, or if the service refuses all keys, for which `_check_status` raises the
-        error.
+        Do nothing if a 403 means a miss. Do nothing either if the service refuses all keys: `_check_status` raises the
+        error for that.
 
         If every response so far was a 403, wait for the other requests in flight: if one of them gets another answer,
         the service does not refuse all keys.

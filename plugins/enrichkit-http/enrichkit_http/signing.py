@@ -119,8 +119,8 @@ class Signer:
             timeout: Seconds within which an asynchronous function must return.
 
         Raises:
-            PermanentError: The function raised an error other than `ConnectorError`, or returned headers that cannot be
-                sent or that the config or the connector sets.
+            PermanentError: The function raised an error other than `ConnectorError`, or returned a header that cannot
+                be sent, or a header that the config or the connector sets, too.
             ConnectorError: The function raised a `ConnectorError`, whose text is left out, or exceeded *timeout*.
         """
         own = {name: value for name, value in headers if name in self._shown}

@@ -94,7 +94,7 @@ def _formatted(part: Any) -> str:
 
 def pieces_of(text: str, field: str) -> list[Piece]:
     """
-    Split the template *text* into literal texts and the numbers of key parts; *field* is its name in messages.
+    Split the template *text* into literal texts and the numbers of key parts; errors call the template *field*.
 
     >>> pieces_of("/a/{}/b-{}", "HttpConfig.url")
     ['/a/', 0, '/b-', 1]
@@ -228,7 +228,7 @@ def _as_json(part: Any) -> Any:
 
 
 def _pieces_of_json(node: Any) -> Iterator[bytes | int | None]:
-    """Yield the JSON text of *node* in pieces. For each part of the key, yield its number, or None for `{}`."""
+    """Yield the JSON text of *node* in pieces: a placeholder as the number of its key part, and `{}` as None."""
     if isinstance(node, dict):
         yield from _pieces_of_object(node)
     elif isinstance(node, list):

@@ -29,8 +29,8 @@ __all__ = ["Authorized", "Token", "Tokens", "UnauthorizedError"]
 
 # Seconds within which the token endpoint must answer.
 TIMEOUT = 10.0
-# A token is renewed this many seconds before it expires. If a fifth of its lifetime is less, it is renewed that long
-# before it expires.
+# A token is renewed this many seconds before it expires. A token that lives less than five times as long is renewed
+# when four fifths of its lifetime have passed.
 EARLY = 30.0
 # Seconds after which a failed renewal is tried again, while the old token is still valid. If the service refuses a
 # token, and also refuses the next one within these seconds, no third token is fetched, because it would be refused,

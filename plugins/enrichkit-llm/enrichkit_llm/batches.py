@@ -124,7 +124,7 @@ class ModelBatches:
 
 
 def _form(name: str, requests: Sequence[bytes]) -> bytes:
-    """Return the form that uploads a file. The boundary of its parts is the batch's *name*, which no request holds."""
+    """Return the multipart form that uploads a file. Its boundary is the batch's *name*, which occurs in no request."""
     start = f'--{name}\r\nContent-Disposition: form-data; name="'
     head = f'{start}purpose"\r\n\r\nbatch\r\n{start}file"; filename="{name}.jsonl"\r\n\r\n'
     return b"".join([head.encode(), *requests, f"\r\n--{name}--\r\n".encode()])

@@ -113,7 +113,7 @@ class Spent:
         self.report(known=isinstance(usage, dict))
 
     def report(self, requests: int = 1, *, known: bool = True) -> None:
-        """Report the cost so far, with *requests* further requests; *known* is False if their cost is unknown."""
+        """Report the cost so far and *requests* further requests; *known* is False if the cost of these is unknown."""
         self._units["requests"] += requests
         self._call.spent(**self._units)
         if not known:

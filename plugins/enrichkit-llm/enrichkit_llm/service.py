@@ -76,14 +76,14 @@ class Service:
         Args:
             path: Path and query.
             body: Body of the request; None: a GET.
-            call: The call that the request is made for.
+            call: The engine's `Call`, which takes reports of rate limits.
             timeout: Seconds after which the request is aborted.
             spent: The counter to which a request without an answer is reported.
             more: The arguments `headers` and `limit` of `Exchange.body`.
 
         Raises:
-            UnavailableError: The service refused the request because of a rate limit. This does not count as an attempt
-                of the keys. If the service asks for a wait, the engine sends no call until the wait is over.
+            UnavailableError: The service refused the request because of a rate limit. The refusal does not use up any
+                of the keys' attempts. If the service asks for a wait, the engine sends no call until the wait is over.
             ConnectorError: Any other error that `fetch_many` may raise.
         """
         limited: LimitedError | None = None
@@ -109,7 +109,7 @@ class Service:
             # Because the error has a `node`, it delays only these keys, and no attempt is counted. Without a `node`,
             # the engine would take the error for an outage of the whole service.
             raise UnavailableError(str(limited), retry_after=limited.retry_after, node="the limit of the service")
-        # This is no miss, because the `HttpConfig` from `config.http` names no status that means a miss.
+        # None is an error and not a miss, because the `HttpConfig` from `config.http` names no status of a miss.
         if answer is None:
             spent.report(known=False)
             raise PermanentError("The service answered without a body.")

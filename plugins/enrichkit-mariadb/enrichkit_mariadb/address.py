@@ -1,9 +1,9 @@
 """
 The parser of the URL of a source; asyncmy gets host, port and user from this parser, and never the URL itself.
 
-So the host for which enrichkit checks whether the server is local is the host to which asyncmy connects; two parsers
-might find different hosts in one URL. Messages never quote the URL, because any part of it that looks wrong may be half
-of a password.
+So enrichkit, which checks whether the host is this machine, and asyncmy, which connects to the host, use the same host;
+two parsers might find different hosts in one URL. Messages never quote the URL, because any part of it that looks wrong
+may be half of a password.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Address:
         host: Host name or IP address.
         port: Port.
         user: User; None: the user of the worker process.
-        password: Password in the URL; None: the URL has none, and `MariadbConfig.password` applies, or no password.
+        password: Password in the URL; None: `MariadbConfig.password` applies, or no password if that is None, too.
         database: Database; None: `MariadbConfig.table` names the database.
     """
 

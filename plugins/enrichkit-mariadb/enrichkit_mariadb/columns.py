@@ -6,9 +6,9 @@ the same Python type. Without this conversion the server sends a FLOAT with six 
 and asyncmy reads a BIT as bytes and a zero date as text, although it reads all other dates as dates.
 
 Texts arrive as utf8mb4. Some character sets have bytes without a Unicode character, and the server would send a `?`, or
-U+FFFD, in their place. From a column with such a character set, the statement selects an empty text for a value with
-such bytes, and `=` followed by the value for any other value. So an empty text tells the connector that the value
-cannot be read.
+U+FFFD, in their place. In a column with such a character set, the statement replaces each value that has such bytes by
+an empty text, and puts a `=` in front of each other value. So an empty text tells the connector that the value cannot
+be read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Column", "KeyType", "ValueType", "key_type", "quote", "value_type"]
 
 def quote(name: str) -> str:
     """
-    Return *name* as a quoted SQL identifier, for a statement whose parameters are `%s`.
+    Return *name* as a quoted SQL identifier, with each `%` doubled, because `%s` is a parameter of the statement.
 
     >>> quote("we`ird 100%")
     '`we``ird 100%%`'
@@ -49,8 +49,8 @@ class Column:
         collation: Collation of a column of texts; None for other types.
         precision: Number of digits of a number, or of bits of a BIT; None for other types.
         scale: Number of digits after the decimal point; None or 0 for a type without such digits.
-        as_bytes: Whether the stored bytes of a text are read, or looked up in a key column, instead of the characters
-            of the text.
+        as_bytes: True to read each text as its stored bytes instead of its characters, and in a key column to look up
+            these bytes.
     """
 
     name: str
@@ -114,7 +114,7 @@ class KeyType:
         column: SQL type of the column of keys in `JSON_TABLE`.
         equals: SQL that converts a key to the form with which the key column is compared; `{}` stands for the column of
             keys in `JSON_TABLE`. Because the key is converted and not the key column, the comparison can use an index.
-        holds: Function that takes a list of keys of these types, and returns whether the column can hold all of them.
+        holds: Function that takes a list of keys of these *types*, and returns whether the column can hold all of them.
             The statement calls it once with all keys of a call, and again with each single key only if the first result
             is False.
         encode: Function that takes a key and returns its value in JSON; None if the key itself is that value.
@@ -189,10 +189,10 @@ def _is_replaced(column: Column) -> str:
     """
     Return the SQL of a condition that is true if the server cannot send the text in *column* unchanged as utf8mb4.
 
-    The server sends `?` or U+FFFD for a character that it cannot convert. It has done so if the text in utf8mb4 has
-    more `?` than the stored bytes, or has a U+FFFD. This test is reliable for each character set that is neither in
-    `_MAPS_ALL` nor in `_SURROGATES`, because such a set has no U+FFFD, and in its texts a byte 0x3F is always a `?`,
-    never the second byte of a character.
+    The server sends `?` or U+FFFD for a character that it cannot convert. So the condition is true if the text in
+    utf8mb4 has more `?` than the stored bytes, or has a U+FFFD. This is reliable for all character sets that this
+    module does not list in `_MAPS_ALL` or `_SURROGATES`. They have no U+FFFD, and in their texts a byte 0x3F is always
+    a `?`, never the second byte of a character.
     """
     if column.charset in _SURROGATES:
         return f"HEX({column.sql}) RLIKE '{_SURROGATES[column.charset]}'"
@@ -291,8 +291,8 @@ def _are_finite(keys: Sequence[Decimal | int]) -> bool:
 
 def _are_texts(keys: Sequence[str]) -> bool:
     try:
-        # One scan in C for all keys; in the joined text, half a surrogate pair stays invalid even next to the other
-        # half.
+        # Joined, all keys are checked by one scan in C. In the joined text, half a surrogate pair stays invalid even
+        # next to the other half.
         "".join(keys).encode()
     except UnicodeEncodeError:
         return False

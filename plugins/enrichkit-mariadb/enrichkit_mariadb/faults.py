@@ -100,7 +100,7 @@ def translate(error: Exception, client_errors: ModuleType, where: str, *secrets:
             "show a valid certificate for this host name. Name the certificates to trust with MariadbConfig.tls_ca; a "
             "server without TLS needs tls=False."
         )
-    # It comes from a timer; an error of the kernel has an errno.
+    # A `TimeoutError` of the operating system has an errno; one without an errno comes from a timer of this process.
     if isinstance(cause, TimeoutError) and cause.errno is None:
         return TransientError(
             f"MariaDB at {where} did not answer in time. Raise the option timeout, or look at the server."
@@ -110,7 +110,7 @@ def translate(error: Exception, client_errors: ModuleType, where: str, *secrets:
         # into `strerror`. Errors of name resolution have negative numbers, for which `os.strerror` has no text.
         known = os.strerror(cause.errno) if cause.errno is not None and cause.errno > 0 else cause.strerror or cause
         reason = files_exhausted(cause) or known
-        # Waiting for the server would not help.
+        # A host name that is not found may be misspelled, and then waiting for the server does not help.
         misspelt = isinstance(cause, socket.gaierror) and cause.errno == socket.EAI_NONAME
         kind: type[ConnectorError] = TransientError if misspelt else UnavailableError
         return kind(redact(f"MariaDB at {where} cannot be reached: {reason}.", *secrets))
@@ -124,12 +124,13 @@ def translate(error: Exception, client_errors: ModuleType, where: str, *secrets:
         quoted = f"{redact(str(text), *secrets).rstrip('.')}, " if shown else ""
         message = f"MariaDB at {where} says: {quoted}error {number}. {_ADVICE.get(number, '')}".rstrip()
         return UnavailableError(message, busy=number in _BUSY) if kind is UnavailableError else kind(message)
-    # This is most likely a decoding error. The message leaves out its text, which may quote the value.
+    # An error of any other class most likely arose when a value was decoded. The message leaves out the error's text,
+    # which may quote the value.
     return PermanentError(f"A value from MariaDB at {where} cannot be read: {type(error).__name__}.")
 
 
 def _class_of(number: int) -> type[FatalError | PermanentError | TransientError]:
-    """Return the class for the error *number* of the server."""
+    """Return the error class for *number*, an error number of the server."""
     if number in _FATAL:
         return FatalError
     if number in _UNAVAILABLE:

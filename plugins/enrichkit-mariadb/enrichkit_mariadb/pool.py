@@ -124,7 +124,7 @@ class MariadbPool(Pool[MariadbSession]):
             )
             session = MariadbSession(connection)
             try:
-                # Joined, so that they take one round trip.
+                # The statements are joined, so that they take one round trip together.
                 await session.fetch("; ".join(WRITING if self._writes else SETTINGS))
             except BaseException:
                 session.end()

@@ -173,7 +173,7 @@ class Statement:
         return request
 
     def room(self, sql: str) -> int:
-        """Return how many bytes the arguments of the statement *sql* may take, apart from one or two numbers."""
+        """Return how many bytes the arguments of the statement *sql* may take, besides its one or two numbers."""
         return self.max_packet - len(sql.encode()) - 100  # 100 bytes are for these numbers and the packet header
 
     def read(self, rows: Sequence[Sequence[Any]], request: Request, many: bool) -> dict[Key, Value | Failure]:

@@ -203,7 +203,7 @@ class Writer:
     def _literal(self, name: str, value: Any) -> Any:
         try:
             return _literal(value)
-        # In UTC, a time in the first or last hours of the calendar may be out of range.
+        # A time in the first or last hours of the calendar may be out of range after its conversion to UTC.
         except (ValueError, OverflowError):
             raise self.statement.source.changed(name, self.statement.types[name]) from None
 

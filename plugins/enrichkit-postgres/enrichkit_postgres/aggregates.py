@@ -33,7 +33,7 @@ class Aggregate:
     Attributes:
         sql: SQL of the column's value in a single row.
         functions: SQL of the aggregate functions, with ``{}`` for the name of the column. The first function gives NULL
-            if there are no rows.
+            if there are no rows; by this NULL, the statement finds out that no key has a row.
         read: Function that takes the results of *functions* and returns the column as a list or an Arrow array.
     """
 

@@ -75,7 +75,7 @@ class PostgresConnector(SqlConnector[PostgresConfig, PostgresPool, Statement]):
 
     @classmethod
     def lease_store(cls, config: PostgresConfig) -> PostgresLeases:
-        """Return a store of limits that is on the server of *config*; see `Connector.lease_store`."""
+        """Return a store that keeps limits of a whole job on the server of *config*; see `Connector.lease_store`."""
         from .leases import PostgresLeases
 
         return PostgresLeases(config)

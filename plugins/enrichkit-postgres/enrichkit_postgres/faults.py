@@ -133,7 +133,7 @@ def _network_error(error: OSError, where: str, secrets: Sequence[str | None]) ->
             f"PostgreSQL at {where} does not offer TLS, which PostgresConfig asks for. Turn ssl on in the server, or "
             "accept an unencrypted connection with insecure=True."
         )
-    # The name may be misspelled, and waiting for the server, as after an `UnavailableError`, would not help.
+    # The host name may be misspelled. Then it would not help to wait for the server, as after an `UnavailableError`.
     if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
         return TransientError(redact(f"PostgreSQL at {where} cannot be reached: {error.strerror}.", *secrets))
     if isinstance(error, TimeoutError):
@@ -153,12 +153,12 @@ def _driver_error(error: Exception, driver: ModuleType, where: str, secrets: Seq
             f"No server at {where} is what target_session_attrs in PostgresConfig.dsn asks for; one may be on its way "
             "to it. Look at the servers, or name another kind."
         )
-    # The text of this exception quotes the key.
+    # The message leaves out the text of *error*, because this text quotes the key.
     if isinstance(error, driver.InterfaceError) and isinstance(error, ValueError):
         return PermanentError(f"A key does not fit its column of PostgreSQL at {where}: {type(error).__name__}.")
     if isinstance(error, driver.InterfaceError | driver.InternalClientError):
         return UnavailableError(f"The connection to PostgreSQL at {where} broke: {type(error).__name__}.")
-    # This is most likely a decoding error. The message leaves out its text, which may quote the value.
+    # *error* is most likely a decoding error. The message leaves out the text of *error*, which may quote the value.
     return PermanentError(f"A value from PostgreSQL at {where} cannot be read: {type(error).__name__}.")
 
 

@@ -190,8 +190,8 @@ class PostgresLeases:
         try:
             await pool.run(create, TIMEOUT)
         except (FatalError, PermanentError) as error:
-            # If another worker creates the table at the same time, CREATE TABLE can fail even with IF NOT EXISTS. This
-            # error is harmless.
+            # If another worker creates the table at the same time, CREATE TABLE can fail even with IF NOT EXISTS. Such
+            # an error is harmless, because the table then exists.
             refused = error
         try:
             return await pool.run(answer, TIMEOUT)

@@ -27,7 +27,7 @@ class Listing:
     The statements that list the keys of a table.
 
     Args:
-        table: The table as it stands after FROM, with its alias `t`.
+        table: SQL of the table as it stands after FROM, with the alias `t`.
         columns: The key columns.
         serves: SQL of a further condition, which begins with `AND` and is true for rows that have not expired; empty if
             rows never expire.
@@ -57,8 +57,8 @@ class Listing:
         self, connection: Any, last: Sequence[str] | None, size: int, timeout: float
     ) -> tuple[list[Any], Sequence[str] | None]:
         """
-        Return at most *size* keys that follow the key *last*, and the parts of the last returned key as texts, or None
-        in place of the parts if there are no more keys.
+        Return a page of at most *size* keys that follow the key *last*, and the parts of the last key of the page as
+        texts. If the page is empty, None takes the place of these parts.
 
         Args:
             connection: Connection to the server.
@@ -74,8 +74,8 @@ class Listing:
 
     def lists_all(self, kinds: Sequence[type]) -> bool:
         """Return whether a key that is not listed certainly has no row. The parts of the key have the types *kinds*."""
-        # The result is False for float4, because 32 bits cannot hold most floats. For such a float, the column has no
-        # row, but the answer must be a rejection and not a miss.
+        # The result is False for float4, because 32 bits cannot hold most of Python's 64-bit floats. No row has such a
+        # float as its key, but the answer to it must be a rejection and not a miss.
         return all(
             column.type.exact and column.type_name != "float4" and column.type.types[0] is kind
             for column, kind in zip(self._columns, kinds, strict=True)
@@ -84,22 +84,23 @@ class Listing:
 
 def _ordered(name: str, column: KeyColumn) -> str:
     """Return the SQL by which the column *name* is sorted and compared, so that `>` and the sort use the same order."""
-    # If citext's operator is in a schema outside of the search path, a plain > would silently compare the values as
-    # text.
+    # A type of an extension, such as citext, may have its operators in a schema outside of the search path. Then a
+    # plain > would silently compare the values as text. So these values are explicitly compared and sorted as text.
     return name if column.equals == "=" else f'{name}::pg_catalog.text COLLATE "C"'
 
 
 def _last(number: int, column: KeyColumn) -> str:
-    """Return the SQL of parameter *number*, which is one part of a key as text."""
-    # The part is sent as text, because a text holds each value exactly, and asyncpg would send date.max as infinity.
+    """Return the SQL of parameter *number*: one part of the last key of the previous page, sent as text."""
+    # The part of the key is sent as text, because text holds each value exactly; asyncpg would send date.max as
+    # infinity.
     text = f"${number}::pg_catalog.text"
     return f"{text}::{column.array.removesuffix('[]')}" if column.equals == "=" else f'{text} COLLATE "C"'
 
 
 def _selected(name: str, column: KeyColumn) -> str:
     """
-    Return the SQL of one part of a key. For a value that Python cannot represent (year 10000, infinity), the SQL gives
-    NULL. The engine ignores this NULL, because no row of Spark can have such a key.
+    Return the SQL that selects one part of a key, the column *name*. For a value that Python cannot represent (year
+    10000, infinity), the SQL gives NULL. The engine ignores this NULL, because no row of Spark can have such a key.
     """
     if column.type.types == (str,):
         return f"{name}::pg_catalog.text"

@@ -31,7 +31,7 @@ class PgType:
 
     Attributes:
         name: Name of the type inside its schema, for example `int4`.
-        builtin: Whether the type is one of `pg_catalog`.
+        builtin: Whether the type is in the schema `pg_catalog`.
         kind: The `typtype` of the catalog: `b` base, `e` enum, `c` composite, `r` range, ...
         category: The `typcategory` of the catalog: `S` for strings, ...
         typmod: The type modifier of the catalog, which encodes a length, or a precision and scale; -1 for none.
@@ -128,7 +128,7 @@ def value_column(type_: PgType, column: str) -> ValueColumn:
     if name not in LIMITS:
         return ValueColumn(
             ddl, column, is_text=not is_array and name in ("text", "varchar")
-        )  # False for char(n), because a cast to text would remove trailing spaces
+        )  # is_text is False for char(n), because a cast to text would remove trailing spaces
     low, high = (f"{limit}::pg_catalog.{name}" for limit in LIMITS[name])
     # A value is refused only if the comparison IS FALSE. The comparison gives NULL for a NULL, and for an array that
     # holds a NULL besides elements within the limits; such values must be returned.
@@ -150,7 +150,7 @@ def _decimal(typmod: int) -> str:
     precision, scale = (
         (typmod - 4) >> 16 & 0xFFFF,
         ((typmod - 4) & 0x7FF ^ 1024) - 1024,
-    )  # as in numeric_typmod_scale() in PostgreSQL's numeric.c
+    )  # decoded from *typmod* as in numeric_typmod_scale() in PostgreSQL's numeric.c
     # Since PostgreSQL 15 the scale may be negative (-2 rounds to hundreds), or greater than the precision.
     precision = max(precision - min(scale, 0), scale)
     return f"decimal({min(precision, 38)},{min(max(scale, 0), 38)})"
@@ -167,7 +167,7 @@ class KeyType:
     Attributes:
         types: Python types of the keys.
         allowed: The allowed keys in words, for messages.
-        holds: Function that takes a list of keys of these types, and returns whether the column can hold all of them.
+        holds: Function that takes a list of keys of the *types*, and returns whether the column can hold all of them.
             The statement calls it once with all keys of a call, and again with each single key only if the first result
             is False.
         exact: Whether the column's `=` gives the same result as Python's `==`, so that a key that the server returns
@@ -198,7 +198,7 @@ class KeyColumn:
         name: Name as the catalog spells it.
         type_name: Name of the type, for messages.
         type: The keys that the column takes.
-        array: SQL type of an array of keys.
+        array: SQL of the array type to which the parameter with the keys is cast.
         equals: SQL of the operator that compares the column with a key.
     """
 
@@ -250,8 +250,8 @@ def key_type(type_: PgType, *, exact_collation: bool = True) -> KeyType | None:
 
 def equality(type_: PgType) -> str:
     """Return the SQL of the equality operator of *type_*, whatever schema the operator is in."""
-    # If citext's operator is in a schema outside of the search path, a plain = would silently compare the values as
-    # text.
+    # A type of an extension, such as citext, may have its operators in a schema outside of the search path. A plain =
+    # would then silently compare the values as text, so the SQL names the schema of the operator.
     return "=" if type_.builtin or type_.equality is None else f"OPERATOR({quote(type_.equality)}.=)"
 
 
@@ -275,7 +275,7 @@ def _joined(keys: Sequence[int]) -> str:
 
 
 def _is_text(keys: Sequence[str]) -> bool:
-    joined = ("".join(keys),)  # so that one scan in C checks all keys
+    joined = ("".join(keys),)  # the keys are joined, so that one scan in C checks all of them
     return "\0" not in joined[0] and are_utf8(joined)
 
 
@@ -297,7 +297,8 @@ _KEYS = {
     ),
     "text": KeyType((str,), _TEXT, _is_text),
     "varchar": KeyType((str,), _TEXT, _is_text),
-    # A cast to the type `name` cuts a text to 63 bytes, so a longer key could match the row of another key.
+    # A cast to the type `name` cuts a text to 63 bytes. A longer key could match the row of another key, so it is
+    # rejected.
     "name": KeyType(
         (str,),
         "str of at most 63 bytes without NUL",

@@ -83,8 +83,8 @@ class PostgresSession(Session):
                 f"BEGIN {transaction}; {local_settings(timeout, self.settings)}", timeout=timeout
             )
         elif not 0.7 * timeout <= self.limit <= timeout:
-            # The limit of the session is kept if it almost fits. Most calls have almost the same timeout, so this extra
-            # round trip is rare.
+            # The current `statement_timeout` of the session is kept if it almost fits. Most calls have almost the same
+            # timeout, so this extra round trip, which sets a new one, is rare.
             await self.connection.execute(f"SET statement_timeout = {milliseconds(timeout)}", timeout=timeout)
             self.limit = 0.9 * timeout
 
@@ -164,7 +164,7 @@ class PostgresPool(Pool[PostgresSession]):
 
     async def connect(self, timeout: float) -> PostgresSession:
         """
-        Return a new session in which the server stops each statement after nine tenths of *timeout*.
+        Return a new session in which the server stops each statement after nine tenths of *timeout* seconds.
 
         The hosts are tried one after the other, each with a time limit of its own. asyncpg itself would apply one limit
         to all hosts together, and a host that does not answer would use up this limit.

@@ -161,7 +161,7 @@ def _encoded_by_driver(sent: KeyType, returned: KeyType) -> KeyType:
     because the query declares the types of its parameters.
 
     Args:
-        sent: Type of an element of the parameter.
+        sent: Type of one key in the array that is the parameter.
         returned: Type of the key column that the query returns.
     """
     sent = replace(sent, as_text=False, joined=False, exact=returned.exact, returned_as=returned.returned_as)
@@ -212,10 +212,10 @@ def _select(
     Return the SQL of the statement, and a list with the aggregate of each column; the list is empty if the statement
     returns plain rows.
 
-    The columns are the key columns *first*, then the *values*. If some value column can have values that Spark cannot
-    hold, one more column follows. For each row, this column holds the number of the first value column with such a
-    value, or NULL if there is no such value. The last column repeats the number of the call, which is the next
-    parameter after the *parameters* parameters of *body*. A statement that returns plain rows has a column `mark`
+    The statement selects the key columns *first*, then the *values*. If some value column can have values that Spark
+    cannot hold, one more column follows. For each row, this column holds the number of the first value column with such
+    a value, or NULL if there is no such value. The last column repeats the number of the call. This number is one more
+    parameter, after the *parameters* parameters of *body*. A statement that returns plain rows has a column `mark`
     before this last column, see `Statement.fetch`.
     """
     number = f"${parameters + 1}::pg_catalog.int8"
@@ -230,7 +230,7 @@ def _select(
     ]
     if any(
         column.ddl.startswith("array<") for column in values.values()
-    ):  # array_agg() takes only arrays of equal length, so the statement returns plain rows
+    ):  # array_agg() of an array column needs arrays of equal length, so the statement returns plain rows
         rows = ", ".join(f"{sql} AS c{n}" for n, (sql, _) in enumerate(columns))
         return (
             f"SELECT s.*, o.number FROM (SELECT {number} AS number) AS o "  # noqa: S608 - the user's own query

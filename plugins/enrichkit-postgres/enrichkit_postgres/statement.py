@@ -209,7 +209,10 @@ class Statement:
     def _matches(
         self, keys: Sequence[Key], columns: Sequence[Any], refusals: Sequence[int | None], many: bool
     ) -> dict[Key, Value | Failure]:
-        """Return the answers if a key may have several rows, or if a value may be one that Spark cannot hold."""
+        """
+        Return the answer for each key. This method also works if several rows have the same key, or if *refusals* says
+        that Spark cannot hold a value.
+        """
         values: Iterable[Value] = columns[0]
         if len(columns) > 1:
             values = Answers(range(len(keys)), dict(zip(self.names, columns, strict=True))).rows().values()
@@ -290,7 +293,7 @@ def _distinct_and_requested(returned: Any, requested: Sequence[Key]) -> Sequence
     """
     if not isinstance(requested, Keys) or len(requested.columns) > 1:
         returned = objects_of(returned)
-        # They are equal, for example, if an index scan finds all keys in their order.
+        # The check succeeds, for example, if an index scan finds a row for each key in the order of the request.
         return returned if tuple(returned) == requested else None
     import pyarrow as pa  # imported here, because a driver program that only plans the job does not need pyarrow
     import pyarrow.compute as pc

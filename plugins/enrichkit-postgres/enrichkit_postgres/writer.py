@@ -71,8 +71,8 @@ async def make_writer(connection: Any, config: PostgresConfig, statement: Statem
             "to a table. Name the table."
         )
     for key in statement.keys:
-        # uuid and timestamptz are allowed although they are not exact, because all spellings of a uuid mean the same
-        # uuid, and an instant is the same in any time zone.
+        # uuid and timestamptz are allowed although their `KeyType.exact` is False, because all spellings of a uuid mean
+        # the same uuid, and an instant is the same in any time zone.
         if key.type.types == (str,) and not key.type.exact and key.type_name != "uuid":
             raise source.not_exact(key.name, columns[key.name].sql)
     if not is_unique:
@@ -104,16 +104,17 @@ class Writer:
 
     async def write(self, connection: Any, values: Mapping[Key, Value], ttl: float | None) -> None:
         """
-        Write *values* in the transaction of *connection*, and check what the table gives back.
+        Write *values* in the transaction of *connection*, and check that the table gives the same values back.
 
         Args:
             connection: Connection with an open transaction; the caller commits the transaction, or rolls it back after
                 an error.
-            values: One or more values by key.
+            values: Mapping from each key to its value, with at least one key.
             ttl: Seconds after which the values expire; None: never.
 
         Raises:
-            PermanentError: A key or a value cannot be written, or the table gives back a different one.
+            PermanentError: A key or a value cannot be written, or the table gives back a value that differs from the
+                written one.
         """
         statement, source = self.statement, self.statement.source
         request = statement.request(list(values))
@@ -156,7 +157,7 @@ class Writer:
         select = [f"v.{label}::{column.sql}" for label, column in zip(labels, columns, strict=True)]
         if self._expires is not None:
             targets.append(self._expires)
-            # If the parameter is NULL, so is the sum, and the row never expires.
+            # If the parameter $2, the ttl, is NULL, the sum is NULL, too, and the row never expires.
             select.append("pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $2::pg_catalog.float8)")
         update = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in targets[len(self._keys) :])
         return (

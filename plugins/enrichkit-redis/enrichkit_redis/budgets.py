@@ -80,8 +80,8 @@ amounts that others may give back. Redis deletes the hash 30 days after the last
 
 def arguments(ask: Draw, alive: float) -> list[str]:
     """
-    Return the arguments of the script for *ask*. After a question of a worker with calls in flight, reservations are
-    taken to be in use for *alive* seconds.
+    Return the arguments of the script for *ask*. If the worker holds a reservation for calls in flight, the script
+    assumes for the next *alive* seconds that reservations may still be in use.
     """
     units = list(ask.total)
     accounts = [

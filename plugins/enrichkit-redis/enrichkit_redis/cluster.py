@@ -123,8 +123,8 @@ class Cluster:
             batches: list[Any] = await asyncio.gather(*asks, return_exceptions=True)
             return batches
         except asyncio.CancelledError:
-            # The map is loaded again, because the call may have been cancelled for a node that hangs, and another node
-            # may have taken over its slots.
+            # The map is loaded again, because the call may have been cancelled after a wait for a node that hangs, and
+            # another node may have taken over the slots of this node.
             self._stale = True
             raise
 
@@ -136,7 +136,7 @@ class Cluster:
         for ((node, _), indices), batch in zip(targets.items(), batches, strict=True):
             if isinstance(batch, TransientError):
                 self._stale = True
-                # Only one node is away. *node* names it, so that the engine goes on asking the other nodes.
+                # Only one node is away. `batch.node` names it, so that the engine goes on asking the other nodes.
                 if isinstance(batch, UnavailableError) and batch.node is None:
                     batch.node = f"Redis at {node[0]}:{node[1]}" if isinstance(node, tuple) else NOBODY
                 batch = [without_traceback(batch)] * len(indices)

@@ -64,8 +64,8 @@ def _head(arguments: int) -> bytes:
 
 def _text(argument: str) -> bytes:
     """
-    Return *argument* as bytes of a command. These bytes begin with the line break that ends the previous text, and have
-    no line break at their end.
+    Return the bytes of *argument* inside a command. They begin with the line break that ends the previous argument, and
+    have no line break at their end.
     """
     raw = argument.encode()
     return b"\r\n$%d\r\n%b" % (len(raw), raw)
@@ -73,8 +73,8 @@ def _text(argument: str) -> bytes:
 
 def _argument(column: Any) -> tuple[Any, Any]:
     """
-    Return a prefix, which is a text or a column, and *column*. Joined row by row, the two give for each element the
-    bytes that `_text` returns for it.
+    Return two parts for `_joined`: a prefix with the lengths of the names, and *column*, the names. The prefix is a
+    column, or one text for all rows. The joined row of a name has the bytes that `_text` returns for this name.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

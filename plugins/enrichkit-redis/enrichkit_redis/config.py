@@ -250,8 +250,8 @@ def parse_url(url: str) -> Endpoint:
         host, port = parts.hostname or "localhost", parts.port or 6379
     except ValueError:
         raise _unreadable() from None
-    # If a password holds an unescaped / ? or #, the rest of the password and the @ that follows it are parsed as path,
-    # query or fragment.
+    # If a password holds an unescaped / ? or #, urlsplit() takes the rest of the password and the @ that follows it for
+    # path, query or fragment. Such a URL is refused.
     if "@" in parts.path + parts.query or parts.fragment or rest != rest.strip() or any(c < " " for c in rest):
         raise _unreadable()
     options = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -147,11 +147,11 @@ class RedisLeases:
     A store of limits and budgets in Redis that uses one connection to the server, or one to each node of a cluster.
 
     The hash of a limit has a field `w:<id>` for each worker: the share that the worker wants, the share that it has,
-    and the time at which this share expires. `t:<unit>` is, for each unit of a rate, the time until which calls are
-    granted. `recovery` is the time until which, after an outage of the store, no worker gets more than it already has.
-    With many workers, the hash also has a field `many`: the time until which the computed fair part (see `grant`) is
-    valid, the fair part itself, the sum of the shares, and the number of workers. Redis deletes the hash about a minute
-    after the last call of the script.
+    and the time at which this share expires. For a rate, the field `t:<unit>` of each unit holds the time up to which
+    the calls that are already granted use up the rate. The field `recovery` holds the time until which, after an outage
+    of the store, no worker gets more than it already has. With many workers, the hash also has a field `many`: the time
+    until which the computed fair part (see `grant`) is valid, the fair part itself, the sum of the shares, and the
+    number of workers. Redis deletes the hash about a minute after the last call of the script.
     """
 
     def __init__(self, config: RedisConfig) -> None:
@@ -212,8 +212,8 @@ def _translated(reply: hiredis.ReplyError, name: str) -> ConnectorError:
             f"The key {name!r} in Redis holds something else than a limit (WRONGTYPE). Delete it, or give the limit "
             "another name."
         )
-    # An older server wraps the error of a command inside a script, and the wrapped error is translated: "ERR Error
-    # running script (call to f_...): ... -OOM command ...".
+    # If a command inside a script fails, an older server wraps its error, such as -OOM, in another one: "ERR Error
+    # running script (call to f_...): ... -OOM command ...". The inner error is translated.
     inner = _INNER.search(str(reply))
     error = translate(reply if inner is None else hiredis.ReplyError(inner[1]), "Redis")
     return FatalError(str(error)) if isinstance(error, PermanentError) else error

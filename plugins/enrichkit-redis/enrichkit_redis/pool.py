@@ -46,7 +46,7 @@ CONNECT_TIMEOUT = 2.0  # seconds, for TCP, TLS and login together
 # A connection that was idle for more seconds must answer two `ECHO` commands before it is used.
 CHECK_AFTER = 15.0
 CHECK_TIMEOUT = 1.0
-# Seconds, +/- 20 %; an older connection is replaced, because the host name may lead to another server now.
+# Seconds, +/- 20 %, that a connection is used; then it is replaced, because the host name may lead to another server.
 LIFETIME = 300.0
 PAUSE = 1.0  # seconds, +/- 25 %, between two attempts to connect to a node of a cluster that is away
 
@@ -84,7 +84,8 @@ class Dialler:
 
     def refused(self, error: ConnectorError, login: Login) -> tuple[ConnectorError, bool]:
         """
-        Return the error to raise after *login* failed with *error*, and whether another password may be tried at once.
+        Return the error to raise after *login* failed with *error*, and whether to read the password again at once and
+        retry the login with it.
         """
         password = self._config.password
         if not isinstance(error, FatalError) or isinstance(error, SentinelError):
@@ -150,7 +151,7 @@ class Dialler:
         if self.endpoint.db:
             commands.append(("SELECT", str(self.endpoint.db)))
         if self._sentinels is not None:
-            # The reply tells the role of the server; many users are not permitted to send ROLE.
+            # The reply to HELLO tells the role of the server. ROLE is not sent, because many users lack the permission.
             commands.append(("HELLO", "2"))
         # SETNAME gives the connection a name, which CLIENT LIST shows. The reply to ECHO shows whether the server is
         # ready. The reply to AUTH does not, because a server that is still loading its data accepts a login.
@@ -172,7 +173,7 @@ def _connect_error(error: OSError, source: str, timeout: float) -> ConnectorErro
         return UnavailableError(f"{source} closed the connection during the TLS handshake.")
     if isinstance(error, ssl.SSLError):
         return FatalError(f"{source} does not speak TLS 1.2 or later with us ({error.reason}). See RedisConfig.url.")
-    # The name may be misspelled, and waiting for the server, as after an `UnavailableError`, would not help.
+    # The host name may be misspelled. Then it would not help to wait for the server, as after an `UnavailableError`.
     if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
         return TransientError(f"{source} cannot be reached: its name has no address.")
     if (exhausted := files_exhausted(error)) is not None:
@@ -214,11 +215,11 @@ class Pool:
     callers would make a hundred handshakes with a server that is restarting. After such a failure, only one caller at a
     time tries to connect, until an attempt succeeds.
 
-    The pool of a single server lets the next caller try at once. While this server is away, the engine makes only one
-    call at a time, to probe the server. When a node of a cluster is away, the engine does not probe the node, because
-    the other nodes go on answering. So the pool of this node makes its next attempt about a second later; until then
-    its callers get an `UnavailableError` with the time to wait. After a refused login, a pool of either kind waits
-    longer, see `RefusedLogin`.
+    After a failed attempt, the pool of a single server lets the next caller try at once. While this server is away, the
+    engine makes only one call at a time, to probe the server. When a node of a cluster is away, the engine does not
+    probe the node, because the other nodes go on answering. So the pool of this node makes its next attempt about a
+    second later; until then its callers get an `UnavailableError` with the time to wait. After a refused login, a pool
+    of either kind waits longer, see `RefusedLogin`.
 
     Args:
         dialler: The maker of connections that are logged in.
@@ -320,8 +321,8 @@ class Pool:
                 await connection.ask(b"", 0)
         except (ConnectorError, TimeoutError):
             connection.abort()
-            # All other idle connections have been idle for even longer, so they are dropped, too. Checking them one by
-            # one would use up the time that the keys have.
+            # All other idle connections have been idle for even longer, so they are dropped, too. To check them one by
+            # one could take longer than the timeout of the call.
             self.forget()
             return False
         except BaseException:

@@ -9,7 +9,7 @@ from enrichkit.errors import ConnectorError, FatalError, PermanentError, Transie
 
 __all__ = ["translate", "without_traceback"]
 
-# The first word of an error reply, and its meaning. https://github.com/redis/redis/blob/7.2/src/server.c,
+# Mapping from the first word of an error reply to its meaning. https://github.com/redis/redis/blob/7.2/src/server.c,
 # createSharedObjects.
 _TRANSIENT = {
     "ASK": "moves the key's slot to another node",
@@ -51,7 +51,7 @@ _BY_TEXT: tuple[tuple[str, type[ConnectorError], str], ...] = (
     ("DB index is out of range", FatalError, "has no database of that number; check the end of RedisConfig.url"),
     ("invalid DB index", FatalError, "has no database of that number; check the end of RedisConfig.url"),
     ("cluster support disabled", FatalError, "is no node of a cluster; say RedisConfig(cluster=False)"),
-    # The ACL of the user permits other keys, so this error concerns one key and not the whole job.
+    # The ACL of the user may permit other keys, so this error concerns one key and not the whole job.
     ("permissions to access", PermanentError, "does not permit this user to read the key; see its ACL"),
 )
 

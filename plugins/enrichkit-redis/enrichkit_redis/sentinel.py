@@ -111,7 +111,7 @@ class Sentinels:
                     f"{source} refused the login or the question ({str(reply).split(' ', 1)[0][:32]}). "
                     "Check RedisConfig.sentinel_username and RedisConfig.sentinel_password."
                 )
-            # For example for IDONTKNOW, the reply of a sentinel that has just started.
+            # The reply is, for example, IDONTKNOW, which a sentinel sends when it has just started.
             raise UnavailableError(str(meant), sent=False)
         return self._address(replies[-1], source)
 

@@ -32,9 +32,9 @@ class Store:
 
     The reply of Redis to `MGET` is nil both for an absent key and for a key that holds another type of value. The reply
     to `HMGET` is the same for a hash without the requested fields and for an absent hash. Without a check, all these
-    keys would silently become nulls. So for the keys with an empty reply, the store sends a second command that tells
-    the two cases apart. For these keys, the store uses only the reply to the second command, so that a write between
-    the two commands cannot mix two states of a key. A call without an empty reply needs no second command.
+    keys would silently become nulls. So for the keys with an empty reply, the store sends a second command that shows
+    which of them are absent. For these keys, the store uses only the reply to the second command, so that a write
+    between the two commands cannot mix two states of a key. A call without an empty reply needs no second command.
     """
 
     def __init__(self, config: RedisConfig, capacity: int) -> None:
@@ -141,8 +141,8 @@ class Store:
 
     async def _empty_hashes(self, keys: Sequence[Key], names: Sequence[Name]) -> dict[Key, Any]:
         """
-        Read the hashes of *keys*, in which none of the fields was found, once more. Return the hashes that exist, with
-        None for each absent field, and the failures.
+        Read the hashes of *keys* once more, because none of the fields was found in them. Return the hashes that exist,
+        with None for each absent field, and a `Failure` for each key that cannot be read.
         """
         # Both commands are in one transaction, so that the fields and the existence of a hash are read at the same
         # moment.

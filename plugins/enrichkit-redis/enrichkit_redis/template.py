@@ -49,7 +49,7 @@ class KeyTemplate:
 
     Int 1 and str "1" give the same name. A float is written as in Python's `repr` (1.0 is "1.0"), a Decimal without an
     exponent, and a date in ISO 8601. Bytes enter the name as they are. With several key columns, special characters are
-    then percent-encoded in each part; see `RedisConfig.key`.
+    percent-encoded in each part; see `RedisConfig.key`.
 
     Attributes:
         columns: Number of key columns that the template takes.
@@ -63,7 +63,7 @@ class KeyTemplate:
 
     def __init__(self, template: str) -> None:
         self.template = template
-        # The template is a literal, a column, a literal, a column, ..., a literal.
+        # The template consists of literals and fields in turn: a literal, a field, a literal, a field, ..., a literal.
         self._literals, self._order = _parse(template)
         self.columns = len(set(self._order))
         if set(self._order) != set(range(self.columns)):
@@ -214,8 +214,8 @@ class KeyTemplate:
             return None
         if self.columns > 1 and pc.any(pc.match_substring_regex(column, self._special.pattern)).as_py():
             if not set("0123456789ABCDEF").isdisjoint(self._escaped):
-                # The encoded form of one special character could hold another special character, which would be encoded
-                # again.
+                # The column is not encoded as a whole: the encoded form of one special character could hold another
+                # special character, which the loop below would encode again.
                 return None
             for char in self._escaped:
                 column = pc.replace_substring(column, char, _percent(char))

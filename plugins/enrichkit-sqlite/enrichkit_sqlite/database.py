@@ -62,8 +62,8 @@ class Session:
         writes: Whether transactions of the connection write.
 
     Attributes:
-        abandoned: True once no call waits for the result any more; then the running statement stops, and the session is
-            not used again.
+        abandoned: True as soon as nobody waits for the result of the session's call any more; then the running
+            statement stops, and the session is not used again.
     """
 
     def __init__(self, path: str, max_bytes: int, *, writes: bool) -> None:
@@ -155,7 +155,8 @@ class Database:
         session.abandoned = True
         future = self._busy.pop(session, None)
         if future is not None:
-            future.add_done_callback(lambda _: session.close())  # at once if the call is done, otherwise when it ends
+            # The session is closed at once if its call has ended, and otherwise when the call ends.
+            future.add_done_callback(lambda _: session.close())
 
 
 def translate(error: sqlite3.Error, path: str, what: str = "read") -> ConnectorError:

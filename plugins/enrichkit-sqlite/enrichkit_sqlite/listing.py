@@ -60,7 +60,8 @@ class Listing:
 
 def listed(page: Sequence[tuple[Any, ...]], kinds: Sequence[type]) -> Sequence[Any]:
     """
-    Return the keys of *page*; a number is converted to its type in *kinds* if that type has an equal number.
+    Return the keys of *page*. *kinds* has the wanted type of each part of a key; a number is converted to this type if
+    the type has an equal number.
 
     >>> listed([(1,), (2.0,), (2.5,)], [int]), listed([("a", 1)], [str, float])
     ([1, 2, 2.5], [('a', 1.0)])
@@ -80,8 +81,8 @@ def _number_of(part: Any, kind: type) -> Any:
 
 def is_binary(connection: sqlite3.Connection, table: str, column: str) -> bool:
     """Return whether the collation of *column* treats only identical texts as equal, unlike NOCASE and RTRIM."""
-    # The first SELECT, of *column*, decides with which collation a UNION removes duplicates. So the three texts remain
-    # three rows only if *column* tells all of them apart. This works for a column of a view, too.
+    # The first SELECT, of *column*, decides with which collation a UNION removes duplicates. So the texts 'a', 'A' and
+    # 'a ' remain three rows only if this collation tells them apart. This works for a column of a view, too.
     (distinct,) = connection.execute(
         f"SELECT count(*) FROM (SELECT t.{quote(column)} FROM {quote(table)} AS t WHERE 0 "  # noqa: S608 - quoted names
         "UNION SELECT 'a' UNION SELECT 'A' UNION SELECT 'a ')"

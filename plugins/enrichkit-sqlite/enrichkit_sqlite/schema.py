@@ -33,7 +33,7 @@ def columns_of(connection: sqlite3.Connection, config: SqliteConfig, table: str)
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
     if table not in tables:
         raise no_table(config, table, "the file", tables)
-    # `hidden` is 1 for a column that a virtual table does not show. Generated columns have other numbers there and are
-    # kept.
+    # `hidden` is 1 for a hidden column of a virtual table, and such a column is left out. For a generated column,
+    # `hidden` is 2 or 3, and the column is kept.
     rows = connection.execute("SELECT name, type FROM pragma_table_xinfo(?1) WHERE hidden <> 1", (table,))
     return {name: Column(name, declared) for name, declared in rows}

@@ -160,7 +160,7 @@ class Statement:
             self._ddl = f"struct<{','.join(fields)}>"
 
     def _rejection(self, parts: tuple[Any, ...]) -> Failure | None:
-        """Return the failure of a key with a part that its column cannot hold, or None if the columns can hold all."""
+        """Return the failure of a key with a part that its column cannot hold, or None if there is none."""
         for column, part in zip(self._keys, parts, strict=True):
             if not column.takes(part):
                 type_, right = column.affinity or "of any type", type(part) in column.types

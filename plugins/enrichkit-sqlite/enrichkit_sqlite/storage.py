@@ -44,7 +44,8 @@ _AFFINITIES = (
     ("INTEGER", re.compile("INT")),
     ("TEXT", re.compile("CHAR|CLOB|TEXT")),
     ("BLOB", re.compile("BLOB")),
-    # SQLite gives such a column the affinity BLOB or NUMERIC. The column can hold values of any storage class.
+    # A column without a declared type, or with the type ANY, can hold values of any storage class. SQLite itself gives
+    # it the affinity BLOB or NUMERIC.
     ("ANY", re.compile("^(ANY)?$")),
     ("REAL", re.compile("REAL|FLOA|DOUB")),
 )
@@ -95,12 +96,14 @@ class KeyColumn:
             return part.isascii() or are_utf8((part,))
         if type(part) is not int:
             return True
-        # An index on a REAL column converts the key to REAL, so that 2 ** 53 + 1 would find the row of 2 ** 53.
+        # An index on a REAL column converts the key to REAL, so that 2 ** 53 + 1 would find the row of 2 ** 53. So an
+        # int that REAL cannot hold exactly is refused.
         return -(2**63) <= part < 2**63 and (self.affinity != "REAL" or int(float(part)) == part)
 
     def lists_all(self, kind: type) -> bool:
         """Return whether each stored value that SQLite finds equal to a key of type *kind* is equal in Python, too."""
-        # An int that REAL cannot hold exactly is rejected with an error, so it must not be taken for a missing key.
+        # The result is False for an int and a REAL column: an int that REAL cannot hold exactly must be rejected with
+        # an error, and not be taken for a missing key.
         return kind in self.types and not (kind is int and self.affinity == "REAL")
 
 

@@ -87,7 +87,7 @@ class Writer:
 
         Args:
             connection: Connection to the file, in a transaction that the caller commits, or rolls back after an error.
-            values: One or more values by key.
+            values: Mapping from each key to its value, with at least one key.
             ttl: Seconds after which the rows expire; None: never.
 
         Raises:
@@ -145,7 +145,7 @@ def _stored(value: Any) -> int | float | str | bytes | None:
         value.encode()  # half a surrogate pair raises UnicodeEncodeError, a ValueError
         return value
     if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return int(value)  # turns a bool into 0 or 1
+        return int(value)  # int() turns a bool into 0 or 1
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, Decimal):
