@@ -154,13 +154,17 @@ def bytes_held(rows: Sequence[int]) -> tuple[int, int]:
 
 async def _engine_with(options: Options) -> tuple[Clock, Engine, AnswerCache, Refresher]:
     clock = Clock(ConnectorConfig())
-    engine = Engine(clock, 8, CALL)
+    engine = Engine(clock, 8)
     assert options.cache is not None
     cache = AnswerCache(
         options.cache.ttl, ROOM, jitter=0.1, stale_if_error=options.cache.stale_if_error, refresh_ahead=1.0
     )
     behind = background_options(options)
-    refresher = Refresher(cache, lambda emit: BackgroundRun(engine, "clock", behind, plain, emit, ordered=False), 8)
+    refresher = Refresher(
+        cache,
+        lambda emit: BackgroundRun(engine, "clock", behind, plain, emit, batch_size=CALL, ordered=False),
+        8,
+    )
     return clock, engine, cache, refresher
 
 
@@ -174,7 +178,7 @@ async def misses_at_once() -> tuple[int, int]:
     options = Options(cache=Cache(ttl=60))
     clock, engine, cache, refresher = await _engine_with(options)
     left: list[Any] = []
-    run = Run(engine, "clock", options, plain, left.extend, cache=cache, refresher=refresher)
+    run = Run(engine, "clock", options, plain, left.extend, batch_size=CALL, cache=cache, refresher=refresher)
     for _ in range(AT_ONCE):
         admit(run, Outcomes(["key"], 1))
     while len(left) < AT_ONCE:  # noqa: ASYNC110  # a benchmark may look from time to time
@@ -207,7 +211,7 @@ async def ages(count: int) -> tuple[float, int, int, int]:
             run.taken_bytes += part.bytes
 
     # Not ordered, so that each row leaves in the turn of the loop in which it gets its value.
-    run = Run(engine, "clock", options, plain, emit, cache=cache, refresher=refresher, ordered=False)
+    run = Run(engine, "clock", options, plain, emit, batch_size=CALL, cache=cache, refresher=refresher, ordered=False)
     rows = rows_of_zipf(count, 20_000)
     for start in range(0, count, SLICE):
         keys = list(dict.fromkeys(rows[start : start + SLICE]))

@@ -173,7 +173,7 @@ async def simulate(workers: int, rate: Rate | None) -> tuple[Source, Leases, dic
     statuses: dict[str, int] = {}
     engines, runs = [], []
     for worker in range(workers):
-        engine = Engine(Simulated(source, worker), SLOTS, 1, rate=rate, stores=stores, seed=worker)
+        engine = Engine(Simulated(source, worker), SLOTS, rate=rate, stores=stores, seed=worker)
 
         def emit(parts: Any) -> None:
             if isinstance(parts, BaseException):

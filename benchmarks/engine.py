@@ -82,7 +82,7 @@ def with_engine() -> Sample:
             if not left:
                 done.set()
 
-        engine = Engine(Noop(ConnectorConfig()), CAPACITY, 1)
+        engine = Engine(Noop(ConnectorConfig()), CAPACITY)
         run = Run(engine, "noop", Options(on_error="null"), identity, emit)
         for start in range(0, KEYS, BATCH):
             admit(run, Outcomes(range(start, start + BATCH), BATCH))
@@ -143,8 +143,8 @@ def cached_handover() -> Sample:
     loop = loop_thread()
 
     def run(emit: Callable[[Any], None]) -> Run:
-        engine = loop.engine("n9", lambda: Engine(Noop(ConnectorConfig()), CAPACITY, 500))
-        return Run(engine, "noop", options, identity, emit, cache=cache)
+        engine = loop.engine("n9", lambda: Engine(Noop(ConnectorConfig()), CAPACITY))
+        return Run(engine, "noop", options, identity, emit, batch_size=500, cache=cache)
 
     bridge = Bridge(loop, 100_000, 100_000, "noop", options, run)
 

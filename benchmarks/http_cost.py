@@ -53,7 +53,7 @@ def with_engine(config: HttpConfig, keys: list[str]) -> dict[str, str]:
 
         connector = HttpConnector(config)
         connector.capacity = CAPACITY
-        engine = Engine(connector, CAPACITY, 1)
+        engine = Engine(connector, CAPACITY)
         run = Run(engine, "http", Options(), decoder(pa.string(), "text"), emit)
         for start in range(0, len(keys), BATCH):
             group = keys[start : start + BATCH]

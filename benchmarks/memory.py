@@ -40,8 +40,8 @@ def child(rows: int) -> None:
     loop = loop_thread()
 
     def run(emit: Callable[[Any], None]) -> Run:
-        engine = loop.engine("n7", lambda: Engine(Noop(ConnectorConfig()), 8, 500))
-        return Run(engine, "noop", Options(), identity, emit)
+        engine = loop.engine("n7", lambda: Engine(Noop(ConnectorConfig()), 8))
+        return Run(engine, "noop", Options(), identity, emit, batch_size=500)
 
     bridge = Bridge(loop, 40_000, 8_000, "noop", Options(), run)
 

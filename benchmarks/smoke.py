@@ -47,8 +47,8 @@ def looked_up(connector: type, config: object, keys: list) -> list:
     decode = decoder(pa.string(), connector(config).encoding)
 
     def run(emit):
-        engine = loop.engine("smoke", lambda: Engine(connector(config), 4, 100))
-        return Run(engine, "smoke", options, decode, emit)
+        engine = loop.engine("smoke", lambda: Engine(connector(config), 4))
+        return Run(engine, "smoke", options, decode, emit, batch_size=100)
 
     rows = pa.array(keys)
     found, codes = encode([rows])

@@ -107,10 +107,21 @@ def test_a_server_with_room_for_three_of_four_connections_costs_no_row(crowded: 
 
 
 @EACH
+def test_a_job_with_another_batch_size_uses_the_connections_of_an_earlier_one(crowded: Crowded, worker: Worker) -> None:
+    used = []
+    for batch_size in (10, 20):
+        rows, _ = worker.outcomes_of_two(crowded.config, INT, KEYS, batch_size=batch_size, capacity=ROOM)
+        assert_good(rows, KEYS)
+        used.append(crowded.connections())
+    assert used[0] == used[1]
+    assert len(used[0]) == ROOM
+
+
+@EACH
 def test_connections_that_an_earlier_job_has_left_idle_make_room_for_the_next_one(
     crowded: Crowded, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job with another `batch_size` has connections of its own; idle ones close only after an hour here."""
+    """A job with another `capacity` has connections of its own; idle ones close only after an hour here."""
     config, connections, _ = crowded
     monkeypatch.setattr(loop, "IDLE_AFTER", 3600.0)
     rows, _ = worker.outcomes_of_two(config, INT, KEYS, batch_size=10, capacity=ROOM)
@@ -118,24 +129,24 @@ def test_connections_that_an_earlier_job_has_left_idle_make_room_for_the_next_on
     idle, [first] = connections(), worker.thread.engines.values()
     assert len(idle) == ROOM
     assert wait_until(lambda: first.idle_since is not None, 60)
-    rows, _ = worker.outcomes_of_two(config, INT, KEYS, batch_size=20, capacity=ROOM, max_fallback_ratio=0.0)
+    rows, _ = worker.outcomes_of_two(config, INT, KEYS, batch_size=10, capacity=ROOM - 1, max_fallback_ratio=0.0)
     assert_good(rows, KEYS)
     assert {row["attempts"] for row in rows} == {1}
     [second] = worker.thread.engines.values()
     assert second is not first
     assert wait_until(lambda: connections().isdisjoint(idle), 60)
-    assert 0 < len(connections()) <= ROOM
+    assert 0 < len(connections()) < ROOM
 
 
 @EACH
 def test_two_jobs_with_connections_of_their_own_share_the_room(crowded: Crowded, worker: Worker) -> None:
-    """They run at the same time, and another `batch_size` has another pool."""
+    """They run at the same time, and another `capacity` has another pool."""
 
-    def job(batch_size: int) -> list[Row]:
-        return worker.outcomes(crowded.config, INT, KEYS, batch_size=batch_size, max_fallback_ratio=0.0)
+    def job(capacity: int) -> list[Row]:
+        return worker.outcomes(crowded.config, INT, KEYS, batch_size=10, capacity=capacity, max_fallback_ratio=0.0)
 
     with ThreadPoolExecutor(2) as threads:
-        for rows in threads.map(job, (10, 20)):
+        for rows in threads.map(job, (ROOM, ROOM + 1)):
             assert_good(rows, KEYS)
             assert {row["attempts"] for row in rows} == {1}
 

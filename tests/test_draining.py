@@ -55,7 +55,7 @@ class Worker:
         settings = Options(**plain | options)
 
         def run(emit: Callable[[Any], None]) -> Run:
-            engine = self.thread.engine("engine", lambda: Engine(self.connector, CAPACITY, 1))
+            engine = self.thread.engine("engine", lambda: Engine(self.connector, CAPACITY))
             return Run(engine, "source", settings, lambda raws: (list(raws), {}), emit)
 
         bridge = Bridge(self.thread, 10_000, 10_000, "source", settings, run)

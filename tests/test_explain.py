@@ -427,7 +427,7 @@ def test_none_that_is_given_where_it_means_the_default_is_the_default() -> None:
 
 @pytest.mark.parametrize("timeout", [0.5, 4.0, 30.0, 86_400.0])
 def test_the_hard_limit_is_that_of_the_engine(timeout: float) -> None:
-    engine = Mock(spec=Engine, now=lambda: 0.0, batch_size=1)
+    engine = Mock(spec=Engine, now=lambda: 0.0)
     run = Run(engine, "stock", Options(timeout=timeout), lambda raws: (raws, {}), lambda parts: None)
     assert run.hard_limit == explain(StockConfig(), timeout=timeout).hard_limit
 

@@ -220,8 +220,8 @@ def test_keys_are_looked_up_on_a_server_without_the_checkout_and_without_spark(
         loop = loop_thread()
 
         def run(emit):
-            engine = loop.engine("engine", lambda: Engine(RedisConnector(config), 4, 100))
-            return Run(engine, "redis", options, decode, emit)
+            engine = loop.engine("engine", lambda: Engine(RedisConnector(config), 4))
+            return Run(engine, "redis", options, decode, emit, batch_size=100)
 
         bridge = Bridge(loop, 10_000, 10_000, "redis", options, run)
         rows = pa.array([None if n % 7 == 0 else f"u{n % 1100}" for n in range(3000)])

@@ -115,13 +115,15 @@ class Probe:
 
     def _run(self, emit: Callable[[Any], None]) -> Run:
         engine = self._loop.engine(self._key, self._engine)
-        return Run(engine, self.name, self._options, lambda values: (list(values), {}), emit)
+        return Run(
+            engine, self.name, self._options, lambda values: (list(values), {}), emit, batch_size=self.batch_size
+        )
 
     def _engine(self) -> Engine:
         connector = _timed(self._connector(self._config), self.seconds)
         connector.capacity = self.capacity
         options = self._options
-        return Engine(connector, self.capacity, self.batch_size, name=self.name, rate=options.rate, tuned=options.tuned)
+        return Engine(connector, self.capacity, name=self.name, rate=options.rate, tuned=options.tuned)
 
 
 def describe(connector: type[Connector[Any]], config: ConnectorConfig) -> tuple[str | None, float]:

@@ -130,7 +130,8 @@ def make_plan(
         options=options_for_worker(without_stores(checked)),
         value_type=value_type,
         default_values=default_values(checked, value_type),
-        engine_key=digest(*identity, capacity, checked.tuned, batch_size, *engine_limits(checked, limits)),
+        # With `capacity="auto"`, calls of an engine have one batch size, because the tuner compares their latencies.
+        engine_key=digest(*identity, capacity, checked.tuned and batch_size, *engine_limits(checked, limits)),
         cache_key=digest(
             *identity, value_type, checked.cache, checked.loads, many, *(tier.engine_key for tier in tiers)
         ),

@@ -48,7 +48,7 @@ def engine_of(
         "config": config,
         "capacity": capacity,
         "batch_size": batch_size,
-        "engine_key": digest(*identity_of(connector, config), capacity, batch_size, None),
+        "engine_key": digest(*identity_of(connector, config), capacity, None),
         "content_key": content_of(connector, config, arrow_type_of(spark_type)[1]) if instance.idempotency_keys else "",
     }
 

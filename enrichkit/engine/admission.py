@@ -141,7 +141,7 @@ def ask_source(run: Run, outcomes: Outcomes, indices: Sequence[int], spent: floa
 
 def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
     """Queue the keys of *outcomes* at *indices*; a key that a lookup or call already asks for waits for that answer."""
-    keys, table, size = outcomes.keys, run.table, run.engine.batch_size
+    keys, table, size = outcomes.keys, run.table, run.batch_size
     if len(indices) < len(keys):
         every = list(keys)
         keys = [every[index] for index in indices]
@@ -164,7 +164,7 @@ def admit_keys(run: Run, outcomes: Outcomes, indices: Sequence[int]) -> None:
 
 def _add_bundles(run: Run, outcomes: Outcomes, keys: Sequence[Any], indices: Sequence[int]) -> None:
     """Queue *keys* in bundles that fit one call each, or in one bundle if neighboring keys are asked for together."""
-    size = run.engine.batch_size
+    size = run.batch_size
     if run.pending.neighbours:
         size = max(size, len(keys))
     for start in range(0, len(keys), size):

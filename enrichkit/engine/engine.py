@@ -57,7 +57,6 @@ class Engine:
     Args:
         connector: The connector, which is not open yet; the first call opens it.
         capacity: Number of slots, i.e. most calls in flight.
-        batch_size: Most keys per call.
         rate: Calls per second of this process, or a `Rate`; None: no limit.
         limit: The most calls that the whole job may have in flight; None: no limit.
         budget: The most that the job may spend; None: no limit.
@@ -84,7 +83,6 @@ class Engine:
         self,
         connector: Connector[Any],
         capacity: int,
-        batch_size: int,
         *,
         name: str = "",
         rate: float | Rate | None = None,
@@ -98,7 +96,6 @@ class Engine:
         self.connector = connector
         self._key_columns = connector.key_columns
         self.capacity = capacity
-        self.batch_size = batch_size
         self.retry_budget = RetryBudget()
         self.tuner = Tuner(capacity) if tuned else None
         self.hedges: Hedges | None = None
@@ -117,7 +114,7 @@ class Engine:
         )
         self._metered = connector.reports or self._average is not None or self.account is not None
         self._meters: dict[InFlight, CallMeter] = {}
-        self._answer_bytes = BytesEach(first_keys(batch_size))
+        self._answer_bytes = BytesEach()
         self.runs: deque[Run] = deque()
         self.calls: dict[InFlight, Run] = {}
         self.silent = self.cancelled = False
@@ -347,7 +344,7 @@ class Engine:
             try:
                 if run.background and not self._has_room_behind():
                     continue
-                group, search = run.take(1 if self.batch_size == 1 else self._most_keys(run))
+                group, search = run.take(1 if run.batch_size == 1 else self._most_keys(run))
                 most = NO_BUDGET if account is None or not group else self._reserve(account, run, group, search)
                 if not group or most is None:
                     continue
@@ -403,7 +400,10 @@ class Engine:
         With this number, the answers to all calls in flight fit into half of `window_bytes`; the other half is for the
         answers that have arrived and that Spark has not taken yet.
         """
-        return self._answer_bytes.most(self.batch_size, run.options.window_bytes / 2 / self.allowed)
+        size, sizes = run.batch_size, self._answer_bytes
+        if sizes.each is None:
+            return first_keys(size) or size
+        return sizes.most(size, run.options.window_bytes / 2 / self.allowed)
 
     def _held_back(self) -> bool:
         """
@@ -453,7 +453,7 @@ class Engine:
         except Exception as error:  # noqa: BLE001  # a defect of decoder or engine must fail the task, not hang it
             run.broken(error)
         came = run.settled_bytes - settled
-        if self.batch_size > 1 and ending is ANSWERED and self._answer_bytes.saw(came, len(call.keys)):
+        if run.batch_size > 1 and ending is ANSWERED and self._answer_bytes.saw(came, len(call.keys)):
             self.wake()  # calls have fewer keys from now on, so more calls are needed
         if self.gate.may_hold or self.tuner is not None or self.hedges is not None:
             self._note(run, call, ending)

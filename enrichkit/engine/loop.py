@@ -181,7 +181,7 @@ class LoopThread:
         Close the idle engines whose connectors are of the class *kind*, because a connector of this class got no
         connection. This connector belongs to the engine *asks*, or to the load of a table if *asks* is None.
 
-        Tasks with another `batch_size`, `capacity` or table have an engine of their own, and its idle connections may
+        Tasks with another `capacity`, type of values or table have an engine of their own, and its idle connections may
         have used up the connections of the server.
         """
         for key, engine in list(self.engines.items()):

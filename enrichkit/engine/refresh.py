@@ -69,7 +69,7 @@ class Refresher:
         self.serves_stale = cache.keeps_stale
         self.run = make_run(self._take)
         self._held: set[Any] = set()
-        self._room = AHEAD * max(1, background_slots(capacity)) * self.run.engine.batch_size
+        self._room = AHEAD * max(1, background_slots(capacity)) * self.run.batch_size
 
     def took(self, seconds: float) -> None:
         """Record that a call took *seconds*, for the cache's moving average of the duration of calls."""

@@ -64,7 +64,6 @@ class EnginePort(Protocol):
     The part of its engine that a run uses.
 
     Attributes:
-        batch_size: Most keys per call.
         retry_budget: How many retries the source may get.
         gate: The gate, which may hold calls back although a slot is free.
         calls: Dict from each call that has not ended to its run; a late call stays here until it has really ended.
@@ -75,7 +74,6 @@ class EnginePort(Protocol):
         detach: Function that ends the service of a run, and cancels its calls.
     """
 
-    batch_size: int
     retry_budget: RetryBudget
     gate: Gate
     calls: dict[InFlight, Run]
@@ -169,6 +167,7 @@ class Run:
         decode: Function that turns the raw answers of one call into values of the declared type.
         emit: Function that the run calls on the loop thread with the parts to return to Spark now (see `Part`), or with
             the error that failed the task.
+        batch_size: Most keys per call.
         columns: Function that turns answers in columns into one column of values, in the order of the keys and with
             null for a miss. It returns the column and the indices of the misses, and raises an exception if a key has
             to be handled separately. None: all answers are read key by key.
@@ -241,6 +240,7 @@ class Run:
         decode: Decode,
         emit: Callable[[list[Part] | BaseException], None],
         *,
+        batch_size: int = 1,
         columns: Columns | None = None,
         ordered: bool = True,
         default_values: dict[str, Any] | None = None,
@@ -262,6 +262,7 @@ class Run:
         shows_costs: bool = False,
     ) -> None:
         self.engine = engine
+        self.batch_size = batch_size
         self.source = source
         self.options = options
         self.decode = decode
@@ -298,7 +299,7 @@ class Run:
         self.misses_null = self.misses_alike and self.policies.replacement(MISSING) == (None, None)
         self.rng = random.Random(seed)  # noqa: S311  # jitter needs no cryptography
         self.deadlines = Deadlines(options.timeout)
-        mixed, alone = bool(self.tiers) or self.behind_tiers, engine.batch_size == 1
+        mixed, alone = bool(self.tiers) or self.behind_tiers, batch_size == 1
         self.pending = Pending(neighbours=neighbours, mixed=mixed, alone=alone)
         self.queue: OrderedQueue[Part | Outcomes] | UnorderedQueue[Part | Outcomes]
         self.queue = OrderedQueue() if ordered else UnorderedQueue()

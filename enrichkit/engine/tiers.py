@@ -104,6 +104,7 @@ class Tier:
         engine: The engine of the source.
         make_run: Function that makes the unordered run of the tier; its argument is the function that the run calls
             with its finished parts.
+        batch_size: Most keys per call.
         writer: The object that writes to the tier the values that later tiers and the source have found; None: nothing
             is written.
 
@@ -118,6 +119,7 @@ class Tier:
         name: str,
         engine: Engine,
         make_run: Callable[[Callable[[list[Part] | BaseException], None]], TierRun],
+        batch_size: int = 1,
         writer: WriteBack | None = None,
     ) -> None:
         self.name = name
@@ -128,6 +130,7 @@ class Tier:
         self._engine = engine
         engine.keep_open()
         self._make_run = make_run
+        self._batch_size = batch_size
         self._health = _healths.setdefault(engine, _Health())
         # For each slice of the tier's run, the request of the parent run that it serves; None: the slice is a probe.
         self._asked: dict[Outcomes, _Request | None] = {}
@@ -145,7 +148,7 @@ class Tier:
             return
         if self._engine.now() >= self._health.down:
             self._health.down = self._engine.now() + PROBE_EVERY
-            self._admit(wanted[: self._engine.batch_size], None)
+            self._admit(wanted[: self._batch_size], None)
         self._skip(_Request(outcomes, indices, spent))
 
     def slice_of(self, outcomes: Part | Outcomes) -> Outcomes:

@@ -40,7 +40,6 @@ class WatchedEngine(EngineCalls, Protocol):
     Attributes:
         name: Name of the source in messages.
         capacity: Number of slots.
-        batch_size: Most keys per call.
         allowed: How many calls may be in flight now.
         runs: The runs that are served.
         job: The engine's shares of the limits of the job.
@@ -56,7 +55,6 @@ class WatchedEngine(EngineCalls, Protocol):
 
     name: str
     capacity: int
-    batch_size: int
     job: JobLimits
     opening: Opening
     silent: bool
@@ -206,10 +204,10 @@ def _start_clocks(engine: WatchedEngine, now: float) -> None:
     if engine.gate.outage.since is not None:
         for run in engine.runs:
             if not run.patient:
-                run.start_clocks(engine.capacity * engine.batch_size, now)
+                run.start_clocks(engine.capacity * run.batch_size, now)
     elif full or (engine.silent and engine.gate.breaker.held_since is not None):
         for run in engine.runs:
-            run.start_clocks(engine.capacity * engine.batch_size, now)
+            run.start_clocks(engine.capacity * run.batch_size, now)
 
 
 def _patience(engine: WatchedEngine, run: Run, since: float) -> float:

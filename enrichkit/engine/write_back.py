@@ -28,8 +28,6 @@ DRAIN = 10.0
 class Store(Protocol):
     """The part of a tier's engine that this module uses."""
 
-    batch_size: int
-
     async def store(self, values: Mapping[Any, Any], ttl: float | None) -> None: ...
 
 
@@ -42,6 +40,7 @@ class WriteBack:
         engine: The engine of the tier.
         encode: Function that turns decoded values into values for `Connector.store_many`, by index. It leaves out
             values that the tier could not give back unchanged.
+        batch_size: Most values per call.
         ttl: Seconds after which the store forgets a value; None: the store decides.
 
     Attributes:
@@ -50,13 +49,19 @@ class WriteBack:
     """
 
     def __init__(
-        self, name: str, engine: Store, encode: Callable[[Sequence[Any]], Mapping[int, Any]], ttl: float | None
+        self,
+        name: str,
+        engine: Store,
+        encode: Callable[[Sequence[Any]], Mapping[int, Any]],
+        ttl: float | None,
+        batch_size: int = 1,
     ) -> None:
         self.written = self.unwritten = 0
         self._name = name
         self._engine = engine
         self._encode = encode
         self._ttl = ttl
+        self._batch_size = batch_size
         self._waiting: dict[Any, Any] = {}
         self._bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,7 +100,7 @@ class WriteBack:
 
     async def _write(self) -> None:
         while self._waiting:
-            keys = list(islice(self._waiting, self._engine.batch_size))
+            keys = list(islice(self._waiting, self._batch_size))
             values = [self._waiting.pop(key) for key in keys]
             if not self._waiting:
                 self._bytes = 0

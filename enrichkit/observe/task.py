@@ -274,7 +274,7 @@ class ObservedTask:
                 "connector": engine.connector.name,
                 "capacity": engine.allowed,
                 "capacity_max": None,
-                "batch_size": engine.batch_size,
+                "batch_size": run.batch_size,
                 "batch_size_max": engine.connector.max_batch_size,
                 "rate": run.options.calls_per_second,
                 "cache": False,

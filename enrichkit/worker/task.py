@@ -221,6 +221,7 @@ def _run_maker(
                 plan.options,
                 decode,
                 emit,
+                batch_size=plan.batch_size,
                 default_values=dict(plan.default_values),
                 fallbacks=fallbacks,
                 # With a cache, answers must not be used longer than its time to live, so there is no `Reuse`.
@@ -277,6 +278,7 @@ def _side_run(
         options,
         decode,
         emit,
+        batch_size=side.batch_size,
         task=task,
         call_run=_call_run(side.content_key, plan.run, task),
         salt=plan.engine_key,
@@ -348,7 +350,8 @@ def _tier_maker(plan: Plan, tier: TierPlan, loop: LoopThread, task: TaskInfo) ->
             tier.source,
             engine,
             partial(_side_run, TierRun, plan, tier, tier.options, engine, decode, task),
-            None if encode is None else WriteBack(tier.source, engine, encode, tier.ttl),
+            tier.batch_size,
+            None if encode is None else WriteBack(tier.source, engine, encode, tier.ttl, tier.batch_size),
         )
 
     return make_tier
@@ -369,7 +372,6 @@ def _engine(plan: Plan | SidePlan) -> Engine:
     return Engine(
         connector,
         plan.capacity,
-        plan.batch_size,
         name=plan.source,
         rate=plan.options.rate,
         limit=plan.options.limit,

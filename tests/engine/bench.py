@@ -198,6 +198,7 @@ class Lab:
 
     def __init__(self) -> None:
         self.engines: list[Engine] = []
+        self.batch_sizes: dict[Engine, int] = {}
         self.tasks: list[Task] = []
 
     @property
@@ -212,8 +213,9 @@ class Lab:
     def engine(
         self, server: Connector[Any], *, capacity: int = 4, batch_size: int = 1, rate: float | None = None
     ) -> Engine:
-        engine = Engine(server, capacity, batch_size, rate=rate, seed=1)
+        engine = Engine(server, capacity, rate=rate, seed=1)
         self.engines.append(engine)
+        self.batch_sizes[engine] = batch_size
         return engine
 
     def task(
@@ -236,8 +238,10 @@ class Lab:
         first_answers: FirstAnswers | None = None,
         looks_up: str = "the config of the source",
         columns: Any = None,
+        batch_size: int | None = None,
         **options: Any,
     ) -> Task:
+        """Make a task on *engine*; None: with the batch size that `engine` was given."""
         arguments = {
             "ordered": ordered,
             "reuse": reuse,
@@ -250,6 +254,7 @@ class Lab:
             "name": name,
             "fallbacks": fallbacks,
             "many": many,
+            "batch_size": self.batch_sizes.get(engine, 1) if batch_size is None else batch_size,
         }
         arguments |= {"neighbours": neighbours, "columns": columns}
         arguments |= {"first_answers": first_answers, "looks_up": looks_up}
@@ -293,7 +298,7 @@ class Lab:
             name,
             when,
             capacity * batch_size,
-            lambda emit: Run(engine, name, settings, plain, emit, ordered=False, seed=1),
+            lambda emit: Run(engine, name, settings, plain, emit, batch_size=batch_size, ordered=False, seed=1),
         )
 
     def tier(
@@ -309,11 +314,13 @@ class Lab:
         nulls = dict.fromkeys(POLICIES, "null")
         settings = Options(**{**nulls, "max_fallback_ratio": 1.0, "timeout": timeout, "retry": None})
         plain = lambda raws: (list(raws), {})  # noqa: E731
+        size = self.batch_sizes[engine]
         return Tier(
             name,
             engine,
-            lambda emit: TierRun(engine, name, settings, plain, emit, ordered=False, seed=1),
-            WriteBack(name, engine, lambda values: dict(enumerate(values)), ttl) if writes else None,
+            lambda emit: TierRun(engine, name, settings, plain, emit, batch_size=size, ordered=False, seed=1),
+            size,
+            WriteBack(name, engine, lambda values: dict(enumerate(values)), ttl, size) if writes else None,
         )
 
     def refresher(self, engine: Engine, cache: AnswerCache, **options: Any) -> Refresher:
@@ -322,7 +329,14 @@ class Lab:
         return Refresher(
             cache,
             lambda emit: BackgroundRun(
-                engine, "scripted", settings, lambda raws: (list(raws), {}), emit, ordered=False, seed=1
+                engine,
+                "scripted",
+                settings,
+                lambda raws: (list(raws), {}),
+                emit,
+                batch_size=self.batch_sizes[engine],
+                ordered=False,
+                seed=1,
             ),
             engine.capacity,
         )

@@ -75,12 +75,21 @@ def spark_thread(thread: LoopThread) -> Iterator[SparkThread]:
         settings = Options(**options)
 
         def run(engine: Engine, emit: Callable[[Any], None]) -> Run:
-            return Run(engine, "scripted", settings, lambda raws: (list(raws), {}), emit, ordered=ordered, seed=1)
+            return Run(
+                engine,
+                "scripted",
+                settings,
+                lambda raws: (list(raws), {}),
+                emit,
+                batch_size=batch_size,
+                ordered=ordered,
+                seed=1,
+            )
 
         return ThreadTask(
             loop or thread,
             f"engine {id(server)}",
-            lambda: Engine(server, capacity, batch_size, seed=1),
+            lambda: Engine(server, capacity, seed=1),
             run,
             settings,
             window=window,

@@ -166,7 +166,6 @@ class Job:
         engine = Engine(
             server,
             self._capacity,
-            self._batch_size,
             rate=self._rate,
             limit=self._limit,
             budget=self._budget,
@@ -176,7 +175,7 @@ class Job:
         self._lab.engines.append(engine)
         self.engines.append(engine)
         self.servers.append(server)
-        task = self._lab.task(engine, **{"timeout": 1000.0} | options)
+        task = self._lab.task(engine, batch_size=self._batch_size, **{"timeout": 1000.0} | options)
         task.admit_each(*range(rows))
         self.tasks.append(task)
         return task

@@ -87,11 +87,13 @@ def make_tier(engine: Engine, plan: Plan) -> Tier:
     assert plan.tier is not None
     nulls = dict.fromkeys(("on_timeout", "on_error", "on_missing"), "null")
     options = Options(**{**nulls, "max_fallback_ratio": 1.0, "timeout": plan.tier.timeout, "retry": None})
+    size = plan.tier.batch_size
     return Tier(
         "near",
         engine,
-        lambda emit: TierRun(engine, "near", options, undecoded, emit, ordered=False, seed=plan.seed),
-        WriteBack("near", engine, lambda values: dict(enumerate(values)), None) if plan.tier.writes else None,
+        lambda emit: TierRun(engine, "near", options, undecoded, emit, batch_size=size, ordered=False, seed=plan.seed),
+        size,
+        WriteBack("near", engine, lambda values: dict(enumerate(values)), None, size) if plan.tier.writes else None,
     )
 
 
@@ -132,7 +134,9 @@ def make_fallback(engine: Engine, plan: FallbackPlan, seed: int) -> WatchedFallb
         "other",
         plan.options,
         plan.capacity * plan.batch_size,
-        lambda emit: Run(engine, "other", options, undecoded, emit, ordered=False, seed=seed),
+        lambda emit: Run(
+            engine, "other", options, undecoded, emit, batch_size=plan.batch_size, ordered=False, seed=seed
+        ),
     )
 
 

@@ -244,7 +244,7 @@ class Thread:
             return ()
         self.near = self.near or Near(plan)
         near, tier = self.near, plan.tier
-        engine = self.engine("near", lambda: Engine(near, tier.capacity, tier.batch_size, name="near", seed=plan.seed))
+        engine = self.engine("near", lambda: Engine(near, tier.capacity, name="near", seed=plan.seed))
         return (make_tier(engine, plan),)
 
     def fallbacks(self, plan: Plan) -> tuple[WatchedFallback, ...]:
@@ -254,7 +254,7 @@ class Thread:
         other = plan.fallback
 
         def build() -> Engine:
-            return Engine(Other(other, plan.seed), other.capacity, other.batch_size, name="other", seed=plan.seed)
+            return Engine(Other(other, plan.seed), other.capacity, name="other", seed=plan.seed)
 
         return (make_fallback(self.engine("other", build), other, plan.seed),)
 
@@ -299,6 +299,7 @@ class WatchedBridge(Bridge):
                 plan.options,
                 undecoded,
                 watched_emit,
+                batch_size=watch.plan.batch_size,
                 ordered=plan.ordered,
                 default_values=plan.default_values,
                 reuse=Reuse(plan.options.reuse_bytes) if plan.options.reuse and cache is None else None,
@@ -397,7 +398,7 @@ def _play(
     rng = random.Random(f"spark {plan.seed} {number}")
 
     def engine() -> Engine:
-        watch.engine = Engine(source, plan.capacity, plan.batch_size, rate=plan.rate, seed=plan.seed)
+        watch.engine = Engine(source, plan.capacity, rate=plan.rate, seed=plan.seed)
         watch.engine.hedges = Hedges()
         watch.engine.hedges._until_look = 10  # a story has few calls
         return watch.engine

@@ -675,9 +675,9 @@ def test_a_fallback_has_an_engine_of_its_own_on_the_loop_thread(lab: Lab) -> Non
 
             def make_run(emit: Any, broken: bool = broken) -> Run:
                 def backup() -> Engine:
-                    return Engine(KeyFunction(KeyFunctionConfig(function=shout)), 1 // (not broken), 1, seed=1)
+                    return Engine(KeyFunction(KeyFunctionConfig(function=shout)), 1 // (not broken), seed=1)
 
-                main = thread.engine("main", lambda: Engine(lab.server(otherwise=MISSING), 1, 1, seed=1))
+                main = thread.engine("main", lambda: Engine(lab.server(otherwise=MISSING), 1, seed=1))
                 engine = thread.engine(f"fallback {broken}", backup)
                 nulls = Options(on_missing="null", on_error="null", on_timeout="null", retry=None)
                 fallback = Fallback(

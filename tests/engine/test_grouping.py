@@ -30,6 +30,17 @@ async def test_keys_go_out_in_groups_of_the_batch_size(lab: Lab, clock: str) -> 
     assert task.values == [f"v{key}" for key in range(7)]
 
 
+async def test_tasks_with_batch_sizes_of_their_own_share_an_engine_and_take_turns(lab: Lab) -> None:
+    server, first = lab.start(batch_size=3, capacity=1, otherwise=Step(after=1.0))
+    second = lab.task(lab.engines[0], batch_size=1)
+    first.admit(*range(5))
+    second.admit("a", "b", "c")
+    await first.end()
+    await second.end()
+    assert server.keys == [(0, 1, 2), ("a",), (3, 4), ("b",), ("c",)]
+    assert (first.values, second.values) == ([f"v{key}" for key in range(5)], ["va", "vb", "vc"])
+
+
 async def test_a_lone_key_does_not_wait_for_a_group_to_fill(lab: Lab) -> None:
     """B2: Flink's draft waits for a timer; here a free slot takes what is there."""
     server, task = lab.start(batch_size=3, otherwise=Step(after=1.0))

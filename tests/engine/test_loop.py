@@ -198,12 +198,12 @@ FULL = Step(error=UnavailableError("it has no free connection", sent=False, busy
 def test_idle_engines_make_room_when_a_server_has_no_free_connection(
     spark_thread: SparkThread, thread: LoopThread
 ) -> None:
-    """The next task has another `batch_size`, so it has an engine of its own."""
+    """The next task has another `capacity`, so it has an engine of its own."""
     idle, of_another_kind = [Watched(), Watched()], OfAnotherKind()
     for server in (*idle, of_another_kind):
         assert len(list(spark_thread(server).process(iter(one("a"))))) == 1
     refused = Watched({"b": [FULL, FULL, Step()]})
-    left = list(spark_thread(refused, batch_size=2).process(iter(one("b"))))
+    left = list(spark_thread(refused, capacity=2).process(iter(one("b"))))
     assert [part.outcomes.values for part in left] == [["vb"]]
     assert [server.has_closed.wait(60.0) for server in idle] == [True, True]
     assert [engine.connector for engine in thread.engines.values()] == [of_another_kind, refused]
@@ -243,10 +243,10 @@ def test_a_tier_that_is_asked_late_still_has_its_engine(thread: LoopThread, monk
         return raws, {}
 
     def begin() -> None:
-        nearby = thread.engine("near", lambda: Engine(near, 2, 1))
+        nearby = thread.engine("near", lambda: Engine(near, 2))
         options = Options(timeout=60.0, on_timeout="null", on_error="null")
         tier = Tier("near", nearby, lambda emit: TierRun(nearby, "near", options, decode, emit, ordered=False))
-        engine = thread.engine("source", lambda: Engine(source, 2, 1))
+        engine = thread.engine("source", lambda: Engine(source, 2))
         emitted.put(Run(engine, "source", options, decode, emitted.put, tiers=[tier]))
 
     thread.post(begin)

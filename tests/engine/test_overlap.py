@@ -317,12 +317,14 @@ def compares(thread: LoopThread) -> Callable[..., ThreadTask]:
 
     def make(server: ScriptedConnector, *, window: int = 10_000, capacity: int = 1, batch_size: int = 4) -> ThreadTask:
         def run(engine: Engine, emit: Callable[[Any], None]) -> Run:
-            return Run(engine, "scripted", Options(), lambda raws: (list(raws), {}), emit, seed=1)
+            return Run(
+                engine, "scripted", Options(), lambda raws: (list(raws), {}), emit, batch_size=batch_size, seed=1
+            )
 
         return ThreadTask(
             thread,
             f"engine {id(server)}",
-            lambda: Engine(server, capacity, batch_size, seed=1),
+            lambda: Engine(server, capacity, seed=1),
             run,
             Options(),
             window=window,
@@ -416,9 +418,10 @@ def test_slices_of_an_unordered_task_are_not_compared(thread: LoopThread) -> Non
     server = ScriptedConnector()
 
     def run(engine: Engine, emit: Callable[[Any], None]) -> Run:
-        return Run(engine, "scripted", Options(), lambda raws: (list(raws), {}), emit, ordered=False, seed=1)
+        plain = lambda raws: (list(raws), {})  # noqa: E731
+        return Run(engine, "scripted", Options(), plain, emit, batch_size=4, ordered=False, seed=1)
 
-    task = ThreadTask(thread, "engine", lambda: Engine(server, 1, 4, seed=1), run, Options(), window=100, start=100)
+    task = ThreadTask(thread, "engine", lambda: Engine(server, 1, seed=1), run, Options(), window=100, start=100)
     made = [Outcomes(keys, 2, counts=[1, 1], key_array=pa.array(keys)) for keys in ([1, 2], [3, 4])]
     assert sum(part.rows for part in task.process(made)) == 4
     assert not any(outcomes.apart for outcomes in made)

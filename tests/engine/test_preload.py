@@ -567,7 +567,7 @@ def test_idle_engines_make_room_for_a_load_that_gets_no_connection(thread: LoopT
 
     async def main() -> None:
         for name, connector in (("idle", idle), ("other", other)):
-            thread.engine(name, lambda connector=connector: Engine(connector, 1, 1))  # type: ignore[misc]
+            thread.engine(name, lambda connector=connector: Engine(connector, 1))  # type: ignore[misc]
         table = thread.table("loaded", lambda: table_of(store))
         while not table.loads:  # a test may look from time to time
             await asyncio.sleep(0.01)

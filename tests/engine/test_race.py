@@ -98,8 +98,8 @@ class Race:
             max_fallback_ratio=1.0,
             retry=retry,
         )
-        self.engine = Engine(self.source, 3, 2, seed=1)
-        self.run = Run(self.engine, "race", options, lambda raws: (list(raws), {}), self._emit, seed=1)
+        self.engine = Engine(self.source, 3, seed=1)
+        self.run = Run(self.engine, "race", options, lambda raws: (list(raws), {}), self._emit, batch_size=2, seed=1)
         self._admit(*range(scene.keys))
         loop.run()
         loop.now = 0.5  # the first attempt is under way since then

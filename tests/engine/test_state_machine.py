@@ -158,13 +158,14 @@ class EngineMachine(RuleBasedStateMachine):
         self.source = WatchedSourceOfColumns() if keys_in_columns else WatchedSource()
         self.told = told and ordered
         self.source.watch = self.watch
-        self.watch.engine = self.engine = Engine(self.source, capacity, batch_size, seed=0)
+        self.watch.engine = self.engine = Engine(self.source, capacity, seed=0)
         self.run = Run(
             self.engine,
             "machine",
             options,
             lambda raws: (list(raws), {}),
             self._emit,
+            batch_size=batch_size,
             ordered=ordered,
             default_values=FALLBACKS,
             cache=AnswerCache(1.0, 2**20, None) if cached else None,

@@ -72,7 +72,7 @@ class QueueingServer(ScriptedConnector):
 )
 async def test_the_ceiling_is_followed_within_ten_seconds(lab: Lab, seed: int, room: int, latency: float) -> None:
     server = QueueingServer(seed, latency, room)
-    engine = Engine(server, 100, 1, tuned=True, seed=seed)
+    engine = Engine(server, 100, tuned=True, seed=seed)
     lab.engines.append(engine)
     task = lab.task(engine, timeout=60.0, retry=Retry(attempts=20))
     loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ async def test_a_refusal_counts_at_once_and_those_of_one_moment_once() -> None:
 async def test_a_source_that_failed_all_calls_for_a_while_has_its_throughput_back_soon(lab: Lab) -> None:
     server = QueueingServer(1, 0.05, 1_000)
     server.ceiling = 1e6
-    engine = Engine(server, 100, 1, tuned=True, seed=1)
+    engine = Engine(server, 100, tuned=True, seed=1)
     lab.engines.append(engine)
     task = lab.task(engine, timeout=60.0, retry=Retry(attempts=50))
     loop = asyncio.get_running_loop()
@@ -134,7 +134,7 @@ async def test_a_source_that_failed_all_calls_for_a_while_has_its_throughput_bac
 async def test_there_are_never_more_calls_than_the_most(lab: Lab, most: int) -> None:
     server = QueueingServer(1, 0.05, 1_000)
     server.ceiling = 1e6
-    engine = Engine(server, most, 1, tuned=True, seed=1)
+    engine = Engine(server, most, tuned=True, seed=1)
     lab.engines.append(engine)
     task = lab.task(engine)
     task.admit(*range(10_000))

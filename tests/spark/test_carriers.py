@@ -229,7 +229,10 @@ def test_sources_with_different_settings_do_not_share_an_engine(table: Table, sp
         make_plan(table({"a": 1}), 1, "int", {"rate": 5.0}),
     ]
     assert 4 == len({plan.engine_key for plan, _ in plans})
-    assert make_plan(table({"a": 1}), 1, "int", {"timeout": 3})[0].engine_key == plans[0][0].engine_key
+    for options in ({"timeout": 3}, {"batch_size": 7}):
+        assert make_plan(table({"a": 1}), 1, "int", options)[0].engine_key == plans[0][0].engine_key
+    tuned = [make_plan(table({"a": 1}), 1, "int", {"capacity": "auto", "batch_size": size})[0] for size in (7, 8)]
+    assert tuned[0].engine_key != tuned[1].engine_key, "the tuner compares the latencies of calls of one size"
     assert make_plan(RedisConfig(url=f"redis://{uuid.uuid4()}"), 1, "string", {})[0].engine_key != (
         make_plan(RedisConfig(url=f"redis://{uuid.uuid4()}"), 1, "string", {})[0].engine_key
     ), "what repr hides tells engines apart, too"
