@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -80,7 +81,7 @@ FRAMES: dict[str, dict[str, Any]] = {
     "frame of lists": {},
     "frame of matches": {"explode": True},
 }
-QUICK = ("column", "unordered frame", "calls of a thousand keys")
+QUICK = ("unordered frame", "calls of a thousand keys")
 SLOW = tuple(case for case in (*OPTIONS, *FRAMES) if case not in QUICK)
 
 
@@ -89,6 +90,13 @@ def test_a_slow_consumer_of_wide_values_does_not_fill_the_memory(case: str) -> N
     """1.6 GB of values pass through a window of 64 MiB in a process of its own, whose peak the kernel tells."""
     [growth] = in_a_process(f"child({case!r})")
     assert growth <= GROWTH_MAX, f"the resident memory has grown by {growth / 2**20:.0f} MiB"
+
+
+def test_two_tasks_at_once_keep_to_their_bounds() -> None:
+    """As Spark runs them: each in a process of its own, both at the same time."""
+    with ThreadPoolExecutor(2) as threads:
+        grown = [growth for [growth] in threads.map(in_a_process, ["child('column')"] * 2)]
+    assert max(grown) <= GROWTH_MAX, f"the resident memory has grown by {[each >> 20 for each in grown]} MiB"
 
 
 def child(case: str) -> None:
