@@ -155,7 +155,7 @@ class LeaseStore(Protocol):
     async def draw(self, ask: Draw) -> Drawn:
         """
         Answer *ask* by the rules of the function `draw`, in one atomic step, by the store's clock. The exceptions are
-        those of `lease`. The amounts must survive a restart of the store.
+        those of `lease`. What the store keeps about a budget, spent and reserved amounts, must survive its restart.
         """
 
     async def close(self) -> None:

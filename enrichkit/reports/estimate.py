@@ -44,7 +44,7 @@ class Estimate:
         lookups: Fewest and most keys that are asked for; the most is None if it is not known.
         calls: Fewest and most calls, if every call has `batch_size` keys and none is retried; the most is None if it is
             not known.
-        model: The model of the engine that computes the time of the job.
+        model: A model of the engine, which computes how long the job takes.
     """
 
     keys: int

@@ -58,9 +58,10 @@ class Service:
 
     async def ask(self, document: dict[str, Any], call: Call, timeout: float, spent: Spent) -> bytes:
         """
-        Send *document* and return the body of the answer; a request without an answer is reported to *spent*.
+        Send *document* and return the body of the answer.
 
-        Raises the same errors as `send`.
+        *spent* counts what the requests cost; a request without an answer is reported to it, too. Raises the same
+        errors as `send`.
         """
         return await self.send("", self.encoded(document), call, timeout, spent)
 
