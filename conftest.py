@@ -6,9 +6,17 @@ import functools
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from enrichkit import local
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
 
 pytest_plugins = ["enrichkit.testing.fixtures", "tests.certificates", "tests.limits"]
 
@@ -23,6 +31,13 @@ settings.load_profile("enrichkit")
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 PLUGINS = Path(__file__).parent / "plugins"
+
+
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """The only session of this process; its workers start with what `tests/daemon.py` has imported."""
+    with local.spark(connect=request.config.getoption("--connect"), spark__python__daemon__module="tests.daemon") as it:
+        yield it
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -48,7 +48,7 @@ def main(folder: str, url: str, connect: bool) -> None:
 
     out = Path(folder, "out")
     # A slot for each task of a micro-batch: one that waits for an answer holds up no other query.
-    with local.spark(connect=connect, master="local[6]") as spark:
+    with local.spark(connect=connect, master="local[6]", spark__python__daemon__module="tests.daemon") as spark:
         spark.dataSource.register(LogSource)
         queries = [
             start(spark, folder, "batch", by_column, lambda writer: writer.foreachBatch(transaction(folder))),

@@ -132,7 +132,7 @@ from pyspark.sql import functions as F
 from enrichkit import Journal, Rate, enrich, local
 
 asked = json.loads(sys.argv[1])
-with local.spark(master="local[2,4]") as spark:
+with local.spark(master="local[2,4]", spark__python__daemon__module="tests.daemon") as spark:
     rate = Rate(requests=asked["requests"], tokens=asked["tokens"], per="job", store=RedisConfig(url=asked["store"]))
     journal = Journal(asked["journal"], run_id="tuesday")
     config = ChatConfig(base_url=asked["url"], model="m")
