@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 from pathlib import Path
@@ -111,6 +112,17 @@ def _repeats(item: pytest.Item) -> bool:
     return item.path.stem not in ("test_carriers", "test_versions") and "pandas" in [
         v for v in values if isinstance(v, str)
     ]
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After each module, spare later garbage collections the objects that stay: after some thousand tests, most."""
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
