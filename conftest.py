@@ -67,6 +67,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     wanted, part = {config.getoption("markexpr")} & SAYS.keys(), _part(config)
     if part in ("spark", "connect"):
         wanted.add("spark")
+    if part == "connect":
+        wanted.discard("more")  # which all that repeats gets
     elif part == "waits":
         wanted.add("waits")
     elif part is not None and (part == "plugins") != _is_of_plugin(collection_path):
@@ -101,17 +103,23 @@ def _assert_nothing_is_left_out(items: list[pytest.Item]) -> None:
             )
 
 
+OF_WORKERS = ("details", "faults", "first_answers", "keys", "peers", "preload", "reuse", "same_data", "stale", "tiers")
+"""The modules of `tests/spark`, without `test_`, that tell what happens in a worker."""
+
+
 def _repeats(item: pytest.Item) -> bool:
     """
-    Whether *item* tells nothing new on Spark Connect: a test of the pandas carrier, outside of the tests of carriers.
+    Whether *item* repeats on Spark Connect what it tells on classic Spark.
 
-    A worker gets the same rows from classic Spark and from the server of Spark Connect; that an expression of each
-    carrier travels from the client is what `test_carriers.py` tells, and of all forms `test_versions.py`.
+    A worker gets the same rows from classic Spark and from the server of Spark Connect, so tests of what happens in a
+    worker repeat it: those of `OF_WORKERS`, of the contracts of connectors, and of the pandas carrier. That an
+    expression of each carrier travels from the client is what `test_carriers.py` tells, and of all forms
+    `test_versions.py`.
     """
+    name = item.path.stem.removeprefix("test_")
     values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-    return item.path.stem not in ("test_carriers", "test_versions") and "pandas" in [
-        v for v in values if isinstance(v, str)
-    ]
+    of_pandas = name not in ("carriers", "versions") and "pandas" in [v for v in values if isinstance(v, str)]
+    return of_pandas or name in (OF_WORKERS if _is_of_spark(item.path) else ("contract",))
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
@@ -135,12 +143,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = set(items) - using - waits
     of_plugins = {item for item in others if _is_of_plugin(item.path)}
     chosen = {
-        "connect": {item for item in marked if not _repeats(item)},
+        "connect": marked,
         "spark": using,
         "waits": waits,
         "plugins": of_plugins,
         "rest": others - of_plugins,
         None: set(items),
     }[_part(config)]
+    if _part(config) == "connect":
+        for item in filter(_repeats, chosen):
+            item.add_marker("more")
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
