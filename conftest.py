@@ -152,6 +152,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }[_part(config)]
     if _part(config) == "connect":
         for item in filter(_repeats, chosen):
-            item.add_marker("more")
+            if not item.get_closest_marker("apt"):  # ./run test -m more has no servers that apt installs
+                item.add_marker("more")
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
