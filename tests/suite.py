@@ -1,9 +1,10 @@
 """
-All tests, as `./run test` and the gate run them: in parts side by side, with a second look at what failed.
+The tests, as `./run test` and the gate run them: in parts side by side, with a second look at what failed.
 
-`python -m tests.suite [--gate] [pytest arguments]` runs one pytest process for each part, three at a time. Tests that
-failed are run once more when all parts are through, on a machine that has nothing else to do. What came out is in
-`.results/`, and `tests/summary.py` tells it. The exit code is 0 (all is well), 1 (something failed), 2 (interrupted) or
+`python -m tests.suite [--gate] [pytest arguments]` runs one pytest process for each part, three at a time. Without
+arguments it leaves out what takes long; arguments select tests, slow ones too. Tests that failed are run once more when
+all parts are through, on a machine that has nothing else to do. What came out is in `.results/`, and `tests/summary.py`
+tells it. The exit code is 0 (all is well), 1 (something failed), 2 (interrupted) or
 5 (no test was selected).
 """
 
@@ -41,7 +42,10 @@ session. Classic Spark and Spark Connect cannot share a process.
 """
 
 GATE = "not more and not cluster"
-QUICK = f"{GATE} and not slow and not apt and not browser"
+HERE = f"{GATE} and not apt and not browser"
+"""The tests that need no program from apt."""
+QUICK = f"{HERE} and not slow and not waits"
+QUICK_PARTS = {name: options for name, options in PARTS.items() if name != "waits"}
 
 SILENCE = 900.0
 """Seconds after which a part that prints nothing hangs: servers may take 300 to start, and then a test as long."""
@@ -88,7 +92,7 @@ class Suite:
     def run(self) -> int:
         """Run all parts, give what failed a second look, and return the exit code."""
         self.results.mkdir(exist_ok=True)
-        for old in [path for name in self.parts for path in self.results.glob(f"{name}.*")]:
+        for old in [path for name in {*PARTS, *self.parts} for path in self.results.glob(f"{name}.*")]:
             shutil.rmtree(old) if old.is_dir() else old.unlink()
         # A process that is killed leaves its folders behind, so all of them are in one that ends with the run.
         with tempfile.TemporaryDirectory(prefix="enrichkit-", ignore_cleanup_errors=True) as self.temporary:
@@ -170,15 +174,20 @@ class Suite:
             process.send_signal(signal.SIGINT)
 
 
+def suite_of(arguments: list[str]) -> Suite:
+    """Return the run that the *arguments* of the command ask for."""
+    rest = [argument for argument in arguments if argument != "--gate"]
+    marks, parts = (GATE, PARTS) if "--gate" in arguments else (HERE, PARTS) if rest else (QUICK, QUICK_PARTS)
+    return Suite(["-m", marks, *rest], parts, may_be_empty=bool(rest))
+
+
 def main(arguments: list[str]) -> int:
     """Run the tests that *arguments* select, tell what came out, and return the exit code."""
-    gate = "--gate" in arguments
-    rest = [argument for argument in arguments if argument != "--gate"]
-    suite = Suite(["-m", GATE if gate else QUICK, *rest], may_be_empty=bool(rest))
+    suite = suite_of(arguments)
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, suite.interrupt)
     code = suite.run()
-    if not gate:  # .ci/run tells it, with its other parts
+    if "--gate" not in arguments:  # .ci/run tells it, with its other parts
         print(summary.Summary.of(RESULTS).text())  # noqa: T201
     return code
 

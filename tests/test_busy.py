@@ -151,6 +151,7 @@ def test_two_jobs_with_connections_of_their_own_share_the_room(crowded: Crowded,
             assert {row["attempts"] for row in rows} == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crowded", ["redis", "postgres"], indirect=True)
 def test_a_server_without_any_room_for_a_while_costs_no_row(crowded: Crowded, worker: Worker) -> None:
     """Until it has been asked five times whether there is room. (For MariaDB a limit of 0 is none.)"""
@@ -171,6 +172,7 @@ def test_a_server_without_any_room_for_a_while_costs_no_row(crowded: Crowded, wo
     assert {row["attempts"] for row in rows} == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_service_that_takes_thirty_calls_at_once_costs_no_row(
     worker: Worker, http_service: local.HttpService, status: int
@@ -185,6 +187,7 @@ def test_a_service_that_takes_thirty_calls_at_once_costs_no_row(
     assert counters["outages"] == 0
 
 
+@pytest.mark.slow
 def test_a_service_that_refuses_what_is_beyond_its_rate_costs_no_row(
     worker: Worker, http_service: local.HttpService
 ) -> None:

@@ -86,6 +86,7 @@ def test_it_prints_the_next_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["acme", "my_store2"])
 def test_it_passes_the_contract_tests_that_need_no_spark(name: str, tmp_path: Path) -> None:
     assert " passed" in contract_of(make(name, tmp_path), "-m", "not spark")

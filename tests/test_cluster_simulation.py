@@ -19,6 +19,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     monkeypatch.setattr(cluster, "CAPACITY", 400.0)
 
 
+@pytest.mark.slow
 def test_a_source_that_returns_is_not_overrun_by_a_job_with_a_rate() -> None:
     assert WORKERS > MANY
     table = cluster.table_of(Rate(400, per="job", store="leases"), [WORKERS])
@@ -26,6 +27,7 @@ def test_a_source_that_returns_is_not_overrun_by_a_job_with_a_rate() -> None:
     assert [text for text, reached in table.goals if not reached] == []
 
 
+@pytest.mark.slow
 def test_without_a_rate_no_row_fails() -> None:
     """All wait for the source, which gets more than it can answer."""
     table = cluster.table_of(None, [WORKERS])

@@ -332,6 +332,7 @@ def assert_same_column_or_none(data_type: Any, encoding: Any, answers: Answers) 
     assert_same_column(expected, column)
 
 
+@pytest.mark.slow
 @settings(UNHURRIED, max_examples=300)
 @given(near_answers())
 def test_a_column_is_what_comes_out_key_by_key(case: tuple[Any, Any, Answers]) -> None:

@@ -151,6 +151,7 @@ def fingerprints(folder: Path, *programs: tuple[str, str], seed: int = 0) -> lis
     return [lines[start : start + 2] for start in range(0, len(lines), 2)]
 
 
+@pytest.mark.slow
 def test_it_is_the_same_in_each_process(tmp_path: Path) -> None:
     [first] = fingerprints(tmp_path / "here", (SCRIPT, HELPER))
     assert len({*first}) == 2
@@ -159,6 +160,7 @@ def test_it_is_the_same_in_each_process(tmp_path: Path) -> None:
         assert [first] == fingerprints(tmp_path / folder, (moved, "\n" + HELPER), seed=seed)
 
 
+@pytest.mark.slow
 def test_it_is_the_same_for_a_script_that_is_run(tmp_path: Path) -> None:
     """And not by `runpy`, as the other tests do to save time."""
     [first] = fingerprints(tmp_path, (SCRIPT, HELPER))
@@ -176,6 +178,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return dict(zip(changes, fingerprints(tmp_path_factory.mktemp("changed"), *programs), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", OF_A_FUNCTION)
 def test_it_changes_with_what_a_function_does_and_uses(changed: dict[str, list[str]], change: str) -> None:
     assert changed[""][0] != changed[change][0]

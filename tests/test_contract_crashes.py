@@ -52,6 +52,7 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_the_end_of_a_process_fails_its_check_and_no_other(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     file = Path(__file__).parent / "contract" / "crashes.py"

@@ -315,6 +315,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
     return {bug: {check: outcome for check, (outcome, _) in checks.items()} for bug, checks in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_fails_the_check_that_is_meant_for_it(bug: str, reports: Outcomes) -> None:
     assert {BUGS[bug]: "failure"} == {name: outcome for name, (outcome, _) in reports[bug].items()}
@@ -331,6 +332,7 @@ def test_a_planted_bug_fails_the_check_that_is_meant_for_it_and_no_other(
     assert {name: outcome for name, outcome in verdicts[bug].items() if outcome != "passed"} == {BUGS[bug]: "failure"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "message"),
     [

@@ -97,6 +97,7 @@ def test_the_toml_is_what_it_is_said_to_be(
         assert name == find_source(name)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.service
 @pytest.mark.parametrize("page", RUN)
 def test_the_blocks_of_the_page_run_one_after_the_other(

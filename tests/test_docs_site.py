@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import pytest
 from sphinx.util.inventory import InventoryFile
 
 import enrichkit
@@ -14,6 +15,8 @@ from .pages import PAGES, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.slow  # to build the site takes half a minute
 
 PUBLIC = [f"{module.__name__}.{name}" for module in (enrichkit, errors, sql, testing) for name in module.__all__]
 HOOKS = [f"{hookspecs.__name__}.{name}" for name, value in vars(hookspecs).items() if hasattr(value, "enrichkit_spec")]

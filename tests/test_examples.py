@@ -36,6 +36,7 @@ def documented(example: Path) -> list[str]:
     return printed(textwrap.dedent(text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 def test_the_example_prints_what_its_docstring_says(
     example: Path,

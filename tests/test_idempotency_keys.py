@@ -97,6 +97,7 @@ def test_where_it_makes_no_sense_it_is_refused(fields: dict[str, object], text: 
     assert str(caught.value) == text
 
 
+@pytest.mark.slow
 @pytest.mark.service
 def test_a_key_that_is_asked_for_in_the_background_has_that_of_the_run(
     worker: Worker, http_service: HttpService, tmp_path: Path

@@ -197,6 +197,7 @@ def test_what_counts_and_pushes_needs_the_standard_library_only(module: str) -> 
     assert set() == {name.partition(".")[0] for name in names} - sys.stdlib_module_names
 
 
+@pytest.mark.slow
 def test_a_worker_reaches_only_its_half_of_observe() -> None:
     """Whatever the code of a worker imports, inside functions too: neither server, page nor view are among it."""
     found: set[str] = set()

@@ -150,6 +150,7 @@ def columns_of_one_type(draw: st.DrawFn) -> list[Any]:
     return arrays
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=500)
 @given(columns_of_one_type(), st.booleans())
 def test_a_slice_meets_others_that_have_a_key_of_it(arrays: list[Any], in_order: bool) -> None:

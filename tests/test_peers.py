@@ -150,6 +150,7 @@ def test_an_answer_that_python_finds_false_is_a_value(
 # --- errors
 
 
+@pytest.mark.slow
 def test_a_dead_host_is_never_a_null_without_an_error(worker: Worker) -> None:
     with socket.socket() as held:  # bound, and nobody listens: the port is refused, and nobody else gets it
         held.bind(("127.0.0.1", 0))
@@ -178,6 +179,7 @@ def test_a_status_is_a_success_from_end_to_end_or_an_error_from_end_to_end(
     assert http_service.stats().calls == 1
 
 
+@pytest.mark.slow
 def test_a_429_that_never_ends_is_an_error_after_the_timeout(worker: Worker, http_service: HttpService) -> None:
     http_service.script(Fault(status=429, headers={"Retry-After": "0"}), log=True)
     (row,) = worker.outcomes(source(http_service), PROFILE, ["u1"], timeout=2.0)

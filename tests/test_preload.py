@@ -107,6 +107,7 @@ def test_a_table_of_hashes_with_keys_of_two_columns(worker: Worker, client: redi
     assert (wrong["status"], wrong["origin"]) == ("error", "call"), "the source says itself what is wrong"
 
 
+@pytest.mark.slow
 @pytest.mark.service
 def test_a_refresh_adds_changes_and_removes_and_a_server_that_stops_costs_no_row(worker: Worker) -> None:
     with local.redis() as server, redis.Redis(port=server.port) as client:
@@ -385,6 +386,7 @@ def test_keys_of_two_columns_of_postgres_in_pages(worker: Worker, postgres: loca
     assert {row["origin"] for row in rows} <= {"preload"}
 
 
+@pytest.mark.slow
 @pytest.mark.service
 def test_a_refresh_from_postgres_and_a_server_that_stops(worker: Worker) -> None:
     with local.postgres() as server:

@@ -85,6 +85,7 @@ QUICK = ("unordered frame", "calls of a thousand keys")
 SLOW = tuple(case for case in (*OPTIONS, *FRAMES) if case not in QUICK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)])
 def test_a_slow_consumer_of_wide_values_does_not_fill_the_memory(case: str) -> None:
     """1.6 GB of values pass through a window of 64 MiB in a process of its own, whose peak the kernel tells."""
@@ -157,6 +158,7 @@ def narrow_value_of(key: int) -> str:
     return f"{key}:".ljust(100, "x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["column", "frame"])
 def test_a_million_rows_in_one_batch_pass_through_the_window(form: str) -> None:
     """Spark makes such a batch when maxRecordsPerBatch is 0; only the keys are in memory at once, and few values."""

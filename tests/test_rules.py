@@ -73,6 +73,7 @@ def assert_as_by_the_rule(data_type: Any, encoding: Any, raw: list[Any]) -> None
     assert_same_column(pa.array([value for value, _ in expected], data_type), pa.array(values, data_type))
 
 
+@pytest.mark.slow
 @settings(UNHURRIED, max_examples=1000)
 @given(calls())
 def test_a_call_gives_what_the_rule_gives_for_each_of_its_values_alone(case: tuple[Any, Any, list[Any]]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from . import summary
-from .suite import FAILED, NONE_SELECTED, OK, ROOT, Suite
+from .suite import FAILED, NONE_SELECTED, OK, ROOT, Suite, suite_of
 from .summary import LINES_OF_ALL, Case, Part, Summary
 
 CONFTEST = """\
@@ -38,6 +38,34 @@ def told(suite: Suite, tests: str, expected: int) -> str:
     return Summary.of(suite.results).text()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [([], ["plain"]), (["test_toy.py"], ["plain", "slow", "waits"]), (["--gate"], ["apt", "plain", "slow", "waits"])],
+    ids=["alone", "with a name", "in the gate"],
+)
+def test_what_takes_long_runs_in_the_gate_and_by_its_name(
+    suite: Suite, arguments: list[str], expected: list[str]
+) -> None:
+    wanted = suite_of(arguments)
+    assert {"rest", "spark", "connect", "plugins"} <= wanted.parts.keys()
+    assert ("waits" in expected) == ("waits" in wanted.parts)
+    suite.arguments = wanted.arguments
+    kinds = ["plain", "slow", "waits", "apt", "more", "cluster"]
+    with (suite.root / "pytest.ini").open("a") as ini:
+        ini.writelines(["markers =\n", *(f"    {kind}\n" for kind in kinds)])
+    tests = f"""
+        import pytest
+
+        @pytest.mark.parametrize("kind", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in {kinds}])
+        def test_it(kind):
+            pass
+    """
+    told(suite, tests, OK)
+    ran = re.findall(r'name="test_it\[(\w+)\]"', (suite.results / "toys.xml").read_text())
+    assert expected == sorted(ran)
+
+
+@pytest.mark.slow
 def test_what_fails_twice_failed_and_what_passes_then_is_unstable(suite: Suite) -> None:
     tests = """
         import pathlib
@@ -74,6 +102,7 @@ def test_what_fails_twice_failed_and_what_passes_then_is_unstable(suite: Suite) 
     assert text.endswith("\n2 passed, 6 failed")
 
 
+@pytest.mark.slow
 def test_more_unstable_tests_than_three_are_a_defect(suite: Suite) -> None:
     tests = """
         import pathlib
@@ -90,6 +119,7 @@ def test_more_unstable_tests_than_three_are_a_defect(suite: Suite) -> None:
     assert text.endswith("\n4 tests are unstable, and at most 3 may be.\n4 passed, 4 failed")
 
 
+@pytest.mark.slow
 def test_a_time_limit_is_named_before_the_error_that_it_leads_to(suite: Suite) -> None:
     tests = """
         import time
@@ -131,6 +161,7 @@ def test_a_session_fixture_that_cannot_start_is_told_once(suite: Suite) -> None:
     assert text.endswith("\n1 passed, 1 failed")
 
 
+@pytest.mark.slow
 def test_a_module_that_cannot_be_imported_is_named(suite: Suite) -> None:
     text = told(suite, "import no_such_plugin", FAILED)
     assert "FAILED toys: test_toy" in text
@@ -143,12 +174,14 @@ def test_a_process_that_is_killed_is_a_failure(suite: Suite) -> None:
     assert text.endswith("\n0 passed, 1 failed")
 
 
+@pytest.mark.slow
 def test_a_process_that_falls_silent_is_ended_and_shows_where_it_stands(suite: Suite) -> None:
     suite.silence = 3.0
     text = told(suite, "import time\ndef test_hangs():\n    time.sleep(1000)\n", FAILED)
     assert "): TIME-OUT: it printed nothing for 3 s\n" in text
 
 
+@pytest.mark.slow
 def test_no_test_is_a_failure_but_where_tests_are_selected(suite: Suite) -> None:
     assert NONE_SELECTED == suite.run()
     suite.parts["others"] = ()

@@ -80,6 +80,7 @@ def mariadb_source() -> Iterator[MariadbConfig]:
         yield MariadbConfig(url=f"{server.url}/shop", table="t", key="id", columns=("v",))
 
 
+@pytest.mark.slow
 @pytest.mark.service
 @pytest.mark.parametrize("name", ["redis", "postgres", pytest.param("mariadb", marks=pytest.mark.apt)])
 def test_a_login_outlives_a_loop_that_stands_still(

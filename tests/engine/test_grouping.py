@@ -293,6 +293,7 @@ async def test_a_bad_key_costs_its_own_row_in_each_way_to_look_up(lab: Lab, way:
             assert len(server.calls) - calls <= min(2 * bad * 10, 3 * keys // 2)
 
 
+@pytest.mark.slow
 async def test_a_source_that_fails_each_call_is_asked_more_slowly_and_not_given_up(lab: Lab) -> None:
     server, task = lab.start(
         otherwise=Step(after=0.001, error=PermanentError("the view is broken")),

@@ -45,6 +45,7 @@ async def test_the_keys_of_slow_calls_are_asked_for_once_more_and_the_first_answ
     assert max(server.asked.values()) == 2
 
 
+@pytest.mark.slow
 async def test_where_every_call_is_slow_at_most_two_in_a_hundred_are_made_twice(lab: Lab) -> None:
     """After a thousand fast calls the whole source becomes slow."""
     server, task = hedged(lab, lambda key, times: Step(after=FAST if key < 1000 else 30 * FAST), 6000)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HUNDRED = Rate(100, per="job", store="memory")
 
 
+@pytest.mark.slow
 async def test_four_workers_share_a_rate(lab: Lab) -> None:
     job = Job(lab, rate=HUNDRED)
     for _ in range(4):
@@ -39,6 +40,7 @@ async def test_a_single_worker_gets_the_whole_rate_at_once(lab: Lab) -> None:
     assert 95 <= job.calls(0.0, 1.0) <= 100
 
 
+@pytest.mark.slow
 async def test_workers_may_join_and_be_killed(lab: Lab) -> None:
     job = Job(lab, rate=HUNDRED)
     for _ in range(4):
@@ -99,6 +101,7 @@ async def test_the_store_is_asked_a_few_times_a_second_and_worker(lab: Lab, work
     assert job.most() <= 105
 
 
+@pytest.mark.slow
 async def test_more_workers_than_calls_share_a_rate(lab: Lab) -> None:
     job = Job(lab, rate=Rate(10, per="job", store="memory"))
     for _ in range(40):
@@ -108,6 +111,7 @@ async def test_more_workers_than_calls_share_a_rate(lab: Lab) -> None:
     assert job.most() <= 11
 
 
+@pytest.mark.slow
 async def test_a_rate_of_an_hour_is_not_multiplied_by_workers_that_come_and_go(lab: Lab) -> None:
     job = Job(lab, rate=Rate(60, unit="hour", per="job", store="memory"))
     for minute in range(20):
@@ -353,6 +357,7 @@ class Lengths(Metered):
         return await super().fetch_many(keys, call)
 
 
+@pytest.mark.slow
 async def test_calls_of_ten_times_different_costs_use_the_quota(lab: Lab) -> None:
     """Two workers, limits in requests and tokens, of which the job uses up both about as fast."""
     most = 6000 * 220.0 * 0.95

@@ -1235,6 +1235,7 @@ def a_second(calls: float, latency: float) -> Callable[[float | None], Callable[
     return source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retry_after", [None, 1.0])
 @pytest.mark.parametrize(
     ("source", "capacity", "per_second"),
@@ -1262,6 +1263,7 @@ async def test_a_source_that_takes_so_many_calls_is_used_to_four_fifths(
     assert len(server.calls) <= 1.2 * keys + 2 * capacity
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.4])
 async def test_a_source_that_refuses_a_share_of_all_calls_keeps_its_throughput(lab: Lab, share: float) -> None:
     """One of the servers behind a balancer is full; fewer calls would not help."""

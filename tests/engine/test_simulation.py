@@ -405,6 +405,7 @@ RARE = {
 """The seeds with which the search for a bug begins that few stories hold, or it would take seconds."""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what a broken engine leaves behind
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__.replace("_", " "))
 def test_the_simulation_finds_a_planted_bug(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -329,6 +330,7 @@ def without_misses(answers: Mapping[Any, Any]) -> dict[Any, Any]:
     return {key: answer for key, answer in answers.items() if answer is not ABSENT}
 
 
+@pytest.mark.slow
 def test_no_sequence_of_steps_breaks_a_rule() -> None:
     run_state_machine_as_test(
         EngineMachine,

@@ -216,6 +216,7 @@ def test_any_body_for_one_key_is_a_part_of_the_document_or_an_error(lookups: Loo
     explore(lambda text: check_single(lookups, text), texts, 100 * effort)
 
 
+@pytest.mark.slow
 @effort
 def test_any_body_for_many_keys_gives_each_key_its_own_part_or_an_error(lookups: Lookups, effort: int) -> None:
     explore(lambda text: check_bulk(lookups, text), texts, 150 * effort)

@@ -265,6 +265,7 @@ def test_a_kept_reply_is_no_wrong_value(port: int, case: Case) -> None:
     asyncio.run(play(case, port))
 
 
+@pytest.mark.slow
 @effort
 def test_no_reply_is_a_wrong_value_a_hang_or_another_exception(port: int, effort: int) -> None:
     explore(lambda case: asyncio.run(play(case, port)), cases(recorded(port)), 80 * effort)

@@ -227,6 +227,7 @@ def test_a_kept_file_has_a_config_or_an_error_that_names_it(check: Callable[[byt
     check(raw)
 
 
+@pytest.mark.slow
 @effort
 def test_any_file_has_configs_or_an_error_that_names_it(check: Callable[[bytes], None], effort: int) -> None:
     explore(check, files, 100 * effort)

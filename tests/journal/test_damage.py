@@ -9,9 +9,9 @@ import shutil
 import struct
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,9 +19,6 @@ from enrichkit.journal import Scope
 from enrichkit.journal.blocks import MAGIC, Header, Scan, encode_block, read_header, scan
 from enrichkit.journal.table import Table
 from enrichkit.journal.writer import Writer
-
-if TYPE_CHECKING:
-    import pytest
 
 from .support import NIGHTLY, TEXTS, index, only_file, opened, read, write
 
@@ -52,6 +49,7 @@ def test_a_cut_at_every_byte_loses_only_the_blocks_that_are_not_whole(tmp_path: 
         assert (0, {}) == (found.damaged, found.refused)
 
 
+@pytest.mark.slow
 def test_a_wrong_byte_anywhere_loses_its_block_only(tmp_path: Path) -> None:
     file, data, ends = write_blocks(tmp_path)
     begins = [read_header(memoryview(data))[1], *ends]  # type: ignore[index]  # the header is whole

@@ -111,6 +111,7 @@ def test_the_calls_of_an_attempt_that_spark_repeats_are_told_apart(before: str) 
     assert (totals["calls"], totals["failed_calls"], totals["failed_tasks"]) == (113, 4, 1)
 
 
+@pytest.mark.slow
 def test_a_stream_of_many_tasks_takes_no_more_memory_and_loses_no_figure() -> None:
     state = State(BEGAN)
     many = TASKS_MAX + 300

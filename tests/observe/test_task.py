@@ -137,6 +137,7 @@ def test_the_totals_are_those_that_the_service_counted(http_service: HttpService
     assert {"Bearer t0ken"} == receiver.tokens
 
 
+@pytest.mark.slow
 def test_the_longest_part_of_the_time_is_what_the_task_waits_for(http_service: HttpService) -> None:
     keys = [f"u{n}" for n in range(300)]
     for part, options, after in (
@@ -152,6 +153,7 @@ def test_the_longest_part_of_the_time_is_what_the_task_waits_for(http_service: H
         receiver.close()
 
 
+@pytest.mark.slow
 def test_spark_that_takes_rows_slowly_is_seen(http_service: HttpService, receiver: Receiver) -> None:
     plan = plan_of(http_service, receiver.address)
     batch = pa.array([f"u{n}" for n in range(3_000)], pa.string())
@@ -207,6 +209,7 @@ def test_a_task_whose_rows_nobody_takes_is_stopped(http_service: HttpService, re
     assert_seen(task.stats, http_service)
 
 
+@pytest.mark.slow
 def test_a_task_that_runs_pushes_once_a_second(http_service: HttpService, receiver: Receiver) -> None:
     http_service.script(latency=0.1)
     began = time.monotonic()

@@ -43,6 +43,7 @@ def assert_asked_once(service: HttpService, keys: set[str] = KEYS, times: int = 
     assert service.stats().keys == times * len(keys)
 
 
+@pytest.mark.slow
 def test_each_key_is_asked_for_once(users: DataFrame, http_service: HttpService, carrier: str) -> None:
     rows = users.select("user_id", profile(http_service, carrier=carrier)).collect()
     assert {key: value_of(key) for key in KEYS} == {row.user_id: row.profile.asDict() for row in rows}
@@ -82,6 +83,7 @@ def test_a_filter_on_the_result_asks_once_on_the_pandas_carrier_too(
     assert_asked_once(http_service)
 
 
+@pytest.mark.slow
 def test_two_columns_ask_for_each_key_twice(users: DataFrame, http_service: HttpService) -> None:
     rows = users.select("user_id", profile(http_service), profile(http_service).alias("again")).collect()
     assert all(row.profile.asDict() == row.again.asDict() == value_of(row.user_id) for row in rows)

@@ -41,6 +41,7 @@ pytestmark = pytest.mark.spark
 # --- batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows_per_batch", [1, 7, 10_000])
 @pytest.mark.parametrize("window", [1, 10, 20_000])
 def test_rows_come_back_in_order_whatever_the_size_of_batches_and_window(

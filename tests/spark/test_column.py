@@ -37,6 +37,7 @@ def events(spark: SparkSession) -> DataFrame:
 # --- names
 
 
+@pytest.mark.slow
 def test_the_column_is_named_after_its_source(events: DataFrame, table: Table, fresh_registry: None) -> None:
     register("user-names", table({"u1": "Ann"}))
     frame = events.select(
@@ -59,6 +60,7 @@ def test_an_existing_column_is_replaced_by_with_column(events: DataFrame, table:
 # --- keys
 
 
+@pytest.mark.slow
 def test_keys_are_names_columns_or_expressions(spark: SparkSession, table: Table) -> None:
     frame = spark.createDataFrame([("a", "x y")], "k string, `odd name.` string")
     source = table({"a": 1, "A": 3, ("a", "x y"): 4})
@@ -68,6 +70,7 @@ def test_keys_are_names_columns_or_expressions(spark: SparkSession, table: Table
     assert [1, 3, 4] == list(row)
 
 
+@pytest.mark.slow
 def test_a_field_of_a_struct_is_a_key(spark: SparkSession, table: Table) -> None:
     frame = spark.range(3).select(F.struct(F.col("id").alias("n")).alias("s"))
     rows = frame.select("s.n", enrich(table({1: "one"}), "s.n", returns="string")).collect()
@@ -77,6 +80,7 @@ def test_a_field_of_a_struct_is_a_key(spark: SparkSession, table: Table) -> None
 # --- several enrichments
 
 
+@pytest.mark.slow
 def test_two_enrichments_in_one_select(
     events: DataFrame, redis_url: str, http_service: HttpService, carrier: str
 ) -> None:
@@ -168,6 +172,7 @@ def test_returns_replaces_the_type_that_the_config_names(
     assert (value["score"], value["name"]) == tuple(row[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
 def test_postgres_tells_its_types_itself(
     spark: SparkSession,
@@ -196,6 +201,7 @@ def test_postgres_tells_its_types_itself(
 # --- determinism
 
 
+@pytest.mark.slow
 def test_a_column_is_nondeterministic_unless_that_is_lifted(events: DataFrame, table: Table) -> None:
     source = table({f"u{n}": n for n in range(20)})
     other = events.select(F.col("id").alias("n"))

@@ -89,6 +89,7 @@ KIND = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "said"),
     [

@@ -91,6 +91,7 @@ def test_a_source_that_cannot_be_asked_says_why_and_shows_no_secret(spark: Spark
     )
 
 
+@pytest.mark.slow
 def test_a_type_that_the_table_does_not_have_is_found_before_the_job(
     spark: SparkSession,
     postgres_server: PostgresServer,

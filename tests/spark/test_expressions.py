@@ -54,6 +54,7 @@ def test_enrichments_inside_each_other_beside_one_alone(numbers: DataFrame, plus
     assert [(n, n + 30, n + 10) for n in range(20)] == [tuple(row) for row in rows]
 
 
+@pytest.mark.slow
 def test_enrichments_and_functions_of_python_inside_each_other(
     numbers: DataFrame, plus_ten: Callable[..., Column], carrier: str
 ) -> None:

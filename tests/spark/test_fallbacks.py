@@ -171,6 +171,7 @@ def test_a_fallback_does_not_hide_an_outage(spark: SparkSession, http_service: H
     ) in str(caught.value)
 
 
+@pytest.mark.slow
 def test_columns_with_other_fallbacks_share_the_connections_of_their_source(
     spark: SparkSession, http_service: HttpService
 ) -> None:

@@ -26,6 +26,7 @@ GOOD = [f"u{n}" for n in range(100)]
 SPARE = {"name": "spare", "score": -1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "carrier"), [*((policy, "arrow") for policy in POLICIES), ("null", "pandas"), ("default", "pandas")]
 )

@@ -74,6 +74,7 @@ USES: dict[str, Callable[[DataFrame, HttpService], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", USES)
 def test_five_rows_of_many_take_at_most_three_rounds_of_calls(many: DataFrame, service: HttpService, name: str) -> None:
     """Asked up to three times, as Spark may take longer to close the socket on a busy machine than `GRACE` allows."""
@@ -88,6 +89,7 @@ def test_five_rows_of_many_take_at_most_three_rounds_of_calls(many: DataFrame, s
     assert rows <= service.stats().calls <= 3 * CAPACITY
 
 
+@pytest.mark.slow
 def test_five_rows_after_a_whole_job_of_the_same_column(spark: SparkSession, service: HttpService) -> None:
     column = profile(service)
     frame = spark.range(10_000).withColumn("p", column)
@@ -148,6 +150,7 @@ def what_goes_on(spark: SparkSession, service: HttpService, connect: bool) -> st
     return "\n".join([asked, *(f"{each.getKey()}: {' < '.join(map(str, each.getValue()[:20]))}" for each in tasks)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("action", "latency"), [("write", 0.02), ("collect", 0.02), ("aggregate", 0.5)])
 def test_a_cancelled_job_asks_for_nothing_more(
     spark: SparkSession,
@@ -162,6 +165,7 @@ def test_a_cancelled_job_asks_for_nothing_more(
     cancel(spark, lambda: ACTIONS[action](frame), service, connect=request.config.getoption("--connect"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "options"),
     [

@@ -25,6 +25,7 @@ NOMBRE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "which"), [(5000, "the first 20 answers of this task"), (3, "the answers of this task (3 in all)")]
 )
@@ -42,6 +43,7 @@ def test_a_misspelt_field_fails_the_task(spark: SparkSession, http_service: Http
     assert {(row.found.key, row.found.nombre) for row in meant} == {(str(n), None) for n in range(rows)}
 
 
+@pytest.mark.slow
 def test_a_misspelt_path_fails_the_task(spark: SparkSession, http_service: HttpService) -> None:
     config = HttpConfig(url=http_service.url + "/{}", value="nam")
     ids = spark.range(0, 30, 1, 1)
@@ -56,6 +58,7 @@ def test_a_misspelt_path_fails_the_task(spark: SparkSession, http_service: HttpS
     assert {row.found.status for row in ids.select(meant).collect()} == {"missing"}
 
 
+@pytest.mark.slow
 def test_a_misspelt_field_of_a_function_or_of_a_document_in_redis_fails_the_task(
     spark: SparkSession, redis_url: str
 ) -> None:

@@ -69,6 +69,7 @@ def assert_same(expected: DataFrame, found: DataFrame) -> None:
 # --- a lookup join is a join
 
 
+@pytest.mark.slow
 def test_an_inner_lookup_join_is_an_inner_join(events: DataFrame, prices: DataFrame, dsn: str) -> None:
     """J1."""
     found = enrich_frame(events, by_item(dsn), on="item", how="inner", many=True, cache=Cache(ttl=60))
@@ -137,6 +138,7 @@ def test_a_null_in_a_key_matches_nothing(events: DataFrame, prices: DataFrame, d
     assert 4 not in {row.event for row in found.collect()}
 
 
+@pytest.mark.slow
 def test_the_key_may_be_any_expression_and_the_result_is_a_frame_like_any_other(
     events: DataFrame, prices: DataFrame, dsn: str
 ) -> None:
@@ -154,6 +156,7 @@ def test_the_key_may_be_an_enrichment(events: DataFrame, prices: DataFrame, tabl
     assert_same(events.join(prices.drop("shop"), "item").select("event", "item", "shop", "name", "price"), found)
 
 
+@pytest.mark.slow
 def test_a_further_condition_is_a_filter_behind_the_join(events: DataFrame, prices: DataFrame, dsn: str) -> None:
     """J9: of an inner join on its rows, of a left join on the array of its matches."""
     right = prices.withColumnRenamed("item", "i").drop("shop")
@@ -223,6 +226,7 @@ def test_a_column_may_be_called_as_the_columns_are_on_their_way(events: DataFram
     assert {"event": 1, "item": 1, "c1": "one"} == row.asDict()
 
 
+@pytest.mark.slow
 def test_fields_are_chosen_and_put_where_they_are_wanted(events: DataFrame, dsn: str) -> None:
     frame = events.where("item = 1").select("event", "item")
     source = by_item(dsn, columns=("name", "shop", "price"))
@@ -262,6 +266,7 @@ def test_a_redis_value_is_one_match(spark: SparkSession, redis_url: str) -> None
     assert [("u1", "Ann"), ("u2", "Bob")] == sorted(map(tuple, found.collect()))
 
 
+@pytest.mark.slow
 def test_a_window_with_a_watermark_works_behind_it(
     spark: SparkSession, table: Table, tmp_path: Path, conf: Callable[[str, str], None]
 ) -> None:

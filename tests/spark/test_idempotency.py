@@ -93,6 +93,7 @@ def test_without_a_run_id_it_belongs_to_the_call_of_enrich(spark: SparkSession, 
     assert not {key for keys in first.values() for key in keys} & {key for keys in other.values() for key in keys}
 
 
+@pytest.mark.slow
 def test_a_replayed_micro_batch_repeats_it(spark: SparkSession, http_service: HttpService, tmp_path: Path) -> None:
     http_service.script(log=True)
     source = config(http_service)

@@ -67,6 +67,7 @@ def test_a_second_start_makes_no_call(
     assert calls(http_service) == 50, "another run finds nothing"
 
 
+@pytest.mark.slow
 def test_a_job_that_failed_asks_for_the_rest(spark: SparkSession, tmp_path: Path) -> None:
     with local.http() as service:  # its own, because late calls of other tests may still be in flight in the shared one
         service.script(Fault(match="u777", status=400), latency=0.01, log=True)
@@ -113,6 +114,7 @@ def test_details_tell_what_came_from_the_journal(
         assert {row.status for row in rows} == {"ok", "missing"}
 
 
+@pytest.mark.slow
 def test_each_micro_batch_has_answers_of_its_own(
     spark: SparkSession, http_service: HttpService, config: HttpConfig, tmp_path: Path
 ) -> None:
@@ -150,6 +152,7 @@ def test_a_batch_job_needs_a_name(spark: SparkSession, config: HttpConfig, tmp_p
         keys(spark, 0, 5).select(column).collect()
 
 
+@pytest.mark.slow
 def test_a_journal_that_cannot_be_written_costs_no_row(
     spark: SparkSession, http_service: HttpService, config: HttpConfig, tmp_path: Path
 ) -> None:
@@ -169,6 +172,7 @@ def define_scorer(factor: int) -> None:
         return key * factor
 
 
+@pytest.mark.slow
 def test_a_changed_function_finds_nothing_old(spark: SparkSession, tmp_path: Path, fresh_registry: None) -> None:
     journal = Journal(str(tmp_path), shared=True)
     frame = spark.range(20)

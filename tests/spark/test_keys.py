@@ -79,6 +79,7 @@ def another_zone(conf: Callable[[str, str], None]) -> None:
     conf("spark.sql.session.timeZone", "America/St_Johns")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ddl", KEYS)
 def test_a_key_arrives_as_it_is(spark: SparkSession, carrier: str, ddl: str) -> None:
     keys = [*KEYS[ddl], None, *KEYS[ddl]]
@@ -87,6 +88,7 @@ def test_a_key_arrives_as_it_is(spark: SparkSession, carrier: str, ddl: str) -> 
     assert {n: None if key is None else repr(key) for n, key in enumerate(keys)} == {row.n: row.echo for row in rows}
 
 
+@pytest.mark.slow
 def test_a_cache_does_not_take_a_key_for_one_of_another_type(spark: SparkSession, carrier: str) -> None:
     """To Python 1, 1.0, 1.00 and True are one key; to the source they are four."""
     columns = ["k", "cast(k as double)", "cast(k as decimal(10,2))", "cast(k as decimal(10,1))", "k = 1", "smallint(k)"]

@@ -98,6 +98,7 @@ def test_totals_of_a_job_that_wants_a_few_rows(
     assert totals["failed_tasks"] == 0
 
 
+@pytest.mark.slow
 def test_totals_of_a_stream(spark: SparkSession, http_service: HttpService, watched: Monitor, tmp_path: Path) -> None:
     keys(spark, 300).write.parquet(str(tmp_path / "in"))
     stream = (
@@ -138,6 +139,7 @@ def test_a_job_that_fails_leaves_its_figures_in_a_report(
     assert "hunter2" not in (tmp_path / "run.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_monitor_that_has_ended_does_not_hold_a_job_up(spark: SparkSession, http_service: HttpService) -> None:
     with monitor(terminal=False) as watched:
         frame = keys(spark, 200).withColumn("v", enrich(source(http_service), "k", returns="int"))

@@ -151,6 +151,7 @@ def test_a_missing_key_fails_the_task_when_that_is_asked_for(spark: SparkSession
     )
 
 
+@pytest.mark.slow
 def test_too_many_fallbacks_fail_the_task(spark: SparkSession, service: HttpService) -> None:
     service.script(Fault(match="/u", status=400))
     keys = spark.range(0, 300, 1, 1).select(F.concat(F.lit("u"), F.col("id").cast("string")).alias("user_id"))
@@ -187,6 +188,7 @@ def test_a_secret_that_is_absent_is_named_on_the_driver_if_it_is_the_worker_s_ma
     assert http_service.stats().connections == 0
 
 
+@pytest.mark.slow
 def test_what_the_service_says_of_an_error_is_shown_with_show_keys(
     spark: SparkSession, http_service: HttpService
 ) -> None:

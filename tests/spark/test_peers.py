@@ -57,6 +57,7 @@ def test_a_frame_that_is_kept_is_asked_for_once_however_often_it_is_used(
     assert {f"u{n}": 1 for n in range(50)} == http_service.stats().per_key
 
 
+@pytest.mark.slow
 def test_calls_in_flight_are_at_most_capacity_times_the_tasks_that_run(spark: SparkSession) -> None:
     """Spark gives each task that runs a worker process, and each of these has `capacity`."""
     keys = spark.range(0, 200, 1, 8).select(F.concat(F.lit("u"), F.col("id").cast("string")).alias("user_id"))

@@ -173,6 +173,7 @@ def comparable(column: Column, data_type: t.DataType) -> Column:
     return F.array_sort(F.map_entries(column)) if isinstance(data_type, t.MapType) else column
 
 
+@pytest.mark.slow
 @pytest.mark.spark  # types are those of plans; in the others only workers ask, who get the same rows from Spark Connect
 def test_twenty_thousand_rows_of_all_types(
     spark: SparkSession, table: Table, carrier: str, conf: Callable[[str, str], None]

@@ -188,6 +188,7 @@ def test_a_call_without_keys_fails_also_where_any_number_would_do(spark: SparkSe
     ) in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_side_that_needs_other_keys_is_refused_where_it_can_be_known(spark: SparkSession, table: Table) -> None:
     source = PostgresConfig(dsn="postgresql://app@127.0.0.1:1/shop", table="places", key="id", returns="string")
     fallback = PostgresConfig(dsn="postgresql://app@127.0.0.1:1/shop", table="old", key=("a", "b"))
@@ -253,6 +254,7 @@ def test_a_pyspark_without_arrow_udf_is_told_which_has_it(
     )
 
 
+@pytest.mark.slow
 def test_the_way_round_it_is_a_view(spark: SparkSession, events: None, table: Table) -> None:
     """What the two messages above advise."""
     name = enrich(table({"u1": "Ann"}), "user_id", returns="string", carrier="pandas")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.service]
 
 
+@pytest.mark.slow
 def test_rows_get_old_values_while_the_source_is_gone(spark: SparkSession) -> None:
     """A cache survives jobs: the second job finds nothing but what the first has found out."""
     with local.redis() as server:

@@ -63,6 +63,7 @@ def test_each_file_is_enriched_once(
     assert 120 == http_service.stats().keys
 
 
+@pytest.mark.slow
 def test_a_log_is_enriched_once_and_a_checkpoint_takes_the_other_form(
     spark: SparkSession, http_service: HttpService, tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_log_is_enriched_once_and_a_checkpoint_takes_the_other_form(
     assert Counter(filter(None, (key_of(*place) for place in places))) == Counter(http_service.stats().per_key)
 
 
+@pytest.mark.slow
 def test_failed_rows_of_a_rate_source_are_put_aside_in_foreach_batch(
     spark: SparkSession, http_service: HttpService, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def value(row: Any) -> tuple[Any, ...] | None:
     return None if row is None else tuple(row)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_what_the_service_knows_is_written_to_the_tier_and_found_there(
     spark: SparkSession, near: RedisServer, http_service: HttpService
@@ -107,6 +108,7 @@ def test_tiers_are_a_source_in_each_form(
     assert len(found) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sig", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_tier_that_stops_in_the_middle_fails_no_row(
     spark: SparkSession, near: RedisServer, http_service: HttpService, sig: signal.Signals

@@ -100,6 +100,7 @@ def same_as_spark_holds(spark: SparkSession, table: Table, held: dict[int, Any],
     assert [plain(row) for row in expected.collect()] == [plain(row) for row in actual.orderBy("id").collect()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ddl", VALUES)
 def test_a_type_comes_back_as_it_was(spark: SparkSession, table: Table, carrier: str, ddl: str) -> None:
     same_as_spark_holds(spark, table, dict(enumerate([*VALUES[ddl], None])), ddl, carrier)

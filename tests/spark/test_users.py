@@ -76,6 +76,7 @@ def users(postgres_server: PostgresServer, postgres_dsn: str) -> Iterator[list[s
         postgres_server.execute(f"DROP OWNED BY {roles} CASCADE; DROP ROLE {roles}", database)
 
 
+@pytest.mark.slow
 def test_two_users_in_the_address_share_nothing(
     ask: Ask, users: list[str], postgres_server: PostgresServer, postgres_dsn: str
 ) -> None:

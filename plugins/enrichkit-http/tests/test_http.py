@@ -710,6 +710,7 @@ def test_connections_are_reused_and_no_more_than_the_capacity(
 HANG = ("hang-0", "hang-1")
 
 
+@pytest.mark.slow
 def test_requests_of_cancelled_calls_hold_up_others_only_when_there_are_more_than_capacity(
     http_service: HttpService, connected: Callable[..., Any]
 ) -> None:
@@ -745,6 +746,7 @@ def test_requests_of_cancelled_calls_hold_up_others_only_when_there_are_more_tha
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_a_call_that_is_cancelled_while_it_waits_sends_no_request(
     http_service: HttpService, connected: Callable[..., Any]
 ) -> None:

@@ -125,6 +125,7 @@ def right(keys: list[str], rows: list[dict[str, Any]]) -> bool:
 KEYS = [str(number) for number in range(1500)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "closes",
     [
@@ -230,6 +231,7 @@ def test_credentials_that_expire_fail_the_task() -> None:
         assert len(service.asked) < 300
 
 
+@pytest.mark.slow
 def test_a_key_of_each_task_that_is_never_answered_costs_no_other_key_its_value() -> None:
     """Five times two tasks in one process, and so on one engine. The service is its own: its calls go on."""
     with local.http() as service:

@@ -79,6 +79,7 @@ def test_insecure_accepts_any_certificate(asked: Callable[..., Any], trusted: An
     assert found == {"S3cret": "v"}
 
 
+@pytest.mark.slow
 def test_a_service_without_tls_gets_no_request(asked: Callable[..., Any]) -> None:
     found, heads = asked(None)
     assert found == (UnavailableError, "No connection to https://host: none within 2 s.")

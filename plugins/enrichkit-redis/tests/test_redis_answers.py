@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -94,6 +95,7 @@ def check(client: Any, lookup: Callable[..., Any], url: str, asked: list[str], *
         assert expected == told(lookup(url, in_columns, **config, **fields))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents_and_names())
 def test_an_answer_is_the_value_of_its_key(
@@ -106,6 +108,7 @@ def test_an_answer_is_the_value_of_its_key(
         check(client, lookup, server.url, asked)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents_and_names())
 def test_an_answer_of_a_cluster_is_the_value_of_its_key(
