@@ -23,7 +23,7 @@ import pytest
 
 from enrichkit import Answers, Call, ConfigError, Connector, ConnectorConfig, Failure, Keys, PermanentError
 from enrichkit.testing import ConnectorContract
-from enrichkit.testing.bench import Bench, decoded
+from enrichkit.testing.bench import Bench, decoded, wait_until
 from enrichkit.testing.contract.lifecycle import failure_in_a_fork
 from enrichkit.testing.contract.source import Source
 
@@ -618,3 +618,9 @@ def test_a_call_that_goes_on_has_not_ended_and_cannot_be_cancelled() -> None:
         assert str(caught.value) == "A cancelled call of `fetch_many` must end; it still runs after 0.2 s."
         bench.loop.call_soon_threadsafe(connector.over.set)
         assert bench.ended(task, 60.0)
+
+
+def test_what_was_true_for_a_moment_has_been_waited_for() -> None:
+    answers = iter([False, True, False])
+    assert wait_until(lambda: next(answers), 60.0)
+    assert not wait_until(lambda: False, 0.0)

@@ -311,6 +311,8 @@ def _typed(value: Any, like: Any) -> Any:
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     """Call *condition* every 2 ms until it is true, for at most *seconds*; return whether it is true."""
     end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
+    while not condition():
+        if time.monotonic() >= end:
+            return False
         time.sleep(0.002)
-    return condition()
+    return True
