@@ -25,6 +25,7 @@ from enrichkit import local
 from enrichkit.errors import ConnectorError, FatalError, PermanentError, TransientError, UnavailableError
 from enrichkit.plugin import Call, Failure, Secret
 from enrichkit.testing.proxy import fault_proxy
+from tests.pace import at_pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ def test_the_server_stops_a_slow_statement_and_the_connection_survives(users: st
         async with ask.opened(users, table="slow") as connector:
             used = [connector._pool._idle[0]]
             with pytest.raises(TransientError) as caught:
-                await connector.fetch_many([1], Call(timeout=0.5))
+                await connector.fetch_many([1], Call(timeout=at_pace(2.0)))  # the server's limit is a tenth less
             used += connector._pool._idle
             answers = await connector.fetch_many([20], Call(timeout=20))
             return str(caught.value), [*used, *connector._pool._idle], dict(answers)
@@ -82,7 +83,7 @@ def test_a_statement_that_is_stopped_between_rows_leaves_no_row_in_the_connectio
         async with ask.opened(users, table="big") as connector:
             for _ in range(3):
                 with pytest.raises(TransientError, match="error 1969"):
-                    await connector.fetch_many([*range(100, 140), 1], Call(timeout=1))
+                    await connector.fetch_many([*range(100, 140), 1], Call(timeout=at_pace(1.0)))
                 keys = [50, 51, -1]
                 expected = {key: {"slept": 0, "name": f"name{key}" * 20000} for key in (50, 51)}
                 assert expected == await connector.fetch_many(keys, Call(timeout=20))

@@ -36,6 +36,7 @@ from enrichkit.plugin import Answers, Call, Failure, Keys, Secret
 from enrichkit.testing import open_connector
 from enrichkit.testing.proxy import fault_proxy
 from enrichkit.worker.keys import encode
+from tests.pace import at_pace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -1312,7 +1313,7 @@ def test_the_server_stops_a_slow_statement_and_the_connection_survives(users, pa
         async with opened(users, query=query) as connector:
             began = time.monotonic()
             with pytest.raises(TransientError) as caught:
-                await connector.fetch_many([1], Call(timeout=1.0))
+                await connector.fetch_many([1], Call(timeout=at_pace(2.0)))  # the server's limit is a tenth less
             elapsed = time.monotonic() - began
             pids = {s.connection.get_server_pid() for s in connector._pool._idle}
             answers = await connector.fetch_many([2], Call(timeout=60))

@@ -14,6 +14,7 @@ from enrichkit_postgres import PostgresConfig, PostgresConnector
 from enrichkit.errors import FatalError, TransientError
 from enrichkit.plugin import Call
 from enrichkit.testing import fault_proxy
+from tests.pace import at_pace
 
 pytestmark = pytest.mark.service
 
@@ -172,7 +173,7 @@ def test_the_server_stops_what_writes_and_what_is_slow(dsn):
             connector = PostgresConnector(PostgresConfig(dsn=through, query=query, pgbouncer=True))
             await connector.open()
             try:
-                await connector.fetch_many([1], Call(timeout=0.5))
+                await connector.fetch_many([1], Call(timeout=at_pace(2.0)))  # the server's limit is a tenth less
             finally:
                 await connector.close()
 
