@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 pytest_plugins = ["enrichkit.testing.fixtures", "tests.certificates", "tests.limits"]
 
 # No wall-clock judgements: a busy machine draws examples slowly, and that says nothing about the code. And the same
-# examples each time: a change is judged by what it changes, not by a draw.
+# examples each time: a change is judged by what it changes, not by a draw. Only a seed on the command
+# line draws others.
 settings.register_profile(
     "enrichkit", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
 )
-settings.load_profile("enrichkit")
+settings.register_profile("exploring", settings.get_profile("enrichkit"), derandomize=False)
 
 # Spark's JVM runs for minutes here: to compile less and to collect in one thread halves its CPU time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -39,6 +40,10 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """The only session of this process; its workers start with what `tests/daemon.py` has imported."""
     with local.spark(connect=request.config.getoption("--connect"), spark__python__daemon__module="tests.daemon") as it:
         yield it
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("enrichkit" if config.getoption("--hypothesis-seed") is None else "exploring")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,7 +2,8 @@
 The soak: half an hour of random faults and outages, in which nothing grows, no value is wrong, and the counters add up.
 
 `./run soak` runs tasks on the engines of one worker process, one thread of tasks for each source, and writes
-`benchmarks/results/soak.md`. `./run soak --minutes 2 --seed 7` makes a short one, and writes nothing.
+`benchmarks/results/soak.md`. Beside it another process runs the property tests and the simulation with random seeds
+(`explore.py`). `./run soak 2 --seed 7` makes a short one, and writes nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.explore import Exploration
 from benchmarks.harness import COLUMN, Table
 from benchmarks.random_faults import SOURCES, Source, Tally, look_up
 from benchmarks.report import fingerprint, save
@@ -43,6 +45,7 @@ MEASURED = (
     "enrichkit/sql",
     "enrichkit/testing/storm.py",
     *(f"plugins/enrichkit-{name}/enrichkit_{name}" for name in ("http", "redis", "postgres", "mariadb")),
+    "benchmarks/explore.py",
     "benchmarks/random_faults.py",
     "benchmarks/soak.py",
 )
@@ -146,6 +149,7 @@ def soak(seconds: float, seed: int, names: list[str]) -> list[Table]:
     """Soak the sources *names* for *seconds*, and return the tables."""
     remember_bridges()
     dice, over, samples = random.Random(seed), threading.Event(), list[Sample]()
+    exploration, explored = Exploration(), random.Random(dice.random())
     with ExitStack() as stack:
         jobs = [Job(stack.enter_context(SOURCES[name]())) for name in names]
         start = sample(jobs)
@@ -155,6 +159,7 @@ def soak(seconds: float, seed: int, names: list[str]) -> list[Table]:
                 for job in jobs
             ]
             threads = [threading.Thread(target=job.work, args=(random.Random(dice.random()), over)) for job in jobs]
+            threads.append(threading.Thread(target=exploration.run, args=(explored, over)))
             for thread in threads:
                 thread.start()
             try:
@@ -168,7 +173,7 @@ def soak(seconds: float, seed: int, names: list[str]) -> list[Table]:
                 thread.join()
         # In a calm network: a storm would close the connections that a connector has forgotten.
         wait_until(lambda: sample(jobs).tasks == 0, IDLE_AFTER + 30.0)
-        return [_rows(jobs, played, seed, seconds), _held(start, samples, sample(jobs))]
+        return [_rows(jobs, played, seed, seconds), _held(start, samples, sample(jobs)), exploration.table()]
 
 
 def _rows(jobs: list[Job], played: list[Counter[str]], seed: int, seconds: float) -> Table:
@@ -223,7 +228,7 @@ def _held(start: Sample, samples: list[Sample], after: Sample) -> Table:
 def main() -> int:
     """Run the command line; return 0 when every goal was reached."""
     parser = argparse.ArgumentParser(prog="./run soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=MINUTES)
+    parser.add_argument("minutes", type=float, nargs="?", default=MINUTES)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--sources", nargs="+", choices=list(SOURCES), default=["http", "redis", "postgres"])
     asked = parser.parse_args()
