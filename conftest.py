@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 pytest_plugins = ["enrichkit.testing.fixtures", "tests.certificates", "tests.limits"]
 
 # No wall-clock judgements: a busy machine draws examples slowly, and that says nothing about the code. And the same
-# examples each time: a change is judged by what it changes, not by a draw. Only a seed on the command
-# line draws others.
+# examples each time: a change is judged by what it changes, not by a draw. Only a seed on the
+# command line draws others.
 settings.register_profile(
     "enrichkit", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
 )
@@ -71,9 +71,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     wanted, part = {config.getoption("markexpr")} & SAYS.keys(), _part(config)
     if part in ("spark", "connect"):
-        wanted.add("spark")
-    if part == "connect":
-        wanted.discard("more")  # which all that repeats gets
+        wanted = (wanted - {"more"} if part == "connect" else wanted) | {"spark"}  # what repeats gets `more` only later
     elif part == "waits":
         wanted.add("waits")
     elif part is not None and (part == "plugins") != _is_of_plugin(collection_path):

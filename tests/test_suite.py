@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from . import summary
-from .suite import FAILED, NONE_SELECTED, OK, ROOT, Suite, suite_of
+from .suite import FAILED, GATE, NONE_SELECTED, OK, ROOT, Suite, suite_of
 from .summary import LINES_OF_ALL, Case, Part, Summary
 
 CONFTEST = """\
@@ -63,6 +64,25 @@ def test_what_takes_long_runs_in_the_gate_and_by_its_name(
     told(suite, tests, OK)
     ran = re.findall(r'name="test_it\[(\w+)\]"', (suite.results / "toys.xml").read_text())
     assert expected == sorted(ran)
+
+
+def test_every_module_is_collected_in_each_part_that_may_hold_tests_of_it(pytestconfig: pytest.Config) -> None:
+    """A part does not even read modules that cannot hold a test of it; one too many would be left out unseen."""
+    conftest = pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
+
+    def collected(path: Path, *, part: str | None = None, connect: bool = False, marks: str = GATE) -> bool:
+        options = {"markexpr": marks, "--part": part, "--connect": connect}
+        return conftest.pytest_ignore_collect(path, SimpleNamespace(getoption=options.get)) is None
+
+    modules = [path for folder in ("tests", "plugins") for path in (ROOT / folder).rglob("test_*.py")]
+    assert len(modules) > 200
+    for path in modules:
+        assert collected(path)
+        assert collected(path, part="plugins" if path.is_relative_to(ROOT / "plugins") else "rest")
+        for_spark = conftest._may_hold(path, "spark")
+        assert for_spark == collected(path, part="spark") == collected(path, connect=True)
+        assert for_spark == collected(path, connect=True, marks="more")
+        assert conftest._may_hold(path, "waits") == collected(path, part="waits")
 
 
 @pytest.mark.slow
