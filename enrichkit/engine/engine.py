@@ -17,7 +17,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ContractError, OverBudgetError, TransientError
+from ..errors import ConnectorError, ContractError, OverBudgetError, TransientError
 from ..functions import raised
 from .deadlines import TICKS_PER_TIMEOUT, Sweeper
 from .fast_paths import answered_one
@@ -520,7 +520,7 @@ class Engine:
         # cancel is taken back, so that the task of the slot can go on with the next call.
         while call.task is not None and call.task.cancelling() and not self._closing:
             call.task.uncancel()  # also needed if the connector caught the CancelledError and returned answers
-        if isinstance(failure, asyncio.CancelledError) and call.cancelled_at is not None:
+        if call.cancelled_at is not None and _tells_of_cancellation(failure):
             seconds = min(run.hard_limit, call.cancelled_at - call.started)
             failure = TransientError(f"no answer within {seconds:.3g} s; the call was cancelled")
         if isinstance(failure, TransientError):
@@ -538,3 +538,9 @@ class Engine:
             for run in list(self.runs):
                 run.broken(error)
             return bool(self.calls)
+
+
+def _tells_of_cancellation(failure: BaseException | None) -> bool:
+    """Whether a cancelled call may have ended with *failure* because of that; a driver may raise its own error."""
+    of_driver = isinstance(failure, Exception) and not isinstance(failure, ConnectorError | MemoryError)
+    return of_driver or isinstance(failure, asyncio.CancelledError)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enrichkit.engine.engine import TURNS_WITHOUT_YIELD
-from enrichkit.errors import FatalError, LookupFailedError, TransientError
+from enrichkit.errors import FatalError, LookupFailedError, TransientError, UnavailableError
 from enrichkit.interface import Call, Connector
 from enrichkit.options import Retry
 from enrichkit.testing.scripted import ScriptedConfig, Step
@@ -202,6 +202,28 @@ async def test_a_failing_task_cancels_its_calls(lab: Lab) -> None:
     assert [seen.cancelled for seen in server.calls] == [0, 1, 1, 1]
     assert server.in_flight == 0
     assert lab.now == pytest.approx(0.5)
+
+
+async def test_an_error_in_which_a_driver_hides_its_cancellation_fails_no_key(lab: Lab) -> None:
+    """The source is away, and the call that asks whether it is back hangs until the engine cancels it."""
+    calls: list[str] = []
+
+    async def does(key: str) -> str:
+        calls.append(key)
+        if len(calls) <= 2:
+            raise UnavailableError("not reachable")
+        if len(calls) == 3:
+            try:
+                await asyncio.sleep(60.0)
+            except asyncio.CancelledError:
+                raise ValueError("the statement was interrupted") from None
+        return f"v{key}"
+
+    task = lab.task(lab.engine(Peculiar(does), capacity=1), timeout=1.0)
+    task.admit_each("a", "b")
+    await task.end()
+    assert task.values == ["va", "vb"]
+    assert len(calls) == 5
 
 
 async def test_an_answer_that_comes_in_the_moment_of_the_cancellation_does_no_harm(lab: Lab) -> None:
