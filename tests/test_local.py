@@ -9,6 +9,7 @@ import gzip
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -280,6 +281,22 @@ def test_latencies_of_requests_overlap(http_service: local.HttpService) -> None:
     stats = http_service.stats()
     assert (stats.peak, stats.in_flight) == (10, 0)
     assert stats.served >= 1.99
+
+
+def test_a_server_has_more_connections_than_this_process_may_open_files() -> None:
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
+    with contextlib.ExitStack() as stack:
+        try:
+            service = stack.enter_context(local.http())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (now, most))
+        address = ("127.0.0.1", service.port)
+        connections = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(400)]
+        for connection in connections:
+            connection.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert [connection.recv(65536)[:15] for connection in connections] == [b"HTTP/1.1 200 OK"] * 400
+        assert 400 == service.stats().connections
 
 
 def test_the_tail_may_be_drawn_for_each_request(http_service: local.HttpService) -> None:
