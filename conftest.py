@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 pytest_plugins = ["enrichkit.testing.fixtures", "tests.certificates", "tests.limits"]
 
 # No wall-clock judgements: a busy machine draws examples slowly, and that says nothing about the code. And the same
-# examples each time: a change is judged by what it changes, not by a draw. Only a seed on the
-# command line draws others.
+# examples each time, because a change is judged by what it changes; only a seed on the command line draws others.
 settings.register_profile(
     "enrichkit", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
 )
 settings.register_profile("exploring", settings.get_profile("enrichkit"), derandomize=False)
 
-# Spark's JVM runs for minutes here: to compile less and to collect in one thread halves its CPU time.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# A Spark of the tests runs each plan once: to compile less and to collect in one thread halves the CPU time of its JVM.
+# And no JVM makes a folder in /tmp for its performance counters, which TMPDIR does not move.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")
 
 PLUGINS = Path(__file__).parent / "plugins"
 

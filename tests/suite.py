@@ -53,12 +53,6 @@ SILENCE = 900.0
 AGAIN_AT_MOST = 40
 """So many failed tests get a second look; more of them have one cause that does not go away."""
 
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""
-Options of all JVMs: a Spark of the tests runs each plan once, so its optimising compiler and the threads of its garbage
-collector would only take CPU from the other parts.
-"""
-
 OK, FAILED, INTERRUPTED, NONE_SELECTED = 0, 1, 2, 5
 
 
@@ -133,7 +127,7 @@ class Suite:
         process = subprocess.Popen(
             command,
             cwd=self.root,
-            env={**os.environ, "TMPDIR": self.temporary, "JDK_JAVA_OPTIONS": JAVA},
+            env={**os.environ, "TMPDIR": self.temporary},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

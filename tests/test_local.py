@@ -564,6 +564,19 @@ def test_the_error_of_a_failed_spark_launcher_shows_its_output() -> None:
 
 
 @pytest.mark.usefixtures("fake_spark")
+def test_no_jvm_makes_a_folder_of_its_own_in_tmp(tmp_path: Path) -> None:
+    """Only this option of a JVM keeps it from `/tmp/hsperfdata_USER`, which stays when the JVM has ended."""
+    (tmp_path / "21" / "release").unlink()
+    stub(tmp_path / "21" / "bin" / "java", f'echo "$@" >>{tmp_path}/started; echo java.version = 21 >&2; exit 3')
+    for start in (local.spark, local.cluster):
+        with pytest.raises(local.LocalServerError, match=r"^Spark's launcher failed with code 3"), start():
+            pass
+    started = (tmp_path / "started").read_text().splitlines()
+    assert len(started) == 4  # for each of the two, its version and Spark's launcher
+    assert all("-XX:-UsePerfData" in arguments.split() for arguments in started)
+
+
+@pytest.mark.usefixtures("fake_spark")
 def test_a_process_that_runs_spark_starts_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark import SparkContext
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .java import java_home
+from .java import NO_COUNTERS, java_home
 from .process import announce, start, start_on_free_port, stop, temp_dir, wait_until_ready
 from .spark import launched, scala_version, spark_home
 
@@ -78,7 +78,7 @@ def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cl
             "SPARK_SCALA_VERSION": scala_version(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
-        env = {**os.environ, **where_spark_is, "SPARK_DAEMON_MEMORY": "256m"}
+        env = {**os.environ, **where_spark_is, "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": NO_COUNTERS}
         log = folder / "master"
 
         def launch(port: int) -> subprocess.Popen[bytes]:

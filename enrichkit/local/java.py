@@ -23,6 +23,9 @@ from .process import LocalServerError
 MINIMUM = 17  # the oldest Java that Spark 4 supports: https://spark.apache.org/docs/latest/#downloading
 CHOICES = ("", "system", "bundled")
 
+NO_COUNTERS = "-XX:-UsePerfData"
+"""The option without which each JVM makes the folder `/tmp/hsperfdata_USER`, whatever `TMPDIR` says."""
+
 SHIM = """\
 #!/bin/sh
 # Starts Java without the arguments of Spark that name modules or packages which this runtime lacks.
@@ -79,7 +82,8 @@ def java_version(home: Path) -> int | None:
     release = home / "release"
     text = release.read_text() if release.exists() else ""
     if "JAVA_VERSION=" not in text:
-        text = subprocess.run([program, "-XshowSettings:properties", "-version"], capture_output=True, text=True).stderr
+        command = [str(program), NO_COUNTERS, "-XshowSettings:properties", "-version"]
+        text = subprocess.run(command, capture_output=True, text=True).stderr
     # Java 8 reports its version as 1.8.
     match = re.search(r'(?:JAVA_VERSION="|java\.version = )(?:1\.)?(\d+)', text)
     return None if match is None else int(match[1])

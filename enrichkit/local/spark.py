@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from ..worker.log import LOG_FILE
 from .copied import copied_to_stderr
-from .java import java_home, java_version
+from .java import NO_COUNTERS, java_home, java_version
 from .process import LocalServerError, announce, start, start_on_free_port, stop, temp_dir, wait_until_ready
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def spark(
 
 def _defaults(folder: Path) -> dict[str, str]:
     (folder / "log4j2.properties").write_text(LOG4J)
-    java_options = f"-Djava.io.tmpdir={folder} -Dlog4j2.configurationFile={folder}/log4j2.properties -XX:-UsePerfData"
+    java_options = f"-Djava.io.tmpdir={folder} -Dlog4j2.configurationFile={folder}/log4j2.properties {NO_COUNTERS}"
     return {
         "spark.app.name": "enrichkit",
         "spark.driver.host": "127.0.0.1",
@@ -226,8 +226,9 @@ def _command(settings: Mapping[str, str], env: Mapping[str, str], *main: str) ->
 
 def launched(env: Mapping[str, str], *main: str) -> list[str]:
     """Return the command line that runs a class of Spark, as Spark's launcher computes it for `bin/spark-class`."""
-    java = [f"{env['JAVA_HOME']}/bin/java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{env['SPARK_HOME']}/jars/*"]
-    answer = subprocess.run([*java, "org.apache.spark.launcher.Main", *main], env=dict(env), capture_output=True)
+    java = [f"{env['JAVA_HOME']}/bin/java", "-Xmx128m", "-XX:TieredStopAtLevel=1", NO_COUNTERS]
+    launcher = ["-cp", f"{env['SPARK_HOME']}/jars/*", "org.apache.spark.launcher.Main"]
+    answer = subprocess.run([*java, *launcher, *main], env=dict(env), capture_output=True)
     if answer.returncode:
         raise LocalServerError(
             f"Spark's launcher failed with code {answer.returncode}: {answer.stderr.decode(errors='replace')}"
