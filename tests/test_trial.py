@@ -1,4 +1,4 @@
-"""The calls that an estimate makes: what they ask for, how many at a time, and what is told of those that fail."""
+"""What an estimate asks a source, what is told of calls that fail, and what it says of the time and cost of a job."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from enrichkit import Connector, ConnectorConfig, Failure, PermanentError, TransientError
+from enrichkit import Connector, ConnectorConfig, Failure, Limit, PermanentError, Rate, TransientError, estimate
 from enrichkit.driver.planner import make_plan
+from enrichkit.errors import ConfigError
+from enrichkit.reports.cost import CostEstimate, _time
 from enrichkit.reports.trial import TOGETHER, Point, point_of, spread, try_calls
 
 if TYPE_CHECKING:
@@ -142,3 +144,87 @@ def test_a_source_that_cannot_be_opened_is_told() -> None:
     SAID.add("no way")
     found = tried(("k",))
     assert ("No way to the source.", [], [], 1) == (found.problem, found.points, Paid.asked, Paid.closed)
+
+
+# --- the time and the text
+
+
+@pytest.mark.parametrize(
+    ("options", "slots", "seconds", "bound"),
+    [
+        ({"capacity": 10}, 1, 10 * 0.5, "the latency of a call"),
+        ({"capacity": 10}, 4, 3 * 0.5, "the latency of a call"),
+        ({"capacity": 10, "limit": Limit(20, store="redis")}, 4, 5 * 0.5, "the latency of a call"),
+        ({"capacity": 10, "rate": Rate(requests=5)}, 1, 20.0, "the rate of requests"),
+        ({"capacity": 10, "rate": Rate(requests=5)}, 2, 10.0, "the rate of requests"),
+        ({"capacity": 10, "rate": Rate(requests=5, per="job", store="redis")}, 2, 20.0, "the rate of requests"),
+        ({"capacity": 10, "rate": Rate(tokens=600, unit="minute")}, 1, 300.0, "the rate of tokens"),
+        ({"capacity": 10, "rate": Rate(requests=1000)}, 1, 5.0, "the latency of a call"),
+    ],
+)
+def test_the_time_is_that_of_the_limit_that_takes_longest(
+    options: dict[str, Any], slots: int, seconds: float, bound: str
+) -> None:
+    """A hundred calls, with 3,000 tokens, of half a second each."""
+    found = _time(plan(**options), 100, {"tokens": 3000.0}, [0.4, 0.6], slots)
+    assert (pytest.approx(seconds), bound) == found
+
+
+def test_without_a_rate_or_an_answer_no_time_is_known() -> None:
+    assert (None, "") == _time(plan(), 100, {}, [], 1)
+
+
+def estimated(**changed: Any) -> CostEstimate:
+    given: dict[str, Any] = {
+        "source": "paid", "rows": 12_345, "distinct": 1_000, "asked": 1_500, "calls": 750, "batch_size": 2,
+        "spent": {"requests": 750.0, "tokens": 1234567.8, "cost": 1.23456}, "seconds": 90.0,
+        "bound": "the rate of tokens", "sampled": 50, "tried": 20, "failed": 0,
+        "paid": {"tokens": 3210.9, "cost": 0.0123},
+    }  # fmt: skip
+    return CostEstimate(**given | changed)
+
+
+def test_the_text_of_an_estimate_says_what_was_paid_for_it() -> None:
+    told = estimated()
+    assert (1234567.8, 1.23456) == (told.tokens, told.cost)
+    assert repr(told) == str(told)
+    assert str(told).splitlines() == [
+        "What enrich('paid', ...) will cost, an estimate",
+        "  rows           12,345",
+        "  distinct keys  1,000, and 1,500 asked for as the rows are partitioned",
+        "  calls          750, each with 2 keys, without retries",
+        "  requests       750",
+        "  tokens         1,234,568",
+        "  cost           1.235",
+        "  time           at least 90 s, because of the rate of tokens",
+        "  Seen: 50 keys of the DataFrame, and 20 calls of the source, which have cost",
+        "  3,211 tokens, 0.0123 cost. What a cache or a journal holds from before is not",
+        "  asked for again, and costs nothing.",
+    ]
+
+
+def test_the_text_of_an_estimate_without_an_answer_says_that_it_guesses() -> None:
+    told = estimated(spent={}, seconds=None, bound="", tried=0, paid={}, failed=1)
+    assert (None, None) == (told.tokens, told.cost)
+    assert " ".join(str(told).split()).endswith(
+        "without retries Seen: 50 keys of the DataFrame. 1 call more failed. The source was not asked, so the lengths "
+        "of its answers are a guess of the connector. What a cache or a journal holds from before is not asked for "
+        "again, and costs nothing."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"sample": 0}, "sample is 0; it must be a share above 0, up to 1. For example sample=0.01."),
+        ({"sample": True}, "sample is True; it must be a share above 0, up to 1. For example sample=0.01."),
+        ({"calls": 1001}, "calls is 1001; it must be a whole number from 0 to 1,000. For example calls=20."),
+        ({"calls": 2.0}, "calls is 2.0; it must be a whole number from 0 to 1,000. For example calls=20."),
+        ({"task_slots": 0}, "task_slots is 0; it must be a whole number from 1 on. For example task_slots=8."),
+        ({}, "estimate() was given no key; it needs one or more key columns, as in estimate(df, 'llm', 'text')."),
+    ],
+)
+def test_wrong_arguments_are_refused_before_spark_counts(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        estimate(None, PaidConfig(), **arguments)  # type: ignore[arg-type]  # no DataFrame is needed to refuse them
+    assert said == str(raised.value)
