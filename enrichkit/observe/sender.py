@@ -3,7 +3,8 @@ The sender of a worker process: a thread that pushes the statistics of the proce
 
 The thread has blocking sockets of its own, so that the event loop, which makes the calls, never waits for the monitor.
 A monitor that cannot be reached does not slow the tasks down. One warning is logged, and the statistics are kept and
-sent when the monitor can be reached.
+sent when the monitor can be reached. A monitor that has ended gets no more pushes, because its port may soon belong to
+another server, which must not get the token of the job.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ _log = logging.getLogger("enrichkit")
 TIMEOUT = 2.0
 AGAIN, AGAIN_MAX = 1.0, 30.0
 """Shortest and longest wait, in seconds, after a failed push; the wait doubles with each failure in a row."""
+REFUSED_MAX = 8
+"""
+After this number of refused pushes in a row, which take a minute and a half, the monitor is taken for ended: nothing
+listens at its port, or another server does. No later monitor has the same token.
+"""
 WAITING_MAX = 2_000
 """
 Most reports that wait to be sent. Beyond that, the report of an ended task replaces the report of a running task, and a
@@ -31,6 +37,8 @@ new report of a running task is dropped.
 """
 BODY_MAX = 1 << 19
 """Once a push has this many bytes, further reports wait for the next push; the monitor accepts twice as many bytes."""
+NOT_OURS = (401, 404, 405)
+"""HTTP statuses of a server that is not the monitor, or that of another job."""
 NOT_TAKEN = (400, 413, 422)
 """HTTP statuses by which a monitor refuses reports as wrong; after any other error the reports are sent again."""
 
@@ -65,9 +73,11 @@ class Sender:
         self._sent = threading.Condition()
         self._under_way: set[str] = set()
         self._failures = 0  # number of failed pushes in a row
+        self._refused = 0  # number of refused pushes in a row
         self._told = False
         self._connection: Any = None
-        threading.Thread(target=self._work, name="enrichkit-sender", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="enrichkit-sender", daemon=True)
+        self._thread.start()
 
     def put(self, reports: Iterable[dict[str, Any]]) -> None:
         """Queue *reports*, and return at once; a report replaces a report of the same task that still waits."""
@@ -92,7 +102,7 @@ class Sender:
 
     def _add(self, reports: Iterable[dict[str, Any]]) -> None:
         for report in reports:
-            if report["id"] in self._reports or self._has_room(report):
+            if self._refused < REFUSED_MAX and (report["id"] in self._reports or self._has_room(report)):
                 self._reports[report["id"]] = report
 
     def _has_room(self, report: dict[str, Any]) -> bool:
@@ -103,7 +113,7 @@ class Sender:
         return less is not None and self._reports.pop(less) is not None
 
     def _work(self) -> None:
-        while True:
+        while self._refused < REFUSED_MAX:
             with self._sent:
                 self._sent.wait_for(lambda: self._reports)
                 reports = self._take()
@@ -113,6 +123,7 @@ class Sender:
                 failed = False
             except Exception as error:  # noqa: BLE001  # whatever the error is, the job goes on
                 self._disconnect()
+                self._refused = self._refused + 1 if isinstance(error, ConnectionRefusedError) else 0
                 self._tell(f"cannot be reached from this worker ({error}); until it is, its page shows nothing of it")
             with self._sent:
                 self._under_way.clear()
@@ -147,7 +158,7 @@ class Sender:
         elif status in NOT_TAKEN:
             self._tell(f"does not take what a task reports (it answered {status}); its page shows nothing of this task")
         elif status >= 400:
-            raise OSError(f"it answered {status}")
+            raise (ConnectionRefusedError if status in NOT_OURS else OSError)(f"it answered {status}")
 
     def _post(self, body: bytes) -> int:
         """Post *body*; return the status of the answer."""

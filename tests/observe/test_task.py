@@ -23,7 +23,7 @@ from enrichkit.driver.planner import make_plan
 from enrichkit.interface import TaskInfo
 from enrichkit.local import Fault
 from enrichkit.observe import hooks
-from enrichkit.observe.sender import WAITING_MAX, Address, sender
+from enrichkit.observe.sender import REFUSED_MAX, WAITING_MAX, Address, sender
 from enrichkit.observe.state import State
 from enrichkit.observe.stats import Stats
 from enrichkit.observe.task import ObservedTask
@@ -328,6 +328,31 @@ def test_nobody_waits_for_a_monitor_that_is_not_reached() -> None:
         process.put_last([{"id": "first"}], 60)
         assert process._failures, "it ended because the first push failed"
         process.put_last([{"id": "second"}], 3_600)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["nobody", "refuses"])
+def test_a_monitor_that_has_ended_gets_no_more_pushes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server may have its port soon."""
+    monkeypatch.setattr(sys.modules[sender.__module__], "AGAIN_MAX", 0.1)
+    with deaf(kind) as address:
+        process = sender(address)
+        process.put([REPORT | {"id": "first"}])
+        wait_until(lambda: not process._thread.is_alive())
+        process.put([REPORT | {"id": "second"}])
+        process.put_last([REPORT | {"id": "third"}], 3_600)
+        assert not process._reports
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_monitor_that_stands_still_is_not_taken_for_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[sender.__module__], "AGAIN_MAX", 0.01)
+    with deaf("silent") as address:
+        process = sender(address)
+        process.put([{"id": "first"}])
+        wait_until(lambda: process._failures > 2 * REFUSED_MAX)
+        assert process._thread.is_alive()
+        assert process._waiting() == {"first"}
 
 
 def test_what_has_ended_takes_the_place_of_what_runs() -> None:
