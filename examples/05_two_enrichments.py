@@ -42,7 +42,7 @@ with (
     enriched = events.select(
         "id",
         enrich(users, "user_id").alias("user"),
-        enrich(devices, "device_id", timeout=2.0).alias("device"),
+        enrich(devices, "device_id", timeout=10.0).alias("device"),
     )
 
     # The city is a value of the first enrichment. A null city costs no call, because a null key is never looked up.
