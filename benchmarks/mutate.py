@@ -29,11 +29,17 @@ from pathlib import Path
 from benchmarks.harness import ROOT, Table
 from benchmarks.report import fingerprint, save
 
-MODULES = (
-    "queues", "deadlines", "limits", "pending", "engine", "watchdog", "records", "results", "fast_paths", "retries",
-    "returned", "search", "outage", "opening", "answers", "pacing", "unanswered",
-)  # fmt: skip
 FOLDER = "enrichkit/engine"
+LEFT_OUT = (
+    "account", "admission", "allowance", "bridge", "cache", "consumer", "eviction", "fallback", "hedging", "job",
+    "leases", "loop", "metering", "names", "overlap", "permits", "policies", "preload", "quota", "refresh", "reuse",
+    "run", "settlement", "shares", "sizes", "stats", "tiers", "tuning", "write_back",
+)  # fmt: skip
+"""
+Modules of the engine that are not mutated: those of threads and of real time, whose tests `TESTS` leaves out, and those
+of features beside the calls. All others are, a new one too, until its name is here.
+"""
+MODULES = tuple(sorted({path.stem for path in (ROOT / FOLDER).glob("[a-z]*.py")} - {*LEFT_OUT}))
 SOURCES = [f"{FOLDER}/{module}.py" for module in MODULES]
 TOLERATED = ROOT / "benchmarks" / "tolerated.toml"
 GOAL = 0.9
@@ -181,7 +187,7 @@ def everything(tree: Path) -> list[Mutant]:
     again = (tree / "mutants").exists()
     copy_tree(tree)
     stamp.write_text(digest)
-    print("Trying every mutant; this takes 45 minutes or more.", flush=True)
+    print("Trying every mutant; this takes hours.", flush=True)
     alive = {mutant.name for mutant in results(tree) if mutant.status == "survived"} if again else set()
     mutmut(tree, *RUN)
     if alive := alive & {mutant.name for mutant in results(tree)}:

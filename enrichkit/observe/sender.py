@@ -38,7 +38,7 @@ new report of a running task is dropped.
 BODY_MAX = 1 << 19
 """Once a push has this many bytes, further reports wait for the next push; the monitor accepts twice as many bytes."""
 NOT_OURS = (401, 404, 405)
-"""HTTP statuses of a server that is not the monitor, or that of another job."""
+"""HTTP statuses of a server that is not the monitor of this job."""
 NOT_TAKEN = (400, 413, 422)
 """HTTP statuses by which a monitor refuses reports as wrong; after any other error the reports are sent again."""
 
