@@ -89,7 +89,7 @@ def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cl
             socket.create_connection(("127.0.0.1", port), timeout=5).close()
             return True
 
-        master, port, _ = start_on_free_port("The master of the cluster", launch, ready, log, timeout=120)
+        master, port, _ = start_on_free_port("The master of the cluster", launch, ready, log)
         stack.callback(stop, master, signal.SIGKILL)
         url = f"spark://127.0.0.1:{port}"
         running = Cluster(url, {**where_spark_is, "MASTER": url})
@@ -101,7 +101,7 @@ def cluster(workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[Cl
             worker = start(command, log=log, env={**env, "SPARK_LOCAL_IP": host})
             stack.callback(stop, worker, signal.SIGTERM)  # a worker that gets SIGTERM also ends its executors
             running.workers.append(worker.pid)
-            wait_until_ready("A worker of the cluster", worker, lambda log=log: _registered(log), log, timeout=120)  # type: ignore[misc]
+            wait_until_ready("A worker of the cluster", worker, lambda log=log: _registered(log), log)  # type: ignore[misc]
         announce(f"a cluster of {workers} workers at {running.master}, ready in {time.monotonic() - began:.1f} s")
         yield running
 

@@ -68,7 +68,7 @@ def llm(*, embeddings: bool = False, slots: int = 2) -> Iterator[LlmServer]:
             return json.loads(lines[0])["url"] if lines and lines[0].endswith("\n") else None
 
         try:
-            url = wait_until_ready("The server of llama.cpp", process, ready, log, timeout=60)
+            url = wait_until_ready("The server of llama.cpp", process, ready, log)
             announce(f"llama.cpp at {url}, ready in {time.monotonic() - began:.2f} s")
             yield LlmServer(url=f"{url}/v1", pid=process.pid)
         finally:

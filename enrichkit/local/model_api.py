@@ -234,7 +234,7 @@ def llm_service() -> Iterator[LlmService]:
             return json.loads(text) if text.endswith("\n") else None
 
         try:
-            ports = wait_until_ready("The service of models", process, ready, log, timeout=30)
+            ports = wait_until_ready("The service of models", process, ready, log)
             announce(f"Scripted OpenAI API on port {ports['port']}, ready in {time.monotonic() - began:.2f} s")
             url = f"http://127.0.0.1:{ports['port']}/v1"
             yield LlmService(url=url, control_port=ports["control"], pid=process.pid)

@@ -101,7 +101,7 @@ def redis_sentinel(
             def ready(port: int = port) -> bool | None:
                 return True if wanted in _command("127.0.0.1", port, f"{login}INFO sentinel") else None
 
-            wait_until_ready("The sentinels", processes[port], ready, folder / f"sentinel-{n}" / "log", timeout=30)
+            wait_until_ready("The sentinels", processes[port], ready, folder / f"sentinel-{n}" / "log")
         announce(f"{kind} with {sentinels} sentinels, ready in {time.monotonic() - began:.2f} s")
         yield RedisSentinel(
             sentinels=tuple(f"127.0.0.1:{port}" for port in watchers), master=MASTER, kind=kind, processes=processes
