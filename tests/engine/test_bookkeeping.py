@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import UserDict
 from random import Random
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,11 +16,11 @@ from enrichkit.engine.deadlines import TICKS_PER_TIMEOUT, Deadlines, Sweeper
 from enrichkit.engine.limits import Gate, RetryBudget
 from enrichkit.engine.pending import Pending
 from enrichkit.engine.records import InFlight, Lookup, State
-from enrichkit.engine.retries import PLACES_MAX
+from enrichkit.engine.retries import PLACES_MAX, _log_place, put_off
 from enrichkit.engine.search import Search
 from enrichkit.engine.sizes import size_of
 from enrichkit.engine.stats import RunStats
-from enrichkit.errors import ContractError, PermanentError, TaskFailedError, TransientError
+from enrichkit.errors import ContractError, PermanentError, TaskFailedError, TransientError, UnavailableError
 from enrichkit.interface import Absent
 from enrichkit.options import Retry
 from enrichkit.outcome import Outcomes
@@ -343,6 +343,25 @@ def test_a_retry_for_which_no_call_may_be_made_stays_a_retry() -> None:
     assert pending.take(1, None) == ([lookup], None)
 
 
+def test_keys_whose_clock_runs_are_counted_while_they_wait_again() -> None:
+    pending, outcomes = Pending(), Outcomes(["a", "b", "c"], 3)
+    lookups = [Lookup(key, outcomes, place) for place, key in enumerate("abc")]
+    lookups[0].started = lookups[1].started = 1.0
+    for lookup in lookups:
+        pending.put_back([lookup], None)
+    assert pending.clocked == 2
+    assert pending.take(3, None) == (lookups[::-1], None)
+    assert pending.clocked == 0
+
+
+def test_a_pause_holds_although_each_limit_has_room() -> None:
+    room: Any = SimpleNamespace(delay=lambda *_: 0.0)
+    gate = Gate("source", 1, room, Random(0), room, room)
+    gate.pause(0.0, 0.5)
+    assert gate.delay(0.0, 0) == 0.5
+    assert gate.delay(0.5, 0) == 0.0
+
+
 def test_a_quota_of_requests_is_not_divided_by_what_a_call_takes() -> None:
     gate = Gate("source", 1, None, Random(0))
     gate.took({"requests": 2.0, "tokens": 100.0})
@@ -417,6 +436,46 @@ async def test_keys_that_are_sent_again_are_counted_by_the_reason(lab: Lab) -> N
     await task.end()
     assert task.statuses == ["ok", "ok"]
     assert task.run.stats.retried_for == {"attempt_timeout": 1, "TransientError": 1}
+
+
+async def test_each_call_that_is_divided_counts_once(lab: Lab) -> None:
+    poison = Step(error=PermanentError("poison"), after=0.1)
+    _, task = lab.start(otherwise=poison, batch_size=2, capacity=3, on_error="null", max_fallback_ratio=1.0)
+    task.admit(*"abcdef")
+    await lab.at(0.15)
+    assert (task.run.stats.bisections, task.run.failed_in_a_row) == (6, 3)
+    await task.end()
+    assert task.statuses == ["error"] * 6
+
+
+async def test_a_refused_key_fails_if_it_cannot_be_asked_again_in_time(lab: Lab) -> None:
+    server, task = lab.start(otherwise=Step(held=True), timeout=1.0, on_timeout="null")
+    task.admit("a")
+    await lab.at(0.999)
+    [lookup] = task.run.table.values()
+    assert put_off(task.run, [(lookup, UnavailableError("busy", busy=True))], None) == {lookup: None}
+    server.release()
+
+
+async def test_a_task_that_waits_on_hides_no_other_that_has_waited_too_long(lab: Lab) -> None:
+    """Each of them is asked in the same sweep."""
+    _, patient = lab.start(otherwise=Step(error=UnavailableError("away")), on_error="null", max_fallback_ratio=1.0)
+    strict = lab.task(lab.engines[0])
+    patient.admit("a")
+    strict.admit("b")
+    await lab.at(0.5)
+    assert lab.engines[0].gate.outage.since is not None
+    watchdog._fail_on_outage(lab.engines[0], 1e6)
+    assert (patient.run.closed, strict.run.closed) == (False, True)
+    patient.close()
+
+
+async def test_a_defect_without_a_place_is_logged_once(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    """An extension in C may raise an error that has no traceback."""
+    _, task = lab.start()
+    for _ in range(2):
+        _log_place(task.run, ValueError("secret"))
+    assert caplog.messages == ["scripted: the connector raised ValueError at: (unknown)."]
 
 
 async def test_no_more_than_twenty_places_of_defects_are_logged(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:

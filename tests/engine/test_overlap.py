@@ -427,6 +427,14 @@ def test_slices_of_an_unordered_task_are_not_compared(thread: LoopThread) -> Non
     assert not any(outcomes.apart for outcomes in made)
 
 
+def test_a_bundle_concerns_its_slice_and_those_that_wait_for_one_of_its_keys() -> None:
+    own, waiting, other = (Outcomes([1, 2], 2) for _ in range(3))
+    bundle = Bundle({}, own, own.keys, range(2))
+    assert [bundle.concerns(outcomes) for outcomes in (own, waiting, other)] == [True, False, False]
+    bundle.wait(2, waiting, 1)
+    assert [bundle.concerns(outcomes) for outcomes in (own, waiting, other)] == [True, True, False]
+
+
 def test_bundles_of_an_apart_slice_are_not_in_the_table() -> None:
     table: dict[Any, Any] = {}
     outcomes = Outcomes([1, 2, 3], 3)

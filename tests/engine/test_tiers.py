@@ -43,6 +43,16 @@ def by_key(task: Task) -> dict[Any, Row]:
     return {row.key: row for row in task.left}
 
 
+async def test_a_write_opens_the_store_once(lab: Lab) -> None:
+    store = Store({})
+    engine = lab.engine(store)
+    await engine.store({}, None)
+    assert store.opened == 0
+    for value in (1, 2):
+        await engine.store({"a": value}, 60.0)
+    assert (store.opened, store.writes) == (1, [({"a": 1}, 60.0), ({"a": 2}, 60.0)])
+
+
 @ORDERED
 @BATCH
 async def test_a_key_goes_to_the_source_when_no_tier_holds_it(lab: Lab, ordered: bool, batch_size: int) -> None:
