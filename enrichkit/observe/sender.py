@@ -120,7 +120,7 @@ class Sender:
             failed = True
             try:
                 self._push(reports)
-                failed = False
+                failed, self._refused = False, 0
             except Exception as error:  # noqa: BLE001  # whatever the error is, the job goes on
                 self._disconnect()
                 self._refused = self._refused + 1 if isinstance(error, ConnectionRefusedError) else 0

@@ -345,6 +345,21 @@ def test_a_monitor_that_has_ended_gets_no_more_pushes(kind: str, monkeypatch: py
 
 
 @pytest.mark.usefixtures("impatient")
+def test_refusals_with_answers_between_them_do_not_add_up(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = sender(receiver.address)
+    post, refusals = process._post, iter([True, False] * 2 * REFUSED_MAX)
+
+    def refused_in_turn(body: bytes) -> int:
+        return 401 if next(refusals) else post(body)
+
+    monkeypatch.setattr(process, "_post", refused_in_turn)
+    for number in range(1, 2 * REFUSED_MAX + 1):
+        process.put([REPORT | {"id": f"{number}"}])
+        wait_until(lambda number=number: len(receiver.bodies) == number)  # type: ignore[misc]
+    assert process._thread.is_alive()
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_monitor_that_stands_still_is_not_taken_for_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[sender.__module__], "AGAIN_MAX", 0.01)
     with deaf("silent") as address:
