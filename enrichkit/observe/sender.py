@@ -117,17 +117,17 @@ class Sender:
             with self._sent:
                 self._sent.wait_for(lambda: self._reports)
                 reports = self._take()
-            failed = True
+            failed = refused = False
             try:
                 self._push(reports)
-                failed, self._refused = False, 0
             except Exception as error:  # noqa: BLE001  # whatever the error is, the job goes on
+                failed, refused = True, isinstance(error, ConnectionRefusedError)
                 self._disconnect()
-                self._refused = self._refused + 1 if isinstance(error, ConnectionRefusedError) else 0
                 self._tell(f"cannot be reached from this worker ({error}); until it is, its page shows nothing of it")
             with self._sent:
                 self._under_way.clear()
                 self._failures = self._failures + 1 if failed else 0
+                self._refused = self._refused + 1 if refused else 0
                 if failed:  # keep the reports for the next push, unless there is a newer report of the task
                     waiting = {report["id"]: report for report, _ in reports} | self._reports
                     self._reports = {}
