@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from enrichkit.local import HttpService
 
-KEYS, CAPACITY, TASKS = 4_000, 10, 2
-LATENCY = 0.03
+KEYS, CAPACITY, TASKS = 1_000, 10, 2
+LATENCY = 0.12
 CLUSTER = "local-cluster[2,1,1024]"
 
 # Not `spark`: the tests share a Spark of their own.

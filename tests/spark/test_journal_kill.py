@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from enrichkit.local import HttpService
 
-KEYS, CAPACITY, BATCH_SIZE, TASKS = 20_000, 50, 1, 2
-LATENCY = 0.02
+KEYS, CAPACITY, BATCH_SIZE, TASKS = 5_000, 25, 1, 2
+LATENCY = 0.04
 MASTER = "local[2,4]"
 """Two tasks at a time, and each of them up to four times."""
 
