@@ -71,7 +71,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     wanted, part = {config.getoption("markexpr")} & SAYS.keys(), _part(config)
     if part in ("spark", "connect"):
-        wanted = (wanted - {"more"} if part == "connect" else wanted) | {"spark"}  # what repeats gets `more` only later
+        # On Spark Connect most tests get `more` or `slow` only when they are there.
+        wanted = (wanted - {"more", "slow"} if part == "connect" else wanted) | {"spark"}
     elif part == "waits":
         wanted.add("waits")
     elif part is not None and (part == "plugins") != _is_of_plugin(collection_path):
@@ -108,6 +109,13 @@ def _assert_nothing_is_left_out(items: list[pytest.Item]) -> None:
 
 OF_WORKERS = ("details", "faults", "first_answers", "keys", "peers", "preload", "reuse", "same_data", "stale", "tiers")
 """The modules of `tests/spark`, without `test_`, that tell what happens in a worker."""
+
+
+FIRST_ON_CONNECT = ("carriers", "column", "driver_checks", "session", "sql", "streaming")
+"""
+The modules of `tests/spark`, without `test_`, that `./run test` alone runs on Spark Connect, too: plans, types, errors,
+streams. The gate runs all but what repeats.
+"""
 
 
 def _repeats(item: pytest.Item) -> bool:
@@ -154,8 +162,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         None: set(items),
     }[_part(config)]
     if _part(config) == "connect":
-        for item in filter(_repeats, chosen):
-            if not item.get_closest_marker("apt"):  # ./run test -m more has no servers that apt installs
+        for item in chosen:
+            if not (_is_of_spark(item.path) and item.path.stem.removeprefix("test_") in FIRST_ON_CONNECT):
+                item.add_marker("slow")
+            if _repeats(item) and not item.get_closest_marker("apt"):  # ./run test -m more has no servers from apt
                 item.add_marker("more")
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]

@@ -1,11 +1,10 @@
 """
 The tests, as `./run test` and the gate run them: in parts side by side, with a second look at what failed.
 
-`python -m tests.suite [--gate] [pytest arguments]` runs one pytest process for each part, three at a time. Without
-arguments it leaves out what takes long; arguments select tests, slow ones too. Tests that failed are run once more when
-all parts are through, on a machine that has nothing else to do. What came out is in `.results/`, and `tests/summary.py`
-tells it. The exit code is 0 (all is well), 1 (something failed), 2 (interrupted) or
-5 (no test was selected).
+`python -m tests.suite [--gate] [pytest arguments]` runs one pytest process for each part. Without arguments it leaves
+out what takes long; arguments select tests, slow ones too. Tests that failed are run once more when all parts are
+through, on a machine that has nothing else to do. What came out is in `.results/`, and `tests/summary.py` tells it. The
+exit code is 0 (all is well), 1 (something failed), 2 (interrupted) or 5 (no test was selected).
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ PARTS = {
     "waits": ("--part", "waits"),
     "plugins": ("--part", "plugins"),
 }
-AFTER = {"plugins": "waits", "connect": "spark"}
+AFTER = {"connect": "spark"}
 """
-The part after which another of `PARTS` begins, so that three processes run almost to the end, one of them with a Spark
-session. Classic Spark and Spark Connect cannot share a process.
+The part after which another of `PARTS` begins, so that one process at a time has a Spark session: classic Spark and
+Spark Connect cannot share a process. All other parts run at once, and `waits` leaves its core to them.
 """
 
 GATE = "not more and not cluster"

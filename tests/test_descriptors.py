@@ -14,7 +14,7 @@ from enrichkit import local
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 EXHAUSTED = "the worker process may open no more files (ulimit -n is 64). Raise that limit, or lower capacity."
 

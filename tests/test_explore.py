@@ -18,6 +18,8 @@ from .pages import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow  # processes of pytest
+
 DRAWS = "tests/test_bulk.py::test_keys_and_their_slices_are_the_list_of_their_objects"
 
 
@@ -31,7 +33,6 @@ def drawn(*options: str) -> list[str]:
     return examples
 
 
-@pytest.mark.slow
 def test_a_seed_draws_other_examples_and_the_same_ones_again() -> None:
     always, seventh = drawn(), drawn("--hypothesis-seed=7")
     assert always == drawn()

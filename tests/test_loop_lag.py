@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from enrichkit import ConnectorConfig, local
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 LONGEST = 0.1
 CALL = Call(timeout=60.0)

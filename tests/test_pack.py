@@ -23,6 +23,8 @@ from .pace import at_pace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow  # uv packs some archives, and programs try them
+
 ROOT = Path(__file__).parent.parent
 HERE = Target.here()
 OTHER = Target(HERE.python, "linux-aarch64" if HERE.platform == "linux-x86_64" else "linux-x86_64")
@@ -78,7 +80,6 @@ def refusal(path: Path, **arguments: Any) -> str:
     return str(caught.value).removeprefix(begin)
 
 
-@pytest.mark.slow
 def test_an_archive_starts_without_anything_of_this_environment(good: Path, tmp_path: Path) -> None:
     """Unpacked elsewhere; the Python is the one of which the test's environment was made."""
     said = check_archive(good, plugins=["redis"])
@@ -97,14 +98,12 @@ def test_an_archive_starts_without_anything_of_this_environment(good: Path, tmp_
     assert done.stdout.split() == [str(tmp_path / "site/enrichkit_redis/__init__.py"), "False"], done.stderr
 
 
-@pytest.mark.slow
 def test_equal_packages_make_equal_bytes(good: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.tar.gz"
     pack(["http", "redis"], output=again, bare=True)
     assert again.read_bytes() == good.read_bytes()
 
 
-@pytest.mark.slow
 def test_an_archive_with_pyarrow_has_at_most_60_megabytes(tmp_path: Path) -> None:
     path = tmp_path / "whole.tar.gz"
     said = pack(["redis", "http"], output=path)

@@ -93,6 +93,7 @@ def test_a_slow_consumer_of_wide_values_does_not_fill_the_memory(case: str) -> N
     assert growth <= GROWTH_MAX, f"the resident memory has grown by {growth / 2**20:.0f} MiB"
 
 
+@pytest.mark.slow
 def test_two_tasks_at_once_keep_to_their_bounds() -> None:
     """As Spark runs them: each in a process of its own, both at the same time."""
     with ThreadPoolExecutor(2) as threads:

@@ -81,7 +81,7 @@ def test_every_module_is_collected_in_each_part_that_may_hold_tests_of_it(pytest
         assert collected(path, part="plugins" if path.is_relative_to(ROOT / "plugins") else "rest")
         for_spark = conftest._may_hold(path, "spark")
         assert for_spark == collected(path, part="spark") == collected(path, connect=True)
-        assert for_spark == collected(path, connect=True, marks="more")
+        assert for_spark == collected(path, connect=True, marks="more") == collected(path, connect=True, marks="slow")
         assert conftest._may_hold(path, "waits") == collected(path, part="waits")
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from .support import index, read, write
 
+pytestmark = pytest.mark.slow
+
 WRITER = """
     import sys
 

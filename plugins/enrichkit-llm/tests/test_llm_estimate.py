@@ -60,6 +60,7 @@ def test_the_estimate_from_a_hundredth_of_the_keys_is_close_to_what_the_service_
     assert f"{told.tokens:,.0f}" in str(told)
 
 
+@pytest.mark.slow
 def test_each_task_asks_for_its_own_keys_unless_they_are_shuffled(
     spark: SparkSession, service: LlmService, reviews: DataFrame
 ) -> None:

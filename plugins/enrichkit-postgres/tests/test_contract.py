@@ -59,6 +59,7 @@ class TestTextKeys(OneTable):
         return "nobody"
 
 
+@pytest.mark.slow
 class TestSeveralColumnsByQuery(OneTable):
     @pytest.fixture
     def connector(self, server: local.PostgresServer) -> PostgresConnector:
@@ -95,6 +96,7 @@ class TestBadRows(OneTable):
         return -1
 
 
+@pytest.mark.slow
 class TestSeveralKeyColumns(OneTable):
     @pytest.fixture
     def connector(self, server: local.PostgresServer) -> PostgresConnector:

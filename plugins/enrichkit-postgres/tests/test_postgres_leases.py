@@ -83,6 +83,7 @@ def test_many_workers_at_once_spend_no_more_than_there_is(postgres_dsn: str) -> 
     assert 500 - 7 < sum(asyncio.run(scenario())) <= 500
 
 
+@pytest.mark.slow
 def test_many_workers_at_once_get_no_more_than_there_is(postgres_dsn: str) -> None:
     """They meet at the same row, and some of them at the making of the table."""
 
