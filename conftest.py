@@ -48,8 +48,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cluster", choices=["standalone", "local-cluster"], help="run tests/spark on a cluster")
-    tests = "run the tests that have a Spark session, or the others: those that mostly wait, those of plugins, the rest"
-    parser.addoption("--part", choices=["spark", "waits", "plugins", "rest"], help=tests)
+    tests = (
+        "run the tests that have a Spark session, or the others: those of tests/spark that start drivers of their own, "
+        "those that mostly wait, those of plugins, those of tests/engine, the rest"
+    )
+    parser.addoption("--part", choices=["spark", "drivers", "waits", "plugins", "engine", "rest"], help=tests)
 
 
 # To collect all modules takes 20 s of CPU time in each process, so a run that wants only the tests with one of these
@@ -75,7 +78,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         wanted = (wanted - {"more", "slow"} if part == "connect" else wanted) | {"spark"}
     elif part == "waits":
         wanted.add("waits")
-    elif part is not None and (part == "plugins") != _is_of_plugin(collection_path):
+    elif part is not None and part != _place(collection_path):
         return True
     return None if all(_may_hold(collection_path, mark) for mark in wanted) else True
 
@@ -90,6 +93,11 @@ def _is_of_plugin(path: Path) -> bool:
 
 def _is_of_spark(path: Path) -> bool:
     return path.parent.name == "spark"
+
+
+def _place(path: Path) -> str:
+    """The part of a module's tests that have no Spark session and do not wait."""
+    return "plugins" if _is_of_plugin(path) else {"spark": "drivers", "engine": "engine"}.get(path.parent.name, "rest")
 
 
 @functools.cache
@@ -147,21 +155,13 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _assert_nothing_is_left_out(items)
     marked = {item for item in items if item.get_closest_marker("spark")}
-    # Some use a session and are not marked: there is nothing to repeat on Spark Connect. Others start a Spark of their
-    # own, for minutes: they are beside them, so that of the slow tests about as many run in each process.
-    using = marked | {item for item in items if "spark" in getattr(item, "fixturenames", ()) or _is_of_spark(item.path)}
+    # Some use a session and are not marked: there is nothing to repeat on Spark Connect.
+    using = marked | {item for item in items if "spark" in getattr(item, "fixturenames", ())}
     waits = {item for item in set(items) - using if item.get_closest_marker("waits")}
-    others = set(items) - using - waits
-    of_plugins = {item for item in others if _is_of_plugin(item.path)}
-    chosen = {
-        "connect": marked,
-        "spark": using,
-        "waits": waits,
-        "plugins": of_plugins,
-        "rest": others - of_plugins,
-        None: set(items),
-    }[_part(config)]
-    if _part(config) == "connect":
+    special = {None: set(items), "connect": marked, "spark": using, "waits": waits}
+    part = _part(config)
+    chosen = special.get(part) or {item for item in set(items) - using - waits if _place(item.path) == part}
+    if part == "connect":
         for item in chosen:
             if not (_is_of_spark(item.path) and item.path.stem.removeprefix("test_") in FIRST_ON_CONNECT):
                 item.add_marker("slow")

@@ -31,13 +31,15 @@ PARTS = {
     "rest": ("--part", "rest"),
     "spark": ("--part", "spark"),
     "connect": ("--connect",),
-    "waits": ("--part", "waits"),
     "plugins": ("--part", "plugins"),
+    "drivers": ("--part", "drivers"),
+    "waits": ("--part", "waits"),
+    "engine": ("--part", "engine"),
 }
-AFTER = {"connect": "spark"}
+AFTER = {"connect": "spark", "drivers": "plugins", "engine": "waits"}
 """
-The part after which another of `PARTS` begins, so that one process at a time has a Spark session: classic Spark and
-Spark Connect cannot share a process. All other parts run at once, and `waits` leaves its core to them.
+The part after which another of `PARTS` begins: four processes run almost to the end, one of which hardly needs a core.
+Classic Spark and Spark Connect cannot share a process.
 """
 
 GATE = "not more and not cluster"

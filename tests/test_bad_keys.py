@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Source = tuple[ConnectorConfig, DataType, Callable[[int], Any], Callable[[int], Any], Callable[[], int] | None]
     Make = Callable[[set[int]], Source]
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 KEYS, BATCH = 4000, 1000
 

@@ -16,6 +16,8 @@ from benchmarks import against, agreement, mutate, passes, pictures, report, tur
 from benchmarks.__main__ import ALL, run
 from benchmarks.harness import Sample, Table, alternate, at_least, per_item, rates, spread
 
+pytestmark = pytest.mark.slow
+
 SOURCE = '''\
 """What it does."""
 
@@ -239,7 +241,6 @@ def test_a_result_has_the_speed_of_the_machine_and_is_written_into_the_given_fol
     assert [each.name for each in report.RESULTS.iterdir()] == [report.SUMMARY]
 
 
-@pytest.mark.slow
 def test_the_summary_repeats_the_goals_of_each_result(repository: Path) -> None:
     report.save("n0", [TABLE], ["counter.py"], report.fingerprint(["counter.py"]), packages=["pytest"])
     measured = report.fingerprint(["counter.py"])

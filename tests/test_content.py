@@ -184,6 +184,7 @@ def test_it_changes_with_what_a_function_does_and_uses(changed: dict[str, list[s
     assert changed[""][0] != changed[change][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", OF_A_CLASS)
 def test_it_changes_with_the_class_and_the_config_of_a_script(changed: dict[str, list[str]], change: str) -> None:
     assert changed[""][1] != changed[change][1]

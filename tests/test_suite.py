@@ -21,6 +21,9 @@ def server():
     raise OSError("no such program")
 """
 
+BY_PLACE = ("plugins", "drivers", "engine", "rest")
+"""The parts of tests that have no Spark session and do not wait."""
+
 
 @pytest.fixture
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
@@ -48,7 +51,7 @@ def test_what_takes_long_runs_in_the_gate_and_by_its_name(
     suite: Suite, arguments: list[str], expected: list[str]
 ) -> None:
     wanted = suite_of(arguments)
-    assert {"rest", "spark", "connect", "plugins"} <= wanted.parts.keys()
+    assert {"spark", "connect", *BY_PLACE} == wanted.parts.keys() - {"waits"}
     assert ("waits" in expected) == ("waits" in wanted.parts)
     suite.arguments = wanted.arguments
     kinds = ["plain", "slow", "waits", "apt", "more", "cluster"]
@@ -78,7 +81,7 @@ def test_every_module_is_collected_in_each_part_that_may_hold_tests_of_it(pytest
     assert len(modules) > 200
     for path in modules:
         assert collected(path)
-        assert collected(path, part="plugins" if path.is_relative_to(ROOT / "plugins") else "rest")
+        assert [conftest._place(path)] == [part for part in BY_PLACE if collected(path, part=part)]
         for_spark = conftest._may_hold(path, "spark")
         assert for_spark == collected(path, part="spark") == collected(path, connect=True)
         assert for_spark == collected(path, connect=True, marks="more") == collected(path, connect=True, marks="slow")

@@ -75,6 +75,7 @@ class TestSeveralColumnsByQuery(OneTable):
         return -1
 
 
+@pytest.mark.slow
 class TestBadRows(OneTable):
     """A view that divides by zero in some rows, and has dates in others that Spark does not hold."""
 

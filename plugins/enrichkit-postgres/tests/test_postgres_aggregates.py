@@ -31,7 +31,7 @@ from enrichkit.worker.keys import encode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 SLOW = settings(derandomize=True, deadline=None, max_examples=40)
 

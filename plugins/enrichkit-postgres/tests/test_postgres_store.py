@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Sql = Callable[[str], str]
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -409,7 +409,6 @@ def test_two_writers_of_the_same_keys_wait_for_each_other(sql: Sql, postgres_dsn
     asyncio.run(run())
 
 
-@pytest.mark.slow
 def test_a_row_that_another_session_holds_is_a_transient_error(sql: Sql, users: PostgresConfig) -> None:
     class Hurried(PostgresConnector):
         write_timeout = at_pace(1.0)  # the server's own limit, which is meant, is a tenth less

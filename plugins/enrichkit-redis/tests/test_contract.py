@@ -71,6 +71,7 @@ class TestHashes(OneServer):
         return USERS
 
 
+@pytest.mark.slow
 class TestDocumentsUnderTwoColumns(OneServer):
     @pytest.fixture
     def connector(self, server: local.RedisServer) -> RedisConnector:
@@ -90,6 +91,7 @@ class TestDocumentsUnderTwoColumns(OneServer):
         return "nobody", 5
 
 
+@pytest.mark.slow
 class TestKeysOfBytes(OneServer):
     @pytest.fixture
     def connector(self, server: local.RedisServer) -> RedisConnector:
