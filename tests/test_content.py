@@ -190,6 +190,7 @@ def test_it_changes_with_the_class_and_the_config_of_a_script(changed: dict[str,
     assert changed[""][1] != changed[change][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", sorted(OF_A_CLASS.keys() - OF_A_FUNCTION.keys()))
 def test_it_does_not_change_with_what_a_function_does_not_use(changed: dict[str, list[str]], change: str) -> None:
     assert changed[""][0] == changed[change][0]

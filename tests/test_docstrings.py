@@ -70,6 +70,7 @@ def test_the_examples_in_docstrings_run(module: str, fresh_registry: None) -> No
 
 
 @pytest.mark.service
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [name for name in MODULES if NEED.get(name) == "spark"])
 def test_the_examples_that_need_spark_run(
     module: str, spark: SparkSession, http_service: HttpService, tmp_path: Path, fresh_registry: None

@@ -51,6 +51,7 @@ FORMS: dict[str, Callable[[DataFrame, HttpConfig], DataFrame]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.slow
 def test_each_task_asks_for_a_key_once(spark: SparkSession, http_service: HttpService, form: str) -> None:
     found = FORMS[form](rows(spark), source(http_service)).groupBy("k", "v").count().collect()
     expected = {f"u{n}": value_of(f"u{n}")["score"] for n in range(DISTINCT) if n % 10 != 9}

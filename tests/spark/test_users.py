@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from enrichkit import ConnectorConfig
     from enrichkit.local import HttpService, PostgresServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.service]
+pytestmark = [pytest.mark.spark, pytest.mark.service, pytest.mark.slow]
 
 VALUE = "name string, score int"
 
@@ -76,7 +76,6 @@ def users(postgres_server: PostgresServer, postgres_dsn: str) -> Iterator[list[s
         postgres_server.execute(f"DROP OWNED BY {roles} CASCADE; DROP ROLE {roles}", database)
 
 
-@pytest.mark.slow
 def test_two_users_in_the_address_share_nothing(
     ask: Ask, users: list[str], postgres_server: PostgresServer, postgres_dsn: str
 ) -> None:
