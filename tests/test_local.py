@@ -591,7 +591,7 @@ def test_a_process_that_runs_spark_starts_no_second_one(monkeypatch: pytest.Monk
 # --- Processes
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], timeout: float = 300.0) -> None:
     assert bench.wait_until(condition, timeout), "the condition did not come true"
 
 

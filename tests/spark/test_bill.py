@@ -43,18 +43,18 @@ def job(llm_service: LlmService) -> Iterator[Driver]:
     asked = {"url": llm_service.url, "rows": ROWS, "distinct": DISTINCT, "capacity": CAPACITY, "prices": PRICES}
     with started("bill_driver.py", asked, llm_service) as running:
         yield running
-        wait_until(lambda: not any(map(alive, running.seen)), timeout=60)
+        wait_until(lambda: not any(map(alive, running.seen)))
 
 
 def kill_a_worker(job: Driver, service: LlmService) -> float:
     """Kill a worker whose calls in flight take long, so that all that have ended are pushed; return when it was."""
-    wait_until(lambda: service.stats().calls >= DISTINCT // 3, timeout=200)  # a Spark that starts on a busy machine
+    wait_until(lambda: service.stats().calls >= DISTINCT // 3)
     job.seen.update(descendants(job.process.pid))
     service.script(latency=LONG, shares=FAULTS, prices=PRICES, log=True)
     time.sleep(LONG / 2)
     killed = time.monotonic()  # all slots are busy: the worker sends nothing more
     os.kill(job.worker(), signal.SIGKILL)
-    wait_until(lambda: service.stats().cancelled > 0, timeout=60)
+    wait_until(lambda: service.stats().cancelled > 0)
     service.script(latency=LATENCY, shares=FAULTS, prices=PRICES, log=True)
     return killed
 

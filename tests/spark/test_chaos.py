@@ -53,7 +53,7 @@ class Driver:
 
     def after(self, calls: int) -> None:
         """Wait until the service has had so many *calls*."""
-        wait_until(lambda: self.service.stats().calls >= calls, timeout=90)
+        wait_until(lambda: self.service.stats().calls >= calls)
         self.seen.update(descendants(self.process.pid))
 
     def started(self, *names: str) -> list[int]:
@@ -68,7 +68,7 @@ class Driver:
 
     def results(self) -> list[dict[str, Any]]:
         """Wait for the end of the driver, and return the lines that it printed."""
-        output, errors = self.process.communicate(timeout=120)
+        output, errors = self.process.communicate(timeout=300)
         assert self.process.returncode == 0, errors
         return [json.loads(line) for line in output.splitlines()]
 
@@ -126,9 +126,9 @@ def cluster() -> Iterator[Jobs]:
         with started("chaos_driver.py", asked, service, proxy) as running:
             jobs = Jobs(running.process, service, proxy, running.seen)
             yield jobs
-            jobs.process.communicate(timeout=120)  # closes its standard input, which ends it
+            jobs.process.communicate(timeout=300)  # closes its standard input, which ends it
             assert jobs.seen, "nobody looked"
-            wait_until(lambda: proxy.open == 0 and not any(map(alive, jobs.seen)), timeout=60)
+            wait_until(lambda: proxy.open == 0 and not any(map(alive, jobs.seen)))
             assert service.stats().in_flight == 0
 
 
@@ -181,7 +181,7 @@ def test_the_driver_is_killed(cluster: Jobs) -> None:
     cluster.begin()
     cluster.process.kill()
     cluster.process.wait()
-    wait_until(lambda: not any(map(alive, cluster.seen)), timeout=60)
+    wait_until(lambda: not any(map(alive, cluster.seen)))
     calls = cluster.service.stats().calls
     time.sleep(1.0)
     assert cluster.service.stats().calls == calls < KEYS

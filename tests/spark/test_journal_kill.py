@@ -37,7 +37,7 @@ def driver(service: HttpService, journal: Path | None) -> Iterator[Driver]:
     asked |= {"tasks": TASKS, "journal": str(journal) if journal else None}
     with started("journal_kill_driver.py", asked, service) as running:
         yield running
-        wait_until(lambda: not any(map(alive, running.seen)), timeout=60)
+        wait_until(lambda: not any(map(alive, running.seen)))
 
 
 @dataclass(frozen=True)

@@ -142,9 +142,9 @@ def test_failed_rows_of_a_rate_source_are_put_aside_in_foreach_batch(
         assert query.isActive, query.exception()
         return {"r3", "r40"} <= set(http_service.stats().per_key) and len(done()) >= 2
 
-    wait_until(seen, timeout=90)
+    wait_until(seen)
     behind = done()[-1]
-    wait_until(lambda: done()[-1] > behind, timeout=90)  # now what was asked for is written
+    wait_until(lambda: done()[-1] > behind)  # now what was asked for is written
     query.stop()
 
     def rows(name: str) -> dict[int, dict[str, Any]]:

@@ -66,7 +66,7 @@ def driver(folder: Path, service: HttpService, connect: bool) -> Iterator[subpro
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         stop(process, signal.SIGKILL)
-    wait_until(lambda: not any(alive(pid) for pid in started), timeout=60)
+    wait_until(lambda: not any(alive(pid) for pid in started))
 
 
 def command_of(pid: int) -> str:
