@@ -91,8 +91,9 @@ def _is_of_plugin(path: Path) -> bool:
     return path.is_relative_to(PLUGINS)
 
 
-def _is_of_spark(path: Path) -> bool:
-    return path.parent.name == "spark"
+def _is_of_spark(path: Path, modules: tuple[str, ...] = ()) -> bool:
+    """Whether the module at *path* is one of `tests/spark`, and of *modules*, if there are any."""
+    return path.parent.name == "spark" and (not modules or path.stem.removeprefix("test_") in modules)
 
 
 def _place(path: Path) -> str:
@@ -135,10 +136,11 @@ def _repeats(item: pytest.Item) -> bool:
     expression of each carrier travels from the client is what `test_carriers.py` tells, and of all forms
     `test_versions.py`.
     """
-    name = item.path.stem.removeprefix("test_")
     values = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-    of_pandas = name not in ("carriers", "versions") and "pandas" in [v for v in values if isinstance(v, str)]
-    return of_pandas or name in (OF_WORKERS if _is_of_spark(item.path) else ("contract",))
+    of_pandas = "pandas" in [v for v in values if isinstance(v, str)]
+    of_contract = not _is_of_spark(item.path) and item.path.stem == "test_contract"
+    of_carriers = _is_of_spark(item.path, ("carriers", "versions"))
+    return (of_pandas and not of_carriers) or of_contract or _is_of_spark(item.path, OF_WORKERS)
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
@@ -163,7 +165,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = special.get(part) or {item for item in set(items) - using - waits if _place(item.path) == part}
     if part == "connect":
         for item in chosen:
-            if not (_is_of_spark(item.path) and item.path.stem.removeprefix("test_") in FIRST_ON_CONNECT):
+            if not _is_of_spark(item.path, FIRST_ON_CONNECT):
                 item.add_marker("slow")
             if _repeats(item) and not item.get_closest_marker("apt"):  # ./run test -m more has no servers from apt
                 item.add_marker("more")

@@ -75,7 +75,7 @@ def test_a_closed_connection_is_no_longer_open(proxy: FaultProxy, redis_server: 
         ask(sock)
     with redis.Redis(port=redis_server.port) as direct:
         # The proxy has closed its connection to the server, too: the only client left is `direct`.
-        assert wait_until(lambda: proxy.open == 0 and len(direct.client_list()) == 1, 60)
+        assert wait_until(lambda: proxy.open == 0 and len(direct.client_list()) == 1, 200)
 
 
 def test_the_url_of_a_server_leads_to_the_proxy(proxy: FaultProxy) -> None:
