@@ -309,10 +309,16 @@ def _typed(value: Any, like: Any) -> Any:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Call *condition* every 2 ms until it is true, for at most *seconds*; return whether it is true."""
-    end = time.monotonic() + seconds
+    """
+    Call *condition* until it is true, for at most *seconds*; return whether it is true.
+
+    The pauses between calls begin with 2 ms and grow to 50 ms, because a condition may cost CPU time that what it waits
+    for needs.
+    """
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() >= end:
+        waited = time.monotonic() - began
+        if waited >= seconds:
             return False
-        time.sleep(0.002)
+        time.sleep(min(max(waited / 50, 0.002), 0.05))
     return True
