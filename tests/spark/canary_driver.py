@@ -272,6 +272,7 @@ def main() -> None:
         "spark.eventLog.dir": f"file://{kept.folder}/events",
         "spark.eventLog.compress": "false",
         "spark.task.maxFailures": "1",
+        "spark.python.daemon.module": "tests.daemon",  # or each task that fails costs a second of imports
         "spark.driver.extraJavaOptions": java,
         "spark.executor.extraJavaOptions": java,
     }

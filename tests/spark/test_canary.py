@@ -26,6 +26,8 @@ from enrichkit import local
 from enrichkit.local.process import start, start_on_free_port, stop, tail
 from enrichkit.local.redis import _binaries
 
+from ..pages import ROOT
+
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
@@ -198,7 +200,7 @@ def test_no_password_is_anywhere(kind: str, http_service: HttpService, tmp_path:
     # Each worker logs all that it can, on stderr, which is in the log of its executor.
     site = "import logging\nlogging.basicConfig(level=logging.DEBUG)\nlogging.debug('all is logged')\n"
     (tmp_path / "site" / "sitecustomize.py").write_text(site)
-    path = os.pathsep.join(filter(None, [str(tmp_path / "site"), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(tmp_path / "site"), str(ROOT), os.environ.get("PYTHONPATH")]))
     secrets = {f"CANARY_{number}": canary for number, canary in enumerate(canaries)}
     with servers(canaries, http_service, tmp_path) as addresses:
         asked = json.dumps({**addresses, "folder": str(tmp_path), "kind": kind, "users": len(canaries)})
