@@ -154,7 +154,7 @@ def test_mariadb_answers_and_leaves_nothing(open_tmp: Path, monkeypatch: pytest.
 def get(
     service: local.HttpService, path: str, method: str = "GET", body: Any = None
 ) -> tuple[int, bytes, dict[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     try:
         connection.request(method, path, body=None if body is None else json.dumps(body))
         answer = connection.getresponse()
@@ -252,7 +252,7 @@ def test_the_service_counts(http_service: local.HttpService) -> None:
 
 def test_pipelined_requests_are_answered_in_order_on_one_connection(http_service: local.HttpService) -> None:
     http_service.script(local.Fault(match="/k0", delay=0.02))
-    with socket.create_connection(("127.0.0.1", http_service.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", http_service.port), timeout=60) as connection:
         connection.sendall(b"".join(b"GET /k%d HTTP/1.1\r\nHost: x\r\n\r\n" % n for n in range(5)))
         answers = b""
         while answers.count(b"HTTP/1.1 200") < 5 or not answers.endswith(b"}"):
@@ -263,7 +263,7 @@ def test_pipelined_requests_are_answered_in_order_on_one_connection(http_service
 
 
 def test_a_chunked_body_in_two_pieces_is_one_request(http_service: local.HttpService) -> None:
-    with socket.create_connection(("127.0.0.1", http_service.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", http_service.port), timeout=60) as connection:
         connection.sendall(b'POST /bulk HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n["a\r\n')
         time.sleep(0.01)
         connection.sendall(b'2\r\n"]\r\n0\r\n\r\n')
@@ -274,7 +274,7 @@ def test_latencies_of_requests_overlap(http_service: local.HttpService) -> None:
     http_service.script(latency=0.2)
     with contextlib.ExitStack() as stack:
         address = ("127.0.0.1", http_service.port)
-        connections = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(10)]
+        connections = [stack.enter_context(socket.create_connection(address, timeout=60)) for _ in range(10)]
         for connection in connections:  # all requests are sent before the first answer is read
             connection.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
         assert [connection.recv(65536)[:15] for connection in connections] == [b"HTTP/1.1 200 OK"] * 10
@@ -385,7 +385,7 @@ def test_an_answer_cut_short(http_service: local.HttpService) -> None:
 
 def test_a_stray_answer_follows_the_right_one(http_service: local.HttpService) -> None:
     http_service.script(local.Fault(stray=True, times=1))
-    with socket.create_connection(("127.0.0.1", http_service.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", http_service.port), timeout=60) as connection:
         connection.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
         answers = b""
         while answers.count(b"}") < 2:
@@ -395,7 +395,7 @@ def test_a_stray_answer_follows_the_right_one(http_service: local.HttpService) -
 
 def test_a_request_without_an_answer_is_in_flight_until_the_client_leaves(http_service: local.HttpService) -> None:
     http_service.script(local.Fault(hang=True))
-    with socket.create_connection(("127.0.0.1", http_service.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", http_service.port), timeout=60) as connection:
         connection.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
         wait_until(lambda: http_service.stats().in_flight == 1)
     wait_until(lambda: http_service.stats().in_flight == 0)
@@ -407,7 +407,7 @@ def test_the_service_costs_little_cpu(
     """The benchmarks rely on 25 us. The limit here is ten times as much, and more on a slow machine."""
     http_service.script(log=False)
     request = b"GET /users/%d HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: */*\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", http_service.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", http_service.port), timeout=60) as connection:
         for n in range(5000):
             connection.sendall(request % n)
             connection.recv(65536)

@@ -40,7 +40,7 @@ def client(proxy: FaultProxy) -> Iterator[redis.Redis]:
 
 def connect(proxy: FaultProxy) -> socket.socket:
     """Return a socket that is connected to the proxy."""
-    return socket.create_connection((proxy.host, proxy.port), timeout=5.0)
+    return socket.create_connection((proxy.host, proxy.port), timeout=60.0)
 
 
 def ask(sock: socket.socket, command: bytes = b"PING\r\n", size: int = 7) -> bytes:

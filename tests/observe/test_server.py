@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import http.client
 import json
@@ -71,7 +72,7 @@ class Monitor:
     def get(
         self, path: str, method: str = "GET", body: Any = None, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=5)
+        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=60)
         try:
             connection.request(method, path, body, headers, encode_chunked=not isinstance(body, bytes | None))
             answer = connection.getresponse()
@@ -84,7 +85,7 @@ class Monitor:
         return status, text
 
     def connect(self, sent: bytes = b"") -> socket.socket:
-        client = socket.create_connection((self.server.host, self.server.port), timeout=5)
+        client = socket.create_connection((self.server.host, self.server.port), timeout=60)
         client.sendall(sent)
         return client
 
@@ -240,8 +241,9 @@ def test_an_announced_push_that_is_too_large_is_refused_before_it_comes(monitor:
 
 def test_a_push_that_becomes_too_large_is_refused(monitor: Monitor) -> None:
     with monitor.connect(PUSH + b"Transfer-Encoding: chunked\r\n\r\n") as client:
-        for _ in range(5):
+        for _ in range(4):
             client.sendall(b"40000\r\n" + b"x" * 0x40000 + b"\r\n")
+        client.sendall(b"1\r\nx\r\n")  # one byte, because the server does not wait for more after one too many
         assert b"HTTP/1.1 413 " == client.recv(13)
     assert (204, b"") == monitor.told()
 
@@ -273,9 +275,16 @@ def test_a_mistake_of_ours_costs_one_request_and_is_logged_once(
     ],
 )
 def test_garbage_does_not_end_the_server(monitor: Monitor, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    with monitor.connect(garbage) as client:
-        client.shutdown(socket.SHUT_WR)
-        answer = client.makefile("rb").read()
+    answer = b""
+    with monitor.connect() as client:
+        try:
+            client.sendall(garbage)
+            client.shutdown(socket.SHUT_WR)
+            while part := client.recv(4096):
+                answer += part
+        except OSError as error:  # a server that ends a connection before it has read all resets it
+            if error.errno not in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN):
+                raise
     assert answer == b"" or answer.startswith(b"HTTP/1.1 40")
     assert 200 == monitor.get("/v1ew/view")[0]
     assert [] == caplog.records
@@ -389,7 +398,7 @@ def test_a_program_with_open_pages_ends_and_the_pages_hear_of_it() -> None:
         assert done.stdout is not None
         assert done.stderr is not None
         port = int(done.stdout.readline())
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             client.sendall(b"GET /v/events HTTP/1.0\r\n\r\n")
             assert client.recv(15) == b"HTTP/1.1 200 OK"
             done.stdin.write(b"\n")
