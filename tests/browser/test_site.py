@@ -60,9 +60,10 @@ def test_no_page_scrolls_sideways_and_tables_and_code_scroll_in_their_box(browse
     files = sorted({*site.rglob("*.html")} - {site / "index.html"})  # which leads on to another page
     assert len(files) > 100
     found: dict[str, Any] = {}
-    for file in files:
+    for number, file in enumerate(files):
         page.goto(file.as_uri())
-        for width in WIDTHS:
+        # To lay a long page out takes most of the time, so each page begins with the width at which the last one ended.
+        for width in WIDTHS if number % 2 else reversed(WIDTHS):
             page.set_viewport_size({"width": width, "height": 900})
             seen = page.evaluate(OUT_OF_SIGHT)
             if width == max(WIDTHS):
