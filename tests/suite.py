@@ -36,10 +36,10 @@ PARTS = {
     "waits": ("--part", "waits"),
     "engine": ("--part", "engine"),
 }
-AFTER = {"connect": "spark", "drivers": "plugins", "engine": "waits"}
+AFTER = {"connect": "spark", "drivers": "plugins", "engine": "plugins"}
 """
-The part after which another of `PARTS` begins: four processes run almost to the end, one of which hardly needs a core.
-Classic Spark and Spark Connect cannot share a process.
+The part after which others of `PARTS` begin, so that there are three processes that need as much CPU time as each
+other, and one that hardly needs any, `waits`. Classic Spark and Spark Connect cannot share a process.
 """
 
 GATE = "not more and not cluster"
