@@ -128,13 +128,13 @@ def test_connections_that_an_earlier_job_has_left_idle_make_room_for_the_next_on
     assert_good(rows, KEYS)
     idle, [first] = connections(), worker.thread.engines.values()
     assert len(idle) == ROOM
-    assert wait_until(lambda: first.idle_since is not None, 200)
+    assert wait_until(lambda: first.idle_since is not None)
     rows, _ = worker.outcomes_of_two(config, INT, KEYS, batch_size=10, capacity=ROOM - 1, max_fallback_ratio=0.0)
     assert_good(rows, KEYS)
     assert {row["attempts"] for row in rows} == {1}
     [second] = worker.thread.engines.values()
     assert second is not first
-    assert wait_until(lambda: connections().isdisjoint(idle), 200)
+    assert wait_until(lambda: connections().isdisjoint(idle))
     assert 0 < len(connections()) < ROOM
 
 
@@ -161,7 +161,7 @@ def test_a_server_without_any_room_for_a_while_costs_no_row(crowded: Crowded, wo
         return max((engine.gate.outage.probes for engine in [*worker.thread.engines.values()]), default=0)
 
     def make_room() -> None:
-        assert wait_until(lambda: asked() >= 5, 200)
+        assert wait_until(lambda: asked() >= 5)
         crowded.let_in(ROOM)
 
     with ThreadPoolExecutor(1) as thread:

@@ -52,7 +52,7 @@ def test_a_round_that_fails_is_told_with_its_seed(tmp_path: Path, capsys: pytest
     exploration, over = Exploration([toy], tmp_path), threading.Event()
     rounds = threading.Thread(target=exploration.run, args=(random.Random(7), over))
     rounds.start()
-    assert wait_until(lambda: exploration.rounds > 0, 200)
+    assert wait_until(lambda: exploration.rounds > 0)
     over.set()
     rounds.join()
     seed = random.Random(7).randrange(1_000_000)

@@ -96,7 +96,7 @@ def submitted(server: Recorder, lines: list[str], role: str, tmp_path: Path) -> 
     command = launched(env, "org.apache.spark.deploy.SparkSubmit", *arguments)
     process = start(command, log=log, env=env, stdin=subprocess.PIPE)
     try:
-        assert wait_until(lambda: bool(server.pods(role)) or process.poll() is not None, 200), log.read_text()[-3000:]
+        assert wait_until(lambda: bool(server.pods(role)) or process.poll() is not None), log.read_text()[-3000:]
         if role == "driver":
             assert process.wait(60) == 0, log.read_text()[-3000:]
         assert server.pods(role), log.read_text()[-3000:]

@@ -593,8 +593,8 @@ def test_a_process_that_runs_spark_starts_no_second_one(monkeypatch: pytest.Monk
 # --- Processes
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 300.0) -> None:
-    assert bench.wait_until(condition, timeout), "the condition did not come true"
+def wait_until(condition: Callable[[], bool], seconds: float = 200.0) -> None:
+    assert bench.wait_until(condition, seconds), "the condition did not come true"
 
 
 def descendants(pid: int) -> list[int]:

@@ -289,7 +289,7 @@ def test_a_server_that_restarts_costs_no_row(scene: Scene, probed: int, worker: 
 
     def restart() -> None:
         refuse(scene.proxy)
-        assert wait_until(lambda: probes(worker) >= probed, 200.0)
+        assert wait_until(lambda: probes(worker) >= probed)
         scene.proxy.heal()
 
     with once_under_way(scene, restart):
@@ -315,7 +315,7 @@ def test_closed_connections_cost_no_row(scene: Scene, times: int, worker: Worker
         for _ in range(times):
             scene.proxy.cut()
             before = scene.proxy.bytes_to_client
-            assert wait_until(lambda: scene.proxy.bytes_to_client > before + AMONG // 2, 200)  # noqa: B023  # at once
+            assert wait_until(lambda: scene.proxy.bytes_to_client > before + AMONG // 2)  # noqa: B023  # at once
 
     with once_under_way(scene, close):
         rows, counters = two_tasks(worker, scene)
@@ -334,10 +334,10 @@ def test_a_service_that_refuses_all_for_a_while_costs_no_row(
 ) -> None:
     def refuse_all() -> None:
         http_service.script(local.Fault(status=status, headers=headers), latency=0.1)
-        assert wait_until(lambda: http_service.stats().faults_used > 0, 200)
-        assert wait_until(lambda: http_service.stats().in_flight == 0, 200)  # all that were under way are refused
+        assert wait_until(lambda: http_service.stats().faults_used > 0)
+        assert wait_until(lambda: http_service.stats().in_flight == 0)  # all that were under way are refused
         refused = http_service.stats().faults_used
-        assert wait_until(lambda: http_service.stats().faults_used >= refused + 2, 200)
+        assert wait_until(lambda: http_service.stats().faults_used >= refused + 2)
         http_service.script(latency=0.1)
 
     with once_under_way(scene, refuse_all):
@@ -430,7 +430,7 @@ def test_a_process_that_stands_still_for_longer_than_the_timeout_costs_no_row(sc
             options = {**scene.options, "timeout": timeout, "max_fallback_ratio": 0.0}
             pickle.dump((scene.config, list(range(scene.keys)), options), process.stdin)
             process.stdin.close()
-            assert wait_until(lambda: scene.proxy.bytes_to_client > before + 5000, 200)
+            assert wait_until(lambda: scene.proxy.bytes_to_client > before + 5000)
             process.send_signal(signal.SIGSTOP)
             time.sleep(1.5 * timeout)
             process.send_signal(signal.SIGCONT)
@@ -449,7 +449,7 @@ def once_under_way(scene: Scene, act: Callable[[], None]) -> Iterator[None]:
     before = scene.proxy.bytes_to_client
 
     def later() -> None:
-        assert wait_until(lambda: scene.proxy.bytes_to_client > before + AMONG, 200)
+        assert wait_until(lambda: scene.proxy.bytes_to_client > before + AMONG)
         act()
 
     with ThreadPoolExecutor(1) as thread:
@@ -520,7 +520,7 @@ def test_a_password_that_was_rotated_fails_the_task_after_two_logins_at_most(
             f"ALTER ROLE {role} PASSWORD 'rotated';"
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"
         )
-        assert wait_until(lambda: not proxy.open, 200)
+        assert wait_until(lambda: not proxy.open)
         before = proxy.opened
         for _ in range(2):  # as Spark repeats a failed task
             with pytest.raises(FatalError, match=f'password authentication failed for user "{role}"'):

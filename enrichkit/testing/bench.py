@@ -308,9 +308,11 @@ def _typed(value: Any, like: Any) -> Any:
         return value
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 200.0) -> bool:
     """
     Call *condition* until it is true, for at most *seconds*; return whether it is true.
+
+    The default is less than the 300 s after which a test is ended, so that the test itself says what did not come true.
 
     The pauses between calls begin with 2 ms and grow to 50 ms, because a condition may cost CPU time that what it waits
     for needs.

@@ -134,9 +134,9 @@ def test_a_cache_forgets_what_is_too_old_and_goes_when_no_task_asks_for_it_any_m
         thread.cache(name, lambda cache=cache: cache)
         thread.post(lambda cache=cache: cache.put_many([1], ["one"], thread._loop.time()))
     asked = time.monotonic()
-    assert wait_until(lambda: not old, 200)
+    assert wait_until(lambda: not old)
     assert thread.cache("old", lambda: full) is old, "it may be asked for at once"
-    assert wait_until(lambda: "old" not in thread.caches, 200)
+    assert wait_until(lambda: "old" not in thread.caches)
     assert time.monotonic() - asked > 0.2
     assert thread.cache("full", lambda: old) is full
     assert len(full) == 1
@@ -253,14 +253,14 @@ def test_a_tier_that_is_asked_late_still_has_its_engine(thread: LoopThread, monk
     run = emitted.get(timeout=60.0)
     for _ in range(3):  # looks at what is idle
         beat = thread._beat
-        assert wait_until(lambda beat=beat: thread._beat > beat, 200)
+        assert wait_until(lambda beat=beat: thread._beat > beat)
     asked = Outcomes(["a"], 1)
     thread.post(admission.admit, run, asked)
     [part] = emitted.get(timeout=60.0)
     assert (part.outcomes.values, near.asked, source.asked) == (["va"], {"a": 1}, {})
     thread.post(run.close)
     assert near.has_closed.wait(60.0)
-    assert wait_until(lambda: not thread.engines, 200)
+    assert wait_until(lambda: not thread.engines)
 
 
 def test_a_child_process_has_a_loop_thread_of_its_own(spark_thread: SparkThread) -> None:

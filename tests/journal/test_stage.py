@@ -53,7 +53,7 @@ def test_an_object_store_is_written_by_a_thread_of_its_own(
 def wait_for_files(folder: Path) -> bool:
     from enrichkit.testing.bench import wait_until
 
-    return wait_until(lambda: any(path.is_file() for path in folder.rglob("*")), 200)
+    return wait_until(lambda: any(path.is_file() for path in folder.rglob("*")))
 
 
 @pytest.mark.parametrize("on_error", ["warn", "fail"])

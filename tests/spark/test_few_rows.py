@@ -134,7 +134,7 @@ def cancel(spark: SparkSession, action: Callable[[], Any], service: HttpService,
     job.join()
     assert "cancel" in str(errors[0]).lower()
     # `./run bench few_rows` measures how soon.
-    assert bench.wait_until(lambda: calls_that_follow(service, 1.0) == 0, 200), what_goes_on(spark, service, connect)
+    assert bench.wait_until(lambda: calls_that_follow(service, 1.0) == 0), what_goes_on(spark, service, connect)
     assert service.stats().calls < 50_000
 
 

@@ -76,7 +76,7 @@ def test_a_job_that_failed_asks_for_the_rest(spark: SparkSession, tmp_path: Path
         frame = keys(spark, 0, 1_000).withColumn("v", column)
         with pytest.raises(Exception, match="LookupFailedError"):
             frame.collect()
-        assert wait_until(lambda: service.stats().in_flight == 0, 200), service.stats()
+        assert wait_until(lambda: service.stats().in_flight == 0), service.stats()
         made = -1
         while made != service.stats().calls:  # the other task may go on for a moment when the job has failed
             made = service.stats().calls

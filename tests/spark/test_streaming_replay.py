@@ -86,7 +86,7 @@ def killed_when(
             assert process.poll() is None, tail(folder / "driver.log")
             return seen(process)
 
-        wait_until(reached, timeout=400)
+        wait_until(reached, 400)
 
 
 def last_commit(folder: Path, form: str) -> Path:

@@ -154,7 +154,7 @@ def test_a_killed_worker_pays_again_for_what_was_in_flight_and_a_second_run_for_
         asked |= {"store": store.url, "requests": REQUESTS / SHORT_MINUTE, "tokens": TOKENS / SHORT_MINUTE}
         command = [sys.executable, "-c", DRIVER, json.dumps(asked)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            wait_until(lambda: service.stats().answered >= DISTINCT // 2, timeout=200)
+            wait_until(lambda: service.stats().answered >= DISTINCT // 2)
             job = Driver(process, service, None)  # type: ignore[arg-type]  # of it only the processes count
             os.kill(job.worker(), signal.SIGKILL)
             rows = json.loads(process.communicate(timeout=200)[0].splitlines()[-1])

@@ -157,7 +157,7 @@ def moving(cluster: RedisCluster, key: str) -> Iterator[tuple[redis.Redis, redis
         redis.Redis(port=cluster.ports[(owner + 2) % 3], protocol=2) as other,
     ):
         # A target that has not heard of the newest epoch of the source would give the slot back to it.
-        assert wait_until(lambda: len({epoch(node) for node in (source, target, other)}) == 1, 200)
+        assert wait_until(lambda: len({epoch(node) for node in (source, target, other)}) == 1)
         ids = [node.execute_command("CLUSTER", "MYID").decode() for node in (source, target)]
         target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
         source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
@@ -302,7 +302,7 @@ def test_the_keys_of_a_dead_node_may_be_tried_again_and_the_others_are_answered(
         async with connected(own.url, cluster=True) as connector:
             assert values(KEYS) == await connector.fetch_many(KEYS, CALL)
             os.kill(own.pids[2], signal.SIGKILL)
-            assert wait_until(lambda: refuses(own.ports[2]), 200), "a process takes a moment to die"
+            assert wait_until(lambda: refuses(own.ports[2])), "a process takes a moment to die"
             lost = [key for key in KEYS if slot_of(key.encode()) >= 16384 * 2 // 3]
             name = f"Redis at 127.0.0.1:{own.ports[2]}"
             refused = UnavailableError, f"{name} cannot be reached (ConnectionRefusedError).", name, False
@@ -326,14 +326,14 @@ def replica_of(cluster: RedisCluster, number: int, folder: Path) -> Iterator[int
     process, port = _start_node(_binaries()[cluster.kind], folder / "replica", lambda port: port)
 
     def tells(command: str, text: str) -> bool:
-        return wait_until(lambda: text in _command("127.0.0.1", port, command), 200)
+        return wait_until(lambda: text in _command("127.0.0.1", port, command))
 
     try:
         _, master, *_ = _command("127.0.0.1", cluster.ports[number], "CLUSTER MYID").split("\r\n")
         _command("127.0.0.1", port, f"CLUSTER MEET 127.0.0.1 {cluster.ports[number]}")
         assert tells("CLUSTER INFO", "cluster_known_nodes:4")
         replicate = f"CLUSTER REPLICATE {master}"
-        assert wait_until(lambda: _command("127.0.0.1", port, replicate).startswith("+OK"), 200)
+        assert wait_until(lambda: _command("127.0.0.1", port, replicate).startswith("+OK"))
         assert tells("INFO replication", "master_link_status:up")
         yield port
     finally:
