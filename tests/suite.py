@@ -38,8 +38,8 @@ PARTS = {
 }
 AFTER = {"connect": "spark", "drivers": "plugins", "engine": "plugins"}
 """
-The part after which others of `PARTS` begin, so that there are three processes that need as much CPU time as each
-other, and one that hardly needs any, `waits`. Classic Spark and Spark Connect cannot share a process.
+The part after which others of `PARTS` begin. So there are four processes: three, one of them `rest`, that need about as
+much CPU time as each other, and `waits`, which needs little. Classic Spark and Spark Connect cannot share a process.
 """
 
 GATE = "not more and not cluster"
