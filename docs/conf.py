@@ -7,11 +7,14 @@ each relative link works on the site as it does in the repository.
 
 from __future__ import annotations
 
+import gc
 import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 import enrichkit
+
+gc.disable()  # of millions of nodes nearly all live until the end, and to look through them takes a third of a build
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
