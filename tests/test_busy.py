@@ -183,7 +183,9 @@ def test_a_service_that_takes_thirty_calls_at_once_costs_no_row(
     rows, counters = worker.outcomes_of_two(config, INT, keys, max_fallback_ratio=0.0)
     assert_good(rows, [local.value_of(key)["score"] for key in keys])
     assert {row["attempts"] for row in rows} == {1}
-    assert 0 < http_service.stats().refused <= 0.2 * len(keys) + 2 * 100
+    # How often it refuses depends on the machine's pace. In virtual time it is at most a fifth of the calls:
+    # test_outages.py::test_a_source_that_takes_so_many_calls_is_used_to_four_fifths.
+    assert http_service.stats().refused > 0
     assert counters["outages"] == 0
 
 
@@ -198,6 +200,5 @@ def test_a_service_that_refuses_what_is_beyond_its_rate_costs_no_row(
     rows, counters = worker.outcomes_of_two(config, INT, keys, max_fallback_ratio=0.0)
     assert_good(rows, [local.value_of(key)["score"] for key in keys])
     assert {row["attempts"] for row in rows} == {1}
-    stats = http_service.stats()
-    assert 0 < stats.refused <= 0.2 * len(keys) + 2 * 100
+    assert http_service.stats().refused > 0  # how often: see above
     assert counters["outages"] == 0
