@@ -17,6 +17,7 @@ from enrichkit.local import Fault
 from enrichkit.observe.report import read, text_of
 
 from ..pace import at_pace
+from ..test_local import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,14 +51,15 @@ def run(frame: DataFrame) -> None:
 
 def settled(watched: Monitor, service: HttpService) -> dict[str, int]:
     """The totals, when all tasks have ended, and the service has counted what was on its way."""
-    until = time.monotonic() + 5
-    while time.monotonic() < until and (watched.view()["state"] == "running" or not watched.view()["tasks"]):
-        time.sleep(0.05)
-    time.sleep(0.2)
-    totals: dict[str, int] = {**watched.view()["totals"]}
-    seen = service.stats().calls
-    assert totals["calls"] - totals["abandoned"] <= seen <= totals["calls"]
-    return totals
+
+    def agreed() -> bool:
+        view, seen = watched.view(), service.stats().calls
+        totals = view["totals"]
+        ended = view["state"] != "running" and view["tasks"]
+        return bool(ended) and totals["calls"] - totals["abandoned"] <= seen <= totals["calls"]
+
+    wait_until(agreed)
+    return {**watched.view()["totals"]}
 
 
 @pytest.mark.parametrize("form", ["column", "frame", "unordered"])
