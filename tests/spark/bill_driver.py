@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 
 from enrichkit_llm import ChatConfig, Price
 from pyspark.sql import functions as F
 
 from enrichkit import Retry, enrich, local, monitor
+from enrichkit.testing.bench import wait_until
 
 
 def main() -> None:
@@ -28,9 +28,7 @@ def main() -> None:
         rows = rows.withColumn("partition", F.spark_partition_id())
         answer = enrich(config, "text", capacity=asked["capacity"], timeout=60.0, retry=Retry(attempts=8), details=True)
         found = rows.withColumn("answer", answer).collect()
-        until = time.monotonic() + 10
-        while time.monotonic() < until and watched.view()["state"] == "running":
-            time.sleep(0.05)
+        assert wait_until(lambda: watched.view()["state"] != "running")
         result = {
             "rows": [row.asDict(recursive=True) for row in found],
             "stats": watched.stats().as_dict(),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 
 from chaos_driver import job
 from enrichkit_http import HttpConfig
 
 from enrichkit import Journal, enrich, local, monitor
+from enrichkit.testing.bench import wait_until
 
 
 def main() -> None:
@@ -19,9 +19,7 @@ def main() -> None:
         config = HttpConfig(url=asked["url"] + "/{}", value="name")
         values = enrich(config, "key", returns="string", capacity=asked["capacity"], journal=journal)
         result = job(spark, values, asked["keys"], asked["tasks"])
-        until = time.monotonic() + 10
-        while time.monotonic() < until and watched.view()["state"] == "running":
-            time.sleep(0.05)
+        assert wait_until(lambda: watched.view()["state"] != "running")
         result["totals"] = watched.view()["totals"]
         sys.stdout.write(json.dumps(result) + "\n")
 

@@ -9,7 +9,6 @@ import platform
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from datetime import date
 from decimal import Decimal
@@ -23,6 +22,7 @@ from enrichkit_redis.replies import translate
 
 from enrichkit.errors import FatalError, PermanentError, TransientError, UnavailableError
 from enrichkit.plugin import Answers, Call, Failure, Keys, Secret
+from enrichkit.testing.bench import wait_until
 from enrichkit.worker.keys import encode
 
 if TYPE_CHECKING:
@@ -886,10 +886,7 @@ def test_there_are_never_more_connections_than_capacity(server: RedisServer, cli
             return clients_of(client)
 
     assert 1 <= asyncio.run(main()) <= 3
-    gone_by = time.monotonic() + 5.0  # the server notices a closed connection a moment later
-    while clients_of(client) and time.monotonic() < gone_by:
-        time.sleep(0.01)
-    assert clients_of(client) == 0
+    assert wait_until(lambda: clients_of(client) == 0), "the server notices a closed connection a moment later"
 
 
 def test_the_driver_is_loaded_by_open_and_not_before():
