@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import enrichkit
 
-gc.disable()  # of millions of nodes nearly all live until the end, and to look through them takes a third of a build
+gc.disable()  # of millions of nodes nearly all live until the end, and to look through them takes two fifths of a build
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
