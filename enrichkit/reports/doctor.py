@@ -69,7 +69,8 @@ class Diagnosis(Report):
 
     Attributes:
         reached: Number of executors that answered.
-        expected: Number of executors that the session has; None: Spark does not tell, as on Spark Connect.
+        expected: Number of executors that the session has, those included that came for this job; None: Spark does not
+            tell, as on Spark Connect.
         sources: Names of the sources that each executor has tried.
         findings: What is wrong, by executor; empty: nothing was found.
     """

@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,14 +28,15 @@ class Run:
         answers: For each task, host and id of its executor (None if Spark does not tell them) and the result of the
             function.
         failures: For each failed task, host and id of its executor, and Spark's message about the failure.
-        expected: Hosts of the session's executors, by id; None if Spark does not tell them, as on Spark Connect.
+        expected: Hosts of the session's executors, by id: of those before the job, and of those that came during the
+            job and ran a task of it. None if Spark does not tell them, as on Spark Connect.
         cores: Number of task slots of the executor with the fewest; None if Spark does not tell.
     """
 
-    answers: list[tuple[str | None, str | None, str]] = field(default_factory=list)
-    failures: list[tuple[str, str, str]] = field(default_factory=list)
-    expected: dict[str, str] | None = None
-    cores: int | None = None
+    answers: list[tuple[str | None, str | None, str]]
+    failures: list[tuple[str, str, str]]
+    expected: dict[str, str] | None
+    cores: int | None
 
 
 def run_everywhere(spark: SparkSession, function: bytes, asked: Any, tasks: int | None) -> Run:
@@ -55,23 +56,27 @@ def run_everywhere(spark: SparkSession, function: bytes, asked: Any, tasks: int 
     count = tasks or 2 * slots
     look = F.udf(_closure(function, asked), "string", useArrow=False).asNondeterministic()
     frame = spark.range(0, count, 1, count).select(_partition(), look("id").alias("said"))
-    run = Run(expected=expected, cores=cores)
+    failures: list[tuple[str, str, str]] = []
     rows: list[Any] = []
     failed: Exception | None = None
     tag = f"enrichkit-doctor-{uuid.uuid4().hex}"
     with _tagged(spark, tag, jvm):
         try:
             rows = frame.collect()
-        except Exception as error:  # noqa: BLE001  # raised below, unless `run.failures` holds its cause
+        except Exception as error:  # noqa: BLE001  # raised below, unless `failures` holds its cause
             failed = error
             lost = _LOST.search(str(error)) if jvm is None else None
             if lost is not None:
-                run.failures.append((lost[1], lost[2], lost[3]))
-    places = dict(_tasks(jvm, tag, run)) if jvm is not None else {}
-    if failed is not None and not run.failures:
+                failures.append((lost[1], lost[2], lost[3]))
+    places = dict(_tasks(jvm, tag, failures)) if jvm is not None else {}
+    if failed is not None and not failures:
         raise failed
-    run.answers.extend((*places.get(row["partition"], (None, None)), row["said"]) for row in rows)
-    return run
+    if expected is not None:  # with dynamic allocation, a session that is idle has no executors until a job wants them
+        came = {executor: host for host, executor, *_ in (*places.values(), *failures)}
+        expected = {**came, **expected}
+        _, cores = _executors(jvm)
+    answers = [(*places.get(row["partition"], (None, None)), row["said"]) for row in rows]
+    return Run(answers, failures, expected, cores)
 
 
 def _partition() -> Any:
@@ -98,12 +103,13 @@ def _jvm_of(spark: SparkSession) -> Any:
     return None if is_remote() else spark.sparkContext._jsc.sc()
 
 
-def _executors(jvm: Any) -> tuple[dict[str, str], int]:
-    """Return the hosts of all executors by id, and the number of task slots of the executor with the fewest."""
+def _executors(jvm: Any) -> tuple[dict[str, str], int | None]:
+    """Return the hosts of all executors by id, and the number of task slots of the executor with the fewest, if any."""
     listed = [*_each(jvm.statusStore().executorList(True))]
     # With a local master, the driver runs the tasks and is the only entry of the list.
-    found = [each for each in listed if each.id() != "driver"] or listed
-    return {each.id(): each.hostPort().rpartition(":")[0] for each in found}, min(each.maxTasks() for each in found)
+    found = [each for each in listed if jvm.isLocal() or each.id() != "driver"]
+    hosts = {each.id(): each.hostPort().rpartition(":")[0] for each in found}
+    return hosts, min((each.maxTasks() for each in found), default=None)
 
 
 @contextmanager
@@ -118,11 +124,11 @@ def _tagged(spark: SparkSession, tag: str, jvm: Any) -> Iterator[None]:
         spark.sparkContext.removeJobTag(tag)
 
 
-def _tasks(jvm: Any, tag: str, run: Run) -> Iterator[tuple[int, tuple[str, str]]]:
+def _tasks(jvm: Any, tag: str, failures: list[tuple[str, str, str]]) -> Iterator[tuple[int, tuple[str, str]]]:
     """
     Yield, for each task that succeeded, its partition and the host and id of its executor.
 
-    The failed tasks are added to `run.failures`.
+    The failed tasks are added to *failures*.
     """
     jvm.listenerBus().waitUntilEmpty()
     store = jvm.statusStore()
@@ -133,7 +139,7 @@ def _tasks(jvm: Any, tag: str, run: Run) -> Iterator[tuple[int, tuple[str, str]]
                 if task.status() == "SUCCESS":
                     yield task.index(), (host, task.executorId())
                 elif task.status() == "FAILED" and task.errorMessage().isDefined():
-                    run.failures.append((host, task.executorId(), task.errorMessage().get()))
+                    failures.append((host, task.executorId(), task.errorMessage().get()))
 
 
 def _each(sequence: Any) -> Iterator[Any]:

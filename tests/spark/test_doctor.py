@@ -81,6 +81,15 @@ def what(found: dict[str, Any], kind: str) -> str:
     return "\n".join(each["what"] for each in found["findings"] if each["kind"] == kind)
 
 
+@pytest.mark.cluster
+def test_a_session_whose_executors_come_with_a_job(look: Callable[..., dict[str, Any]]) -> None:
+    """With dynamic allocation, an idle session has no executor; the driver is none."""
+    dynamic = {"enabled": "true", "minExecutors": "0", "initialExecutors": "0", "schedulerBacklogTimeout": "1s"}
+    found = look("", conf={f"spark.dynamicAllocation.{name}": value for name, value in dynamic.items()})
+    assert found["findings"] == []
+    assert (found["reached"], found["expected"]) in [(1, 1), (2, 2)]
+
+
 @pytest.mark.service
 class TestOneExecutorOfTwo:
     @pytest.mark.cluster
