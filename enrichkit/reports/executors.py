@@ -73,8 +73,7 @@ def run_everywhere(spark: SparkSession, function: bytes, asked: Any, tasks: int 
         raise failed
     if expected is not None:  # with dynamic allocation, a session that is idle has no executors until a job wants them
         came = {executor: host for host, executor, *_ in (*places.values(), *failures)}
-        expected = {**came, **expected}
-        _, cores = _executors(jvm)
+        expected, cores = {**came, **expected}, cores or _executors(jvm)[1]
     answers = [(*places.get(row["partition"], (None, None)), row["said"]) for row in rows]
     return Run(answers, failures, expected, cores)
 
